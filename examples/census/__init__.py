@@ -1,0 +1,1 @@
+"""Census income, wide and deep."""

@@ -1,0 +1,1 @@
+"""The trainer of the census example: task (command line), model, featurizer and input."""

@@ -1,0 +1,290 @@
+"""Kills the census job with SIGKILL again and again, and checks that nothing is lost: `scripts/kill-storm`.
+
+One job runs undisturbed. A second one with the same settings is killed at random instants (while it starts,
+while it trains and writes checkpoints, while it evaluates and exports at the end) and started again each
+time. After every kill the latest checkpoint and every export under a final name must load. At the end both
+jobs must have the same weights, optimizer state, saved state and evaluation, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import queue
+import random
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+import torch_estimator as te
+from examples.census.trainer import task
+from torch_estimator import errors
+from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT.parent / "shared" / "data" / "census"
+
+# A job that says nothing for so long hangs, and so does the storm.
+_SILENCE_SECS = 300.0
+_SAVING = re.compile(r"Saving checkpoints for (\d+)")
+
+
+class StormError(Exception):
+    """Something that a kill must not do."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instant:
+    """When to kill: `delay` seconds after the checkpoint of step `step` began, or after the start."""
+
+    step: int | None
+    delay: float
+
+    def __str__(self) -> str:
+        since = "the start" if self.step is None else f"the save at step {self.step} or later began"
+        return f"{self.delay:.3f} s after {since}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of the undisturbed job: to its first save, from save to save, from the last one to its end."""
+
+    start: float
+    save: float
+    end: float
+
+
+def plan(kills: int, *, steps: int, every: int, timing: Timing, rng: random.Random) -> list[Instant]:
+    """Draws the instants by training step: a fifth of them at the start, the last one at the end."""
+    last_save = (steps - 1) // every * every
+    training = sorted(rng.randrange(0, last_save + 1) for _ in range(kills - 1))
+    instants = [
+        Instant(None, rng.uniform(0.0, timing.start))
+        if rng.random() < 0.2
+        else Instant(step, rng.uniform(0.0, 2.0 * timing.save))
+        for step in training
+    ]
+    return [*instants, Instant(steps, rng.uniform(0.0, timing.end))] if kills else []
+
+
+class Job:
+    """A census job in a process of its own, with its log read as it comes."""
+
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        self.started = time.monotonic()
+        self._log = log.open("ab")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "examples.census.trainer.task", *arguments],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self._lines: queue.SimpleQueue[tuple[float, str] | None] = queue.SimpleQueue()
+        assert self._process.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._reader.start()
+
+    def saves(self) -> Iterator[tuple[float, int]]:
+        """Yields the time and the step of every save as it begins, until the process ends."""
+        while (line := self._next_line()) is not None:
+            found = _SAVING.search(line[1])
+            if found:
+                yield line[0], int(found.group(1))
+
+    def kill_at(self, instant: Instant) -> bool:
+        """Kills the process at `instant`; False where it had ended before."""
+        since = self.started
+        if instant.step is not None:
+            since = next((moment for moment, step in self.saves() if step >= instant.step), since)
+        try:
+            self._process.wait(max(0.0, since + instant.delay - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        return self.wait() == -9
+
+    def wait(self) -> int:
+        """Waits for the end and gives the exit status; -9 where it was killed."""
+        status = self._process.wait()
+        self._reader.join()
+        self._log.close()
+        if status not in (0, -9):
+            raise StormError(f"the job ended with exit status {status}; its log is {self._log.name}.")
+        return status
+
+    def _read(self, output: IO[bytes]) -> None:
+        for line in output:
+            self._lines.put((time.monotonic(), line.decode(errors="replace")))
+            self._log.write(line)
+        self._lines.put(None)
+
+    def _next_line(self) -> tuple[float, str] | None:
+        try:
+            return self._lines.get(timeout=_SILENCE_SECS)
+        except queue.Empty:
+            self._process.kill()
+            raise StormError(f"the job said nothing for {_SILENCE_SECS:.0f} s; it was killed.") from None
+
+
+def run_undisturbed(arguments: Sequence[str], log: Path) -> Timing:
+    """Runs the job to its end and measures it."""
+    job = Job(arguments, log)
+    saves = list(job.saves())
+    job.wait()
+    end = time.monotonic()
+    if len(saves) < 2:
+        raise StormError(f"the job saved {len(saves)} checkpoints, too few to kill it between them; see {log}.")
+    first, last = saves[0][0], saves[-1][0]
+    return Timing(start=first - job.started, save=(last - first) / (len(saves) - 1), end=end - last)
+
+
+def run_killed(arguments: Sequence[str], job_dir: Path, instants: Sequence[Instant], log: Path) -> int:
+    """Runs the job, killed at every one of `instants` and once more to its end; gives the number of kills."""
+    landed, step = 0, -1
+    for number, instant in enumerate(instants, 1):
+        killed = Job(arguments, log).kill_at(instant)
+        landed += killed
+        step = check_readable(job_dir, at_least=step)
+        found = f"the checkpoint of step {step} loads" if step >= 0 else "no checkpoint yet"
+        did = "killed" if killed else "had ended before"
+        print(f"{number:4d}/{len(instants)}  {did} {instant}; {found}", flush=True)
+    Job(arguments, log).wait()
+    check_readable(job_dir, at_least=step)
+    return landed
+
+
+def check_readable(job_dir: Path, *, at_least: int) -> int:
+    """Loads the latest checkpoint and every export; gives the checkpoint's step, -1 where there is none yet.
+
+    Raises:
+        StormError: There was a checkpoint of step `at_least` before, and now there is none, or an older one.
+    """
+    for export in sorted((job_dir / "export" / "census").glob("[0-9]*")):
+        te.ExportedModel.load(export)
+    step = load_checkpoint(job_dir).step if latest_checkpoint(job_dir) is not None else -1
+    if step < at_least:
+        raise StormError(f"the latest checkpoint was of step {at_least}, and after the kill it is of step {step}.")
+    return step
+
+
+def differences(one: Checkpoint, other: Checkpoint) -> list[str]:
+    """What is not bit for bit the same in two checkpoints."""
+    found = [] if one.step == other.step else [f"step: {one.step} and {other.step}"]
+    found += _tensor_differences("weights", one.variables, other.variables)
+    found += _tensor_differences("optimizer state", one.slots, other.slots)
+    for key in sorted(one.state.keys() | other.state.keys()):
+        if one.state.get(key) != other.state.get(key):
+            found.append(f"state: {key} is {one.state.get(key)!r:.200} and {other.state.get(key)!r:.200}")
+    return found
+
+
+def _tensor_differences(what: str, one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> list[str]:
+    found = [f"{what}: only one has {name}" for name in sorted(one.keys() ^ other.keys())]
+    for name in sorted(one.keys() & other.keys()):
+        a, b = one[name], other[name]
+        if a.dtype != b.dtype or a.shape != b.shape:
+            found.append(f"{what}: {name} is {a.dtype} {tuple(a.shape)} and {b.dtype} {tuple(b.shape)}")
+        elif a.numpy().tobytes() != b.numpy().tobytes():
+            found.append(f"{what}: {int((a != b).sum())} of {a.numel()} values of {name} differ")
+    return found
+
+
+def evaluate(arguments: Sequence[str]) -> dict[str, Any]:
+    """The metrics of the job's last checkpoint on the evaluation files."""
+    args = task.parse(arguments)
+    metrics = task.build_estimator(args).evaluate(lambda: task.eval_data(args), name="storm")
+    return dict(metrics)
+
+
+def storm(arguments: argparse.Namespace) -> list[str]:
+    """Runs both jobs and gives what differs between them: nothing, if all is well."""
+    work: Path = arguments.work_dir.resolve()
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    jobs = {name: _job_arguments(arguments, work / name) for name in ("undisturbed", "killed")}
+
+    print(f"The undisturbed run: {arguments.steps} steps, a checkpoint every {arguments.every}.", flush=True)
+    timing = run_undisturbed(jobs["undisturbed"], work / "undisturbed.log")
+    print(
+        f"It took {timing.start:.1f} s to its first checkpoint, {timing.save:.2f} s between two, "
+        f"{timing.end:.1f} s from the last one to its end. Now the run that is killed:",
+        flush=True,
+    )
+    instants = plan(
+        arguments.kills,
+        steps=arguments.steps,
+        every=arguments.every,
+        timing=timing,
+        rng=random.Random(arguments.seed),
+    )
+    landed = run_killed(jobs["killed"], work / "killed", instants, work / "killed.log")
+    print(f"{landed} kills landed. Comparing {work}/undisturbed and {work}/killed.", flush=True)
+
+    one, other = (load_checkpoint(work / name) for name in jobs)
+    found = differences(one, other)
+    first, second = (evaluate(job) for job in jobs.values())
+    found += [
+        f"evaluation: {name} is {first.get(name)!r} and {second.get(name)!r}"
+        for name in sorted(first.keys() | second.keys())
+        if first.get(name) != second.get(name)
+    ]
+    print(f"Evaluation: accuracy {first['accuracy']:.4f}, AUC {first['auc']:.4f}.")
+    print(f"Compared {len(one.variables)} variables and {len(one.slots)} tensors of optimizer state.")
+    return found
+
+
+def _job_arguments(arguments: argparse.Namespace, job_dir: Path) -> list[str]:
+    settings = {
+        "--train-files": arguments.train_file.resolve(),
+        "--eval-files": arguments.eval_file.resolve(),
+        "--job-dir": job_dir,
+        "--train-steps": arguments.steps,
+        "--save-checkpoints-steps": arguments.every,
+        "--eval-steps": 20,
+        "--eval-throttle-secs": 5,
+    }
+    return [str(word) for setting in settings.items() for word in setting]
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/kill-storm",
+        description="Kill the census job at random instants, and compare its end with an undisturbed run's.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--kills", type=int, default=25, help="how often to kill")
+    add("--steps", type=int, default=4000, help="training steps of each job")
+    add("--every", type=int, default=50, help="steps between checkpoints")
+    add("--seed", type=int, default=1, help="of the instants")
+    add("--train-file", type=Path, default=DATA / "adult.data.csv", help="to train on")
+    add("--eval-file", type=Path, default=DATA / "adult.test.csv", help="to evaluate on")
+    add("--work-dir", type=Path, default=ROOT / "runs" / "kill-storm", help="for both jobs; emptied first")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the storm; 0 where both jobs ended the same, 1 where not."""
+    args = parse(arguments)
+    try:
+        with errors.exit_on_user_error():
+            found = storm(args)
+    except StormError as error:
+        found = [str(error)]
+    for difference in found:
+        print(f"DIFFERENT: {difference}")
+    print("FAILED" if found else "Bit for bit the same: weights, optimizer state, saved state and evaluation.")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""EventWriter writes what TensorBoard reads, and read_scalars reads it, too."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from torch_estimator import files
+from torch_estimator.engine.summaries import EventWriter, read_events, read_scalars
+from torch_estimator.errors import UserError
+
+
+@pytest.fixture(params=["local", "memory"])
+def logdir(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]:
+    if request.param == "local":
+        yield str(tmp_path / "eval")
+        return
+    yield "memory://test_summaries"
+    files.remove_tree("memory://test_summaries")
+
+
+def _curve(logdir: str, tag: str) -> list[tuple[int, float]]:
+    return [(point.step, point.value) for point in read_scalars(logdir).get(tag, [])]
+
+
+def test_tensorboard_reads_everything(tmp_path: pathlib.Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    with EventWriter(tmp_path, clock=lambda: 1700000000.5) as writer:
+        writer.session_start(0)
+        writer.scalars({"loss": 0.5, "accuracy": np.float32(0.75)}, step=10)
+        writer.scalar("loss", 0.25, step=20)
+        writer.text("checkpoint_path", "runs/é/model.ckpt-20", step=20)
+        writer.tensor("histogram", np.arange(6.0).reshape(2, 3), step=20)
+    accumulator = EventAccumulator(str(tmp_path))
+    accumulator.Reload()
+    losses = [(event.wall_time, event.step, event.value) for event in accumulator.Scalars("loss")]
+    assert losses == [(1700000000.5, 10, 0.5), (1700000000.5, 20, 0.25)]
+    assert accumulator.Scalars("accuracy")[0].value == 0.75
+    path = accumulator.Tensors("checkpoint_path")[0].tensor_proto
+    assert make_ndarray(path).item().decode() == "runs/é/model.ckpt-20"
+    assert accumulator.SummaryMetadata("checkpoint_path").plugin_data.plugin_name == "text"
+    assert make_ndarray(accumulator.Tensors("histogram")[0].tensor_proto).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_no_file_is_made_before_the_first_event(logdir: str) -> None:
+    writer = EventWriter(logdir)
+    writer.flush()
+    writer.close()
+    assert not files.exists(logdir)
+
+
+def test_the_file_is_named_as_tensorflow_names_it(logdir: str) -> None:
+    with EventWriter(logdir, clock=lambda: 1700000000.5) as writer:
+        writer.scalar("loss", 1.0, step=1)
+    (name,) = files.listdir(logdir)
+    assert re.fullmatch(r"events\.out\.tfevents\.1700000000\..+", name)
+
+
+def test_scalars_of_several_files_are_read_in_the_order_of_writing(logdir: str) -> None:
+    for seconds, step in ((1700000000.0, 1), (1700000001.0, 2)):
+        with EventWriter(logdir, clock=lambda seconds=seconds: seconds) as writer:
+            writer.scalar("loss", float(step), step=step)
+    files.write_file(files.join(logdir, "metrics.txt"), [b"not events"])
+    assert _curve(logdir, "loss") == [(1, 1.0), (2, 2.0)]
+    assert read_scalars(files.join(logdir, "absent")) == {}
+
+
+def test_what_a_killed_run_wrote_beyond_its_checkpoint_is_left_out(logdir: str) -> None:
+    with EventWriter(logdir, clock=lambda: 1700000000.0) as writer:
+        for step in (1, 2, 3):
+            writer.scalar("loss", 1.0, step=step)
+    with EventWriter(logdir, clock=lambda: 1700000001.0) as writer:
+        writer.session_start(2)
+        writer.scalar("loss", 2.0, step=2)
+    assert _curve(logdir, "loss") == [(1, 1.0), (2, 2.0)]
+
+
+def test_a_local_event_is_seen_at_once(tmp_path: pathlib.Path) -> None:
+    with EventWriter(tmp_path) as writer:
+        for step in (1, 2):
+            writer.scalar("loss", 1.0, step=step)
+            assert len(_curve(str(tmp_path), "loss")) == step
+
+
+def test_a_remote_event_is_seen_after_a_while_or_a_flush() -> None:
+    now = [0.0]
+    logdir = "memory://test_summaries_flush"
+    with EventWriter(logdir, flush_secs=30, clock=lambda: now[0]) as writer:
+        writer.scalar("loss", 1.0, step=1)
+        assert _curve(logdir, "loss") == []
+        now[0] = 31.0
+        writer.scalar("loss", 1.0, step=2)
+        assert len(_curve(logdir, "loss")) == 2
+        writer.scalar("loss", 1.0, step=3)
+        assert len(_curve(logdir, "loss")) == 2
+        writer.flush()
+        assert len(_curve(logdir, "loss")) == 3
+        writer.scalar("loss", 1.0, step=4)
+    assert len(_curve(logdir, "loss")) == 4
+    files.remove_tree(logdir)
+
+
+def test_an_unfinished_record_ends_the_file(tmp_path: pathlib.Path) -> None:
+    with EventWriter(tmp_path) as writer:
+        writer.scalar("loss", 1.0, step=1)
+        writer.scalar("loss", 2.0, step=2)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    counts = []
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        counts.append(len(list(read_events(tmp_path))))
+    assert counts == sorted(counts)
+    assert set(counts) == {0, 1, 2, 3}
+
+
+def test_a_damaged_record_is_logged_and_ends_the_file(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    with EventWriter(tmp_path) as writer:
+        writer.scalar("loss", 1.0, step=1)
+    (path,) = tmp_path.iterdir()
+    content = bytearray(path.read_bytes())
+    content[12:20] = b"\xff" * 8
+    path.write_bytes(content)
+    assert read_scalars(tmp_path) == {}
+    assert "is damaged at byte 12" in caplog.text
+
+
+def test_an_unwritable_directory_and_a_full_disk_are_told_in_a_sentence(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match=r"summaries cannot be written into .*file: File exists; make room"):
+        EventWriter(tmp_path / "file").scalar("loss", 1.0, step=1)
+    writer = EventWriter(tmp_path / "full")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(UserError, match="File too large") as caught:
+            writer.tensor("big", np.zeros(1 << 17), step=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert isinstance(caught.value.__cause__, OSError)
+    with writer:
+        writer.scalar("loss", 1.0, step=2)
+    assert _curve(str(tmp_path / "full"), "loss") == [(2, 1.0)]
+
+
+def test_tensorboard_is_not_imported_before_the_first_event() -> None:
+    root = pathlib.Path(__file__).parents[2]
+    script = (
+        "import sys, torch_estimator.engine.summaries as s; s.EventWriter('x').close(); "
+        "assert not [m for m in sys.modules if m.split('.')[0] in ('tensorboard', 'tensorflow')]"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=root, check=True)

@@ -1,0 +1,123 @@
+"""files: the same functions on local paths and on URLs."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import resource
+from collections.abc import Iterator
+
+import pytest
+
+from torch_estimator import files
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+
+
+@pytest.fixture(params=["local", "memory"])
+def base(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]:
+    if request.param == "local":
+        yield str(tmp_path / "base")
+        return
+    yield "memory://test_files/base"
+    files.remove_tree("memory://test_files")
+
+
+def test_what_is_written_is_read(base: str) -> None:
+    files.makedirs(base)
+    files.write_file(files.join(base, "f"), [b"ab", memoryview(b"cd")])
+    files.write_atomic(files.join(base, "g"), "é".encode())
+    assert files.read_bytes(files.join(base, "f")) == b"abcd"
+    assert files.read_text(files.join(base, "g")) == "é"
+    assert files.listdir(base) == ["f", "g"]
+
+
+def test_write_atomic_replaces(base: str) -> None:
+    files.makedirs(base)
+    for content in (b"old and long", b"new"):
+        files.write_atomic(files.join(base, "f"), content)
+    assert files.read_bytes(files.join(base, "f")) == b"new"
+    assert files.listdir(base) == ["f"]
+
+
+def test_directories_are_made_listed_and_removed(base: str) -> None:
+    below = files.join(base, "a", "b")
+    files.makedirs(below)
+    files.makedirs(below)
+    files.write_file(files.join(below, "f"), [b""])
+    assert files.is_dir(below)
+    assert files.exists(files.join(below, "f")) and not files.is_dir(files.join(below, "f"))
+    assert files.listdir(base) == ["a"]
+    files.remove_tree(files.join(base, "a"))
+    assert not files.exists(below)
+
+
+def test_what_does_not_exist_lists_as_empty_and_is_removed_in_silence(base: str) -> None:
+    assert files.listdir(files.join(base, "absent")) == []
+    files.remove_tree(files.join(base, "absent"))
+
+
+def test_a_missing_file_is_a_file_not_found_error(base: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.read_bytes(files.join(base, "absent"))
+
+
+def test_commit_dir_gives_the_final_name(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "temporary" / "f").write_text("x")
+    files.commit_dir(tmp_path / "temporary", tmp_path / "final")
+    assert files.listdir(tmp_path) == ["final"]
+
+
+def test_a_failed_atomic_write_leaves_the_old_content_and_nothing_else(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        with pytest.raises(OSError):
+            files.write_atomic(path, bytes(2 << 20))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"old"
+    assert files.listdir(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("path", "url"),
+    [
+        ("runs/x/", "runs/x"),
+        ("/", "/"),
+        (pathlib.Path("/a/b"), "/a/b"),
+        ("file:///a/b", "/a/b"),
+        ("~/x", os.path.join(os.path.expanduser("~"), "x")),
+        ("s3://bucket/x/", "s3://bucket/x"),
+        ("memory://", "memory://"),
+    ],
+)
+def test_as_url(path: files.PathLike, url: str) -> None:
+    assert files.as_url(path) == url
+
+
+def test_join_basename_and_parent() -> None:
+    assert files.join("/", "a", "b/") == "/a/b"
+    assert files.join("memory://", "a") == "memory://a"
+    assert files.join("s3://bucket/x/", "a", "b") == "s3://bucket/x/a/b"
+    assert files.basename("s3://bucket/x/") == "x"
+    assert files.parent("s3://bucket/x/") == "s3://bucket"
+    assert files.parent("x") == "."
+    assert files.parent("/a/b") == "/a"
+
+
+def test_bad_paths_are_refused() -> None:
+    with pytest.raises(InvalidTypeError, match="got 3"):
+        files.as_url(3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="must not be empty"):
+        files.as_url("")
+    with pytest.raises(InvalidValueError, match="nosuch://x cannot be used: Protocol not known"):
+        files.exists("nosuch://x")
+
+
+def test_reason_is_short() -> None:
+    assert files.reason(FileNotFoundError(2, "No such file or directory", "/x")) == "No such file or directory"
+    assert files.reason(ValueError("a.\nb")) == "a"
+    assert files.reason(ValueError()) == "ValueError"

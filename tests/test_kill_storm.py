@@ -1,0 +1,75 @@
+"""`scripts/kill-storm`, in a small version: five kills of a short job on generated data."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from examples.census import sample
+from scripts import kill_storm
+from torch_estimator.engine.checkpoint import Checkpoint
+
+
+def test_a_job_killed_five_times_ends_as_the_undisturbed_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = sample.write(str(tmp_path / "data"), train_rows=3000, eval_rows=400)
+    settings = {
+        "--kills": 5,
+        "--steps": 300,
+        "--every": 50,
+        "--train-file": data.train_file,
+        "--eval-file": data.eval_file,
+        "--work-dir": tmp_path / "storm",
+    }
+
+    status = kill_storm.main([str(word) for setting in settings.items() for word in setting])
+
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert "Bit for bit the same" in printed
+
+
+def test_one_changed_bit_is_seen() -> None:
+    weights = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    changed = weights.clone()
+    changed.view(torch.int32)[1, 2] += 1
+
+    found = kill_storm.differences(_checkpoint(weights, position=7), _checkpoint(changed, position=8))
+
+    assert found == [
+        "weights: 1 of 6 values of w differ",
+        "optimizer state: 1 of 6 values of w/Ftrl differ",
+        "state: input is {'position': 7} and {'position': 8}",
+    ]
+    assert not kill_storm.differences(_checkpoint(weights, position=7), _checkpoint(weights, position=7))
+
+
+def test_a_variable_that_only_one_run_has_is_seen() -> None:
+    one = Checkpoint(path="a", step=1, variables={"w": torch.zeros(1)})
+
+    assert kill_storm.differences(one, Checkpoint(path="b", step=1, variables={})) == ["weights: only one has w"]
+
+
+def test_kills_are_spread_over_the_run_and_one_falls_at_its_end() -> None:
+    timing = kill_storm.Timing(start=4.0, save=0.2, end=2.0)
+
+    instants = kill_storm.plan(25, steps=4000, every=50, timing=timing, rng=random.Random(1))
+
+    training = [instant.step for instant in instants if instant.step is not None]
+    assert len(instants) == 25
+    assert training == sorted(training)
+    assert training[-1] == 4000
+    assert 1 <= len(instants) - len(training) <= 12
+    assert kill_storm.plan(0, steps=4000, every=50, timing=timing, rng=random.Random(1)) == []
+
+
+def _checkpoint(weights: torch.Tensor, *, position: int) -> Checkpoint:
+    return Checkpoint(
+        path="model.ckpt-1",
+        step=1,
+        variables={"w": weights},
+        slots={"w/Ftrl": weights},
+        state={"input": {"position": position}},
+    )

@@ -1,0 +1,123 @@
+"""tf.estimator's train-and-evaluate system on PyTorch.
+
+Everything public is an attribute of this module, imported when it is first used: the command line and the server need
+no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from torch_estimator.log import set_up_logging
+
+if TYPE_CHECKING:
+    from torch_estimator import data, exporters, feature_column, heads, hooks, optim, serving_input
+    from torch_estimator.canned.dnn import DNNClassifier, DNNRegressor
+    from torch_estimator.canned.dnn_linear_combined import (
+        DNNLinearCombinedClassifier,
+        DNNLinearCombinedRegressor,
+    )
+    from torch_estimator.canned.linear import LinearClassifier, LinearRegressor
+    from torch_estimator.engine.checkpoint import latest_checkpoint, load_checkpoint
+    from torch_estimator.errors import NanLossDuringTrainingError, UserError
+    from torch_estimator.estimator import Estimator
+    from torch_estimator.export.exported_model import ExportedModel
+    from torch_estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
+    from torch_estimator.heads import LossReduction
+    from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+    from torch_estimator.hooks.hook import Hook, RunContext
+    from torch_estimator.hooks.stop_at_step import StopAtStepHook
+    from torch_estimator.mode_keys import ModeKeys
+    from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
+    from torch_estimator.roles.train_and_evaluate import train_and_evaluate
+    from torch_estimator.run_config import RunConfig
+    from torch_estimator.specs import EstimatorSpec, EvalSpec, TrainSpec
+
+__version__ = "0.1.0"
+
+_MODULES = ("data", "exporters", "feature_column", "heads", "hooks", "optim", "serving_input")
+_HOMES = {
+    "BestExporter": "exporters",
+    "CheckpointSaverListener": "hooks",
+    "ContinuousEvalListener": "roles.continuous_eval_listener",
+    "DNNClassifier": "canned.dnn",
+    "DNNLinearCombinedClassifier": "canned.dnn_linear_combined",
+    "DNNLinearCombinedRegressor": "canned.dnn_linear_combined",
+    "DNNRegressor": "canned.dnn",
+    "Estimator": "estimator",
+    "EstimatorSpec": "specs",
+    "EvalSpec": "specs",
+    "ExportedModel": "export.exported_model",
+    "Exporter": "exporters",
+    "FinalExporter": "exporters",
+    "Hook": "hooks",
+    "LatestExporter": "exporters",
+    "LinearClassifier": "canned.linear",
+    "LinearRegressor": "canned.linear",
+    "LossReduction": "heads",
+    "ModeKeys": "mode_keys",
+    "NanLossDuringTrainingError": "errors",
+    "RunConfig": "run_config",
+    "RunContext": "hooks",
+    "StopAtStepHook": "hooks",
+    "TrainSpec": "specs",
+    "UserError": "errors",
+    "latest_checkpoint": "engine.checkpoint",
+    "load_checkpoint": "engine.checkpoint",
+    "train_and_evaluate": "roles.train_and_evaluate",
+}
+
+__all__ = [
+    "BestExporter",
+    "CheckpointSaverListener",
+    "ContinuousEvalListener",
+    "DNNClassifier",
+    "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedRegressor",
+    "DNNRegressor",
+    "Estimator",
+    "EstimatorSpec",
+    "EvalSpec",
+    "ExportedModel",
+    "Exporter",
+    "FinalExporter",
+    "Hook",
+    "LatestExporter",
+    "LinearClassifier",
+    "LinearRegressor",
+    "LossReduction",
+    "ModeKeys",
+    "NanLossDuringTrainingError",
+    "RunConfig",
+    "RunContext",
+    "StopAtStepHook",
+    "TrainSpec",
+    "UserError",
+    "data",
+    "exporters",
+    "feature_column",
+    "heads",
+    "hooks",
+    "latest_checkpoint",
+    "load_checkpoint",
+    "optim",
+    "serving_input",
+    "train_and_evaluate",
+]
+
+set_up_logging()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

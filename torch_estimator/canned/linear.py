@@ -1,0 +1,101 @@
+"""Linear models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch_estimator.canned.heads import classifier_head, regressor_head
+from torch_estimator.canned.model_fn import OptimizerArgument, Wide, canned_model_fn, linear_learning_rate
+from torch_estimator.estimator import Estimator
+from torch_estimator.heads import LossReduction
+from torch_estimator.run_config import RunConfig
+
+
+class LinearClassifier(Estimator):
+    """Logistic regression on feature columns.
+
+    Args:
+        feature_columns: Categorical, bucketized and numeric columns.
+        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
+        n_classes: Number of classes.
+        weight_column: Feature that holds the examples' weights.
+        label_vocabulary: The labels as strings, in the order of their class ids.
+        optimizer: Ftrl with learning rate ``min(0.2, 1/sqrt(columns))`` by default; or another name, or a
+            function from named parameters to an optimizer.
+        config: How the job runs.
+        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
+
+    Raises:
+        InvalidValueError: Where an argument is out of range, or columns do not fit.
+        InvalidTypeError: Where an argument is of the wrong type.
+    """
+
+    def __init__(
+        self,
+        feature_columns: Sequence[Any],
+        model_dir: str | None = None,
+        n_classes: int = 2,
+        weight_column: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
+        optimizer: OptimizerArgument = "Ftrl",
+        config: RunConfig | None = None,
+        loss_reduction: LossReduction | str = LossReduction.SUM,
+    ) -> None:
+        wide = Wide(columns=feature_columns, optimizer=optimizer, learning_rate=linear_learning_rate(feature_columns))
+        super().__init__(
+            canned_model_fn(
+                classifier_head(
+                    n_classes=n_classes,
+                    weight_column=weight_column,
+                    label_vocabulary=label_vocabulary,
+                    loss_reduction=loss_reduction,
+                ),
+                wide=wide,
+            ),
+            model_dir,
+            config,
+        )
+
+
+class LinearRegressor(Estimator):
+    """Linear regression on feature columns.
+
+    Args:
+        feature_columns: Categorical, bucketized and numeric columns.
+        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
+        label_dimension: Numbers per label.
+        weight_column: Feature that holds the examples' weights.
+        optimizer: Ftrl with learning rate ``min(0.2, 1/sqrt(columns))`` by default; or another name, or a
+            function from named parameters to an optimizer.
+        config: How the job runs.
+        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
+
+    Raises:
+        InvalidValueError: Where an argument is out of range, or columns do not fit.
+        InvalidTypeError: Where an argument is of the wrong type.
+    """
+
+    def __init__(
+        self,
+        feature_columns: Sequence[Any],
+        model_dir: str | None = None,
+        label_dimension: int = 1,
+        weight_column: Any = None,
+        optimizer: OptimizerArgument = "Ftrl",
+        config: RunConfig | None = None,
+        loss_reduction: LossReduction | str = LossReduction.SUM,
+    ) -> None:
+        wide = Wide(columns=feature_columns, optimizer=optimizer, learning_rate=linear_learning_rate(feature_columns))
+        super().__init__(
+            canned_model_fn(
+                regressor_head(
+                    label_dimension=label_dimension,
+                    weight_column=weight_column,
+                    loss_reduction=loss_reduction,
+                ),
+                wide=wide,
+            ),
+            model_dir,
+            config,
+        )

@@ -1,0 +1,164 @@
+"""The one ``model_fn`` behind all canned models of feature columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_estimator.canned.networks import DNN, Activation, Linear, WideAndDeep
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.heads.base import Head
+from torch_estimator.optim.by_name import by_name
+from torch_estimator.specs import EstimatorSpec
+
+OptimizerArgument = str | Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
+
+_LINEAR_RATE = 0.2
+_WIDE_RATE = 0.005
+DNN_LEARNING_RATE = 0.05
+DEEP_LEARNING_RATE = 0.001
+
+
+def linear_learning_rate(columns: Sequence[Any]) -> float:
+    """tf.estimator's default for a linear model: 0.2, or less where there are many columns."""
+    return min(_LINEAR_RATE, 1 / math.sqrt(max(1, len(columns))))
+
+
+def wide_learning_rate(columns: Sequence[Any]) -> float:
+    """tf.estimator's default for the linear part of a wide and deep model."""
+    return min(_WIDE_RATE, 1 / math.sqrt(max(1, len(columns))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wide:
+    """The linear part: its columns, and what trains it (a name, or a function from named parameters)."""
+
+    columns: Sequence[Any]
+    optimizer: OptimizerArgument
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deep:
+    """The deep part: its columns and layers, and what trains it (a name, or a function from named parameters)."""
+
+    columns: Sequence[Any]
+    hidden_units: Sequence[int]
+    optimizer: OptimizerArgument
+    learning_rate: float
+    activation_fn: Activation = torch.relu
+    dropout: float | None = None
+    batch_norm: bool = False
+
+    def __post_init__(self) -> None:
+        for units in self.hidden_units:
+            if not isinstance(units, int) or units <= 0:
+                raise InvalidValueError(f"hidden_units must be positive integers, but got {list(self.hidden_units)}.")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise InvalidValueError(f"dropout must be at least 0 and less than 1, but got {self.dropout}.")
+        if not callable(self.activation_fn):
+            raise InvalidTypeError(f"activation_fn must be a function of a tensor, but got {self.activation_fn!r}.")
+
+
+def canned_model_fn(head: Head, *, wide: Wide | None = None, deep: Deep | None = None) -> Callable[..., EstimatorSpec]:
+    """Returns the ``model_fn`` of a model with a linear part, a deep part, or both.
+
+    Raises:
+        InvalidValueError, InvalidTypeError: Where columns do not fit their part, or an optimizer is unknown.
+    """
+    # Made once here only for its checks: a mistake is told when the estimator is made, not when it is trained.
+    _transform(wide, deep)
+    factories = {
+        prefix: _factory(part.optimizer, part.learning_rate)
+        for prefix, part in (("linear.", wide), ("dnn.", deep))
+        if part is not None
+    }
+
+    def make_optimizers(named: Iterable[tuple[str, nn.Parameter]]) -> list[torch.optim.Optimizer]:
+        trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        return [
+            factory([(name, parameter) for name, parameter in trainable if name.startswith(prefix)])
+            for prefix, factory in factories.items()
+        ]
+
+    def model_fn(mode: str) -> EstimatorSpec:
+        transform = _transform(wide, deep)
+        module = WideAndDeep(
+            linear=Linear(transform.linear, head.logits_dimension) if transform.linear is not None else None,
+            dnn=DNN(
+                transform.dnn,
+                deep.hidden_units,
+                head.logits_dimension,
+                activation_fn=deep.activation_fn,
+                dropout=deep.dropout,
+                batch_norm=deep.batch_norm,
+            )
+            if deep is not None and transform.dnn is not None
+            else None,
+        )
+        return EstimatorSpec(mode=mode, module=module, head=head, optimizer=make_optimizers, transform=transform)
+
+    return model_fn
+
+
+def _transform(wide: Wide | None, deep: Deep | None) -> FeatureTransform:
+    return FeatureTransform(wide.columns if wide is not None else (), deep.columns if deep is not None else ())
+
+
+def _factory(
+    optimizer: OptimizerArgument, learning_rate: float
+) -> Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]:
+    if isinstance(optimizer, str):
+        return by_name(optimizer, learning_rate)  # type: ignore[return-value]  # takes named parameters, as torch does
+    if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
+        raise InvalidTypeError(
+            "An optimizer must be a name or a function from parameters to an optimizer, such as "
+            f"functools.partial(torch.optim.Adam, lr=0.001), but got {optimizer!r}."
+        )
+    return optimizer
+
+
+def wide_and_deep(
+    *,
+    linear_feature_columns: Sequence[Any] | None,
+    linear_optimizer: OptimizerArgument,
+    dnn_feature_columns: Sequence[Any] | None,
+    dnn_optimizer: OptimizerArgument,
+    dnn_hidden_units: Sequence[int] | None,
+    dnn_activation_fn: Activation,
+    dnn_dropout: float | None,
+    batch_norm: bool,
+) -> tuple[Wide | None, Deep | None]:
+    """The parts of a combined model, from tf.estimator's constructor arguments.
+
+    Raises:
+        InvalidValueError: Where there are no columns at all, or deep ones without ``dnn_hidden_units``.
+    """
+    if not linear_feature_columns and not dnn_feature_columns:
+        raise InvalidValueError("Give linear_feature_columns, dnn_feature_columns or both; both are empty.")
+    if dnn_feature_columns and not dnn_hidden_units:
+        raise InvalidValueError("dnn_feature_columns need dnn_hidden_units, the outputs of each hidden layer.")
+    wide = deep = None
+    if linear_feature_columns:
+        wide = Wide(
+            columns=linear_feature_columns,
+            optimizer=linear_optimizer,
+            learning_rate=wide_learning_rate(linear_feature_columns),
+        )
+    if dnn_feature_columns and dnn_hidden_units:
+        deep = Deep(
+            columns=dnn_feature_columns,
+            hidden_units=dnn_hidden_units,
+            optimizer=dnn_optimizer,
+            learning_rate=DEEP_LEARNING_RATE,
+            activation_fn=dnn_activation_fn,
+            dropout=dnn_dropout,
+            batch_norm=batch_norm,
+        )
+    return wide, deep

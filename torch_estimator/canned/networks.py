@@ -1,0 +1,124 @@
+"""The modules of the canned models; their names are those of tf.estimator's variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from torch_estimator.feature_column.input_layer import InputLayer
+from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
+from torch_estimator.feature_column.linear_model import LinearModel
+
+_BATCH_NORM_EPSILON = 0.001
+_BATCH_NORM_MOMENTUM = 0.999
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class Dense(nn.Module):
+    """``inputs @ kernel + bias``, the kernel Glorot uniform and the bias zero at the start.
+
+    Attributes:
+        kernel: float32 ``[inputs, outputs]``.
+        bias: float32 ``[outputs]``.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.kernel = nn.Parameter(nn.init.xavier_uniform_(torch.empty(inputs, outputs)))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """float32 ``[N, inputs]`` -> ``[N, outputs]``."""
+        return torch.addmm(self.bias, inputs, self.kernel)
+
+
+class InputFromFeatureColumns(nn.Module):
+    """The scope that tf.estimator gives the input layer's variables."""
+
+    def __init__(self, layout: InputLayout) -> None:
+        super().__init__()
+        self.input_layer = InputLayer(layout)
+
+    def forward(self, features: Mapping[str, Tensor]) -> Tensor:
+        """See `InputLayer`."""
+        return self.input_layer(features)  # type: ignore[no-any-return]
+
+
+class DNN(nn.Module):
+    """Hidden layers on top of the input layer: dense, activation, dropout, batch norm, as tf.estimator orders them.
+
+    Args:
+        layout: Of the columns.
+        hidden_units: Outputs of each hidden layer.
+        logits_dimension: Outputs of the last layer.
+        activation_fn: After each hidden layer.
+        dropout: Probability of dropping a hidden unit while training, or None.
+        batch_norm: Whether each hidden layer's output is normalised.
+    """
+
+    def __init__(
+        self,
+        layout: InputLayout,
+        hidden_units: Sequence[int],
+        logits_dimension: int,
+        *,
+        activation_fn: Activation = torch.relu,
+        dropout: float | None = None,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.input_from_feature_columns = InputFromFeatureColumns(layout)
+        self.activation_fn = activation_fn
+        self.dropout = dropout
+        self.batch_norm = batch_norm
+        self.num_hidden = len(hidden_units)
+        width = layout.width
+        for index, units in enumerate(hidden_units):
+            self.add_module(f"hiddenlayer_{index}", Dense(width, units))
+            if batch_norm:
+                norm = nn.BatchNorm1d(units, eps=_BATCH_NORM_EPSILON, momentum=1 - _BATCH_NORM_MOMENTUM)
+                self.add_module(f"batchnorm_{index}", norm)
+            width = units
+        self.logits = Dense(width, logits_dimension)
+
+    def forward(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Logits, float32 ``[N, logits_dimension]``."""
+        hidden = self.input_from_feature_columns(features)
+        for index in range(self.num_hidden):
+            hidden = self.activation_fn(getattr(self, f"hiddenlayer_{index}")(hidden))
+            if self.dropout:
+                hidden = nn.functional.dropout(hidden, self.dropout, self.training)
+            if self.batch_norm:
+                hidden = getattr(self, f"batchnorm_{index}")(hidden)
+        return self.logits(hidden)  # type: ignore[no-any-return]
+
+
+class Linear(nn.Module):
+    """The scope that tf.estimator gives the linear model's variables."""
+
+    def __init__(self, layout: LinearLayout, logits_dimension: int) -> None:
+        super().__init__()
+        self.linear_model = LinearModel(layout, logits_dimension)
+
+    def forward(self, features: Mapping[str, Tensor]) -> Tensor:
+        """See `LinearModel`."""
+        return self.linear_model(features)  # type: ignore[no-any-return]
+
+
+class WideAndDeep(nn.Module):
+    """A linear part, a deep part, or both; their logits are added up."""
+
+    variable_separator = "/"
+
+    def __init__(self, *, linear: Linear | None = None, dnn: DNN | None = None) -> None:
+        super().__init__()
+        self.linear = linear
+        self.dnn = dnn
+
+    def forward(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Logits, float32 ``[N, logits_dimension]``."""
+        parts = [part(features) for part in (self.linear, self.dnn) if part is not None]
+        return parts[0] + parts[1] if len(parts) > 1 else parts[0]  # type: ignore[no-any-return]

@@ -1,0 +1,41 @@
+"""Parses the command line, runs a command, and turns what goes wrong into a sentence and a status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from torch_estimator.cli import predict, show
+from torch_estimator.errors import UserError
+
+USER_ERROR = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs ``estimator``; returns the exit status, 2 where the user has to act."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"estimator: error: {error}", file=sys.stderr)
+        return USER_ERROR
+    except BrokenPipeError:
+        # What is left in the buffer would raise once more when Python closes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="estimator", description="Looks at exported models and runs them.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    show.add_to(commands)
+    predict.add_to(commands)
+    return parser

@@ -1,0 +1,115 @@
+"""``estimator predict``: runs an export on instances, as ``gcloud ai-platform local predict`` does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch_estimator import files
+from torch_estimator.cli.exports import chosen
+from torch_estimator.cli.table import table
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.export.exported_model import ExportedModel
+from torch_estimator.export.instances import to_columns, to_rows
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DEFAULT_SIGNATURE = "serving_default"
+_BATCH = 4096
+
+
+def add_to(commands: Commands) -> None:
+    """Adds the command."""
+    parser = commands.add_parser("predict", help="run an export on instances from a file")
+    parser.add_argument("--model-dir", required=True, help="the export, or a directory of numbered ones")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--json-instances", metavar="FILE", help="one JSON instance per line; - is stdin")
+    given.add_argument("--text-instances", metavar="FILE", help="one line of text per instance; - is stdin")
+    given.add_argument("--json-request", metavar="FILE", help="one JSON object with a list of instances; - is stdin")
+    parser.add_argument("--signature-name", metavar="NAME", help=f"default: {DEFAULT_SIGNATURE}")
+    parser.add_argument("--format", choices=["table", "json"], default="table")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Prints the predictions for every instance."""
+    name = options.signature_name
+    if options.json_request is not None:
+        instances, requested = _request(options.json_request)
+        name = name or requested
+    elif options.json_instances is not None:
+        instances = list(_json_lines(options.json_instances))
+    else:
+        instances = list(_lines(options.text_instances))
+    if not instances:
+        raise InvalidValueError("No valid instance was found in input file.")
+    predictions = _predictions(
+        ExportedModel.load(chosen(options.model_dir)), instances, name or DEFAULT_SIGNATURE
+    )
+    if options.format == "json":
+        print(json.dumps({"predictions": predictions}, indent=2, ensure_ascii=False))
+    else:
+        print(table(predictions))
+
+
+def _predictions(model: ExportedModel, instances: list[Any], name: str) -> list[Any]:
+    columns = to_columns(instances, model.signature(name))
+    predictions: list[Any] = []
+    for start in range(0, len(instances), _BATCH):
+        batch = {key: values[start : start + _BATCH] for key, values in columns.items()}
+        predictions += to_rows(model.predict(batch, name))
+    return predictions
+
+
+def _json_lines(path: str) -> Iterator[Any]:
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise InvalidValueError(
+                f"{_called(path)}, line {number}: input instances are not in JSON format ({error})."
+            ) from error
+
+
+def _request(path: str) -> tuple[list[Any], str | None]:
+    where = _called(path)
+    try:
+        request = json.loads(_text(path))
+    except ValueError as error:
+        raise InvalidValueError(f"{where} is not JSON ({error}).") from error
+    if not isinstance(request, dict) or not isinstance(request.get("instances"), list):
+        raise InvalidValueError(f"{where} must be an object with a list called 'instances'.")
+    name = request.get("signature_name")
+    if name is not None and not isinstance(name, str):
+        raise InvalidValueError(f"{where} has the signature_name {name!r}, which is no string.")
+    return request["instances"], name
+
+
+def _lines(path: str) -> Iterator[str]:
+    lines = _text(path).split("\n")
+    if not lines[-1]:
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        instance = line.removesuffix("\r")
+        if not instance:
+            raise InvalidValueError(f"{_called(path)}, line {number}: an instance must not be an empty line.")
+        yield instance
+
+
+def _text(path: str) -> str:
+    where = _called(path)
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else files.read_bytes(path)
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise InvalidValueError(f"{where} cannot be read: {files.reason(error)}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidValueError(f"{where} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}.") from error
+
+
+def _called(path: str) -> str:
+    return "the standard input" if path == "-" else path

@@ -1,0 +1,219 @@
+"""Columns: the form in which raw data moves through the pipeline.
+
+A column is a numpy array of shape ``[rows, ...]``, or, for strings, an Arrow array (often dictionary encoded, so
+that work on strings is work on the distinct ones). Missing strings are empty strings; numbers are never missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Column: TypeAlias = "Array | pa.Array"
+Columns: TypeAlias = dict[str, Column]
+
+STRINGS = pa.dictionary(pa.int32(), pa.string())
+"""The Arrow type that strings are read as."""
+
+
+def to_numpy(column: Column) -> Array:
+    """Returns a column as a numpy array, strings as an object array of `str`.
+
+    >>> to_numpy(pa.array(["a", "b", "a"]).dictionary_encode())
+    array(['a', 'b', 'a'], dtype=object)
+    """
+    if isinstance(column, np.ndarray):
+        return column
+    if isinstance(column, pa.DictionaryArray):
+        values = column.dictionary.to_numpy(zero_copy_only=False)
+        return np.asarray(values.take(column.indices.to_numpy(zero_copy_only=False)))
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def as_column(value: Any, name: str | None = None) -> Column:
+    """Returns what a user gives as a column (numpy, torch, Arrow, pandas, a list) as a `Column`, sharing memory if possible.
+
+    Args:
+        value: The values, rows first.
+        name: Name of the column, for messages.
+
+    Raises:
+        InvalidTypeError: ``value`` cannot be an array.
+        InvalidValueError: It is a scalar.
+        RowError: A number is missing.
+    """
+    if isinstance(value, pa.ChunkedArray):
+        value = value.combine_chunks()
+    if isinstance(value, pa.Array):
+        return from_arrow(value, name=name)
+    array = _as_array(value, name)
+    if array.ndim == 0:
+        raise InvalidValueError(f"{_named(name)} must have one row per example, but it is the scalar {value!r}.")
+    return _from_objects(array, name) if array.dtype.kind in "OUST" else array
+
+
+def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None) -> Column:
+    """Returns an Arrow array of any type as a `Column`: strings as Arrow strings, everything else as numpy.
+
+    Args:
+        array: Of strings, numbers, booleans, dates (which become strings) or lists of one length.
+        name: Name of the column, for messages.
+        default: What a missing value becomes; None is '' for strings and an error for numbers.
+
+    Raises:
+        RowError: A number is missing and there is no default.
+        InvalidTypeError: The type cannot be used.
+    """
+    kind = array.type.value_type if isinstance(array, pa.DictionaryArray) else array.type
+    if _is_text(kind):
+        return _strings(array, "" if default is None else str(default))
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()
+    if pa.types.is_decimal(kind):
+        array = array.cast(pa.float64())
+    array = _without_nulls(array, name, default)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _rows_of_lists(array, name)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise InvalidTypeError(f"{_named(name)} has the Arrow type {kind}, which cannot be used; convert it first.")
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def is_strings(column: Column) -> bool:
+    """Whether a column holds strings."""
+    return not isinstance(column, np.ndarray) or column.dtype.kind in "OUST"
+
+
+def take(column: Column, indices: Array) -> Column:
+    """Returns the rows of a column at ``indices``."""
+    if isinstance(column, np.ndarray):
+        return column.take(indices, axis=0)
+    return column.take(pa.array(indices))
+
+
+def concat(columns: Sequence[Column]) -> Column:
+    """Returns columns one after the other as one.
+
+    Raises:
+        InvalidValueError: They do not fit each other.
+    """
+    if len(columns) == 1:
+        return columns[0]
+    try:
+        if all(isinstance(column, np.ndarray) for column in columns):
+            return np.concatenate(columns)
+        if any(isinstance(column, np.ndarray) for column in columns):
+            columns = [from_arrow(pa.array(column)) for column in map(to_numpy, columns)]
+        if len({column.type for column in columns}) > 1:
+            columns = [column.cast(STRINGS) for column in columns]
+        return pa.concat_arrays(columns)
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        kinds = sorted({str(getattr(c, "dtype", None) or c.type) + str(list(c.shape[1:])) for c in columns})
+        raise InvalidValueError(
+            f"rows of different kinds cannot be in one batch: {', '.join(kinds)} ({error})."
+        ) from error
+
+
+def replace_empty(strings: pa.DictionaryArray, default: str) -> pa.DictionaryArray:
+    """Returns dictionary encoded strings with ``default`` in the place of empty ones.
+
+    >>> replace_empty(pa.array(["a", "", "b"]).dictionary_encode(), "b").to_pylist()
+    ['a', 'b', 'b']
+    """
+    values = strings.dictionary.to_pylist()
+    if "" not in values:
+        return strings
+    distinct = list(dict.fromkeys(value or default for value in values))
+    place = {value: index for index, value in enumerate(distinct)}
+    lookup = np.array([place[value or default] for value in values], dtype=np.int32)
+    indices = lookup[strings.indices.to_numpy(zero_copy_only=False)]
+    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(distinct, pa.string()))
+
+
+def _as_array(value: Any, name: str | None) -> Array:
+    if isinstance(value, torch.Tensor):
+        if value.dtype == torch.bfloat16:
+            raise InvalidTypeError(f"{_named(name)} is a bfloat16 tensor, which numpy does not have; give float32.")
+        return np.asarray(value.detach().cpu().numpy())
+    if hasattr(value, "to_numpy"):
+        value = value.to_numpy()
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(f"{_named(name)} cannot be made an array ({error}).") from error
+
+
+def _from_objects(array: Array, name: str | None) -> Column:
+    """Strings become Arrow strings; objects that are numbers become numbers; other objects stay what they are."""
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        return array
+    try:
+        encoded = pa.array(array if array.dtype.kind == "O" else array.astype(object), from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        return array
+    kind = encoded.type
+    if _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return from_arrow(encoded, name=name)
+    return array
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    tests = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_string_view,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_temporal,
+        pa.types.is_null,
+    )
+    return any(test(kind) for test in tests)
+
+
+def _strings(array: pa.Array, default: str) -> pa.DictionaryArray:
+    if not isinstance(array, pa.DictionaryArray):
+        try:
+            array = array.cast(pa.string()).dictionary_encode()
+        except pa.ArrowInvalid as error:
+            raise InvalidValueError(f"bytes that are not UTF-8 cannot be read as strings ({error}).") from error
+    elif array.type != STRINGS:
+        array = pa.DictionaryArray.from_arrays(
+            array.indices.cast(pa.int32()), array.dictionary.cast(pa.string())
+        )
+    if array.null_count:
+        values = [*array.dictionary.to_pylist(), default]
+        indices = pc.fill_null(array.indices, pa.scalar(len(values) - 1, pa.int32()))
+        array = pa.DictionaryArray.from_arrays(indices, pa.array(values, pa.string()))
+        array = array.dictionary_decode().dictionary_encode()
+    return replace_empty(array, default) if default else array
+
+
+def _without_nulls(array: pa.Array, name: str | None, default: Any) -> pa.Array:
+    if not array.null_count:
+        return array
+    if default is None:
+        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        raise RowError("the value is missing and has no default", row=row, column=name)
+    return pc.fill_null(array, pa.scalar(default).cast(array.type))
+
+
+def _rows_of_lists(array: pa.Array, name: str | None) -> Array:
+    lengths = set(pc.list_value_length(array).to_pylist())
+    values = from_arrow(array.flatten(), name=name)
+    if len(lengths) > 1 or not isinstance(values, np.ndarray):
+        raise InvalidTypeError(f"{_named(name)} must hold lists of numbers, all of one length.")
+    return values.reshape(len(array), -1)
+
+
+def _named(name: str | None) -> str:
+    return "a column" if name is None else f"column {name!r}"

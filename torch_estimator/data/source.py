@@ -1,0 +1,67 @@
+"""What a source of rows offers to the pipeline: numbered ranges of rows, read in any order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.columns import Array
+from torch_estimator.data.label import Label
+from torch_estimator.data.state import Signature
+from torch_estimator.errors import DataError
+
+Required = dict[str, pa.DataType] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What a pipeline wants of a source.
+
+    Attributes:
+        columns: Feature columns and the types to read them as, or None for all, as they are.
+        label: The column to use as labels, or None.
+        shuffled: Whether ranges will be read in a random order.
+    """
+
+    columns: Required = None
+    label: Label | None = None
+    shuffled: bool = False
+
+
+class Reader(ABC):
+    """An open source.
+
+    Attributes:
+        ranges: Number of ranges.
+        rows_per_range: How many rows a range has; may be an estimate.
+        bytes_per_row: Memory of a row; an estimate.
+    """
+
+    ranges: int
+    rows_per_range: float
+    bytes_per_row: float
+
+    @abstractmethod
+    def read(self, ranges: Array) -> Chunk:
+        """Returns the rows of the ranges with these numbers, in this order."""
+
+    @abstractmethod
+    def signature(self) -> Signature:
+        """Returns what a position in this source depends on."""
+
+
+class Source(Protocol):
+    """Where a Dataset's rows come from."""
+
+    def open(self, wanted: Wanted) -> Reader:
+        """Looks at files, columns and types, without reading all of the data."""
+
+
+def missing_column(name: str, where: str, names: Any) -> DataError:
+    """Returns the error for a column that the data does not have."""
+    there = ", ".join(map(str, names))
+    return DataError(f"column {name!r} is not in {where}; the columns there are {there}.")

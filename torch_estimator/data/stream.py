@@ -1,0 +1,57 @@
+"""What every step of a pipeline is when it runs: a stream of chunks with a position."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch_estimator.data.chunk import Chunk
+
+State = dict[str, Any]
+
+
+class Stream(ABC):
+    """Chunks of rows, one after the other.
+
+    A stream begins at epoch 0. Its state is the position of the next chunk: small, made of JSON's types, and
+    enough for another stream made alike to go on with exactly that chunk.
+    """
+
+    @abstractmethod
+    def start(self, epoch: int) -> None:
+        """Goes to the beginning; ``epoch`` decides about what is random."""
+
+    @abstractmethod
+    def next(self) -> Chunk | None:
+        """Returns the next chunk, never one without rows; None at the end."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """Returns the position of the next chunk."""
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """Goes to a position that `state` returned."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees what the stream holds; it is not used afterwards."""
+
+
+class Passing(Stream):
+    """A stream whose position is that of the stream it reads."""
+
+    def __init__(self, upstream: Stream) -> None:
+        self._upstream = upstream
+
+    def start(self, epoch: int) -> None:
+        self._upstream.start(epoch)
+
+    def state(self) -> State:
+        return self._upstream.state()
+
+    def restore(self, state: State) -> None:
+        self._upstream.restore(state)
+
+    def close(self) -> None:
+        self._upstream.close()

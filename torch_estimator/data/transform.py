@@ -1,0 +1,90 @@
+"""Applying a model's host half to raw columns."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.columns import Column, from_arrow, to_numpy
+from torch_estimator.data.source import Required, missing_column
+from torch_estimator.data.stream import Passing, Stream
+from torch_estimator.data.structure import map_columns
+from torch_estimator.errors import DataError, RowError
+
+
+class Transform(Protocol):
+    """Turns raw columns into arrays, row by row: rows never see each other, and nothing else changes.
+
+    Attributes:
+        required: Raw feature columns wanted and the types to read them as; None for all, as they are.
+    """
+
+    @property
+    def required(self) -> Required: ...
+
+    def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
+        """Returns features and labels; raises `RowError` about a row that cannot be used."""
+
+
+class AsNumpy:
+    """The transform of those who want plain arrays: strings become object arrays of `str`."""
+
+    required: Required = None
+
+    def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
+        """Returns numpy arrays."""
+        return map_columns(to_numpy, features), map_columns(to_numpy, labels)
+
+
+def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
+    """Returns the chunk transformed.
+
+    Raises:
+        DataError: A row cannot be used (says where the row is), or a required column is missing.
+    """
+    features = chunk.features
+    required = transform.required
+    if required is not None:
+        features = _select(required, chunk)
+    try:
+        return chunk.with_columns(*transform(features, chunk.labels))
+    except RowError as error:
+        raise chunk.error(error) from error
+
+
+class TransformStream(Passing):
+    """A stream with a transform applied to every chunk."""
+
+    def __init__(self, transform: Transform, upstream: Stream) -> None:
+        super().__init__(upstream)
+        self._transform = transform
+
+    def next(self) -> Chunk | None:
+        chunk = self._upstream.next()
+        return None if chunk is None else apply_transform(self._transform, chunk)
+
+
+def _select(required: dict[str, pa.DataType], chunk: Chunk) -> dict[str, Column]:
+    if not isinstance(chunk.features, dict):
+        raise DataError(
+            f"{chunk.place(0)}: the model wants the named columns {', '.join(required)}, but the features have no "
+            "names; give a dict."
+        )
+    return {name: _required(name, kind, chunk) for name, kind in required.items()}
+
+
+def _required(name: str, kind: pa.DataType, chunk: Chunk) -> Column:
+    if name not in chunk.features:
+        raise missing_column(name, f"the features ({chunk.place(0)})", chunk.features)
+    column = chunk.features[name]
+    if isinstance(column, np.ndarray) and column.dtype.kind in "OU" and column.ndim == 1:
+        column = from_arrow(pa.array(column.astype(object)), name=name)
+    strings = not isinstance(column, np.ndarray)
+    if strings != (pa.types.is_string(kind) or pa.types.is_dictionary(kind)):
+        there = "strings" if strings else f"numbers ({column.dtype})"
+        wanted = "numbers" if strings else "strings"
+        raise DataError(f"{chunk.place(0)}: column {name!r} holds {there}, but the model wants {wanted}.")
+    return column

@@ -1,0 +1,119 @@
+"""From columns to tensors: what happens between an input and a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from torch_estimator.data.columns import Column, Columns, to_numpy
+from torch_estimator.errors import DataError, RowError
+from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.heads.base import Head
+
+_WEIGHTS = "head/weights"
+
+
+class TensorBatch(NamedTuple):
+    """One batch on its device: features (a tensor, or a dict or tuple of them), labels and weights ``[batch, 1]``."""
+
+    features: Any
+    labels: Any
+    weights: Tensor | None
+
+
+class HostTransform:
+    """All that is done to raw columns in the input thread: the columns' host halves, weights and labels.
+
+    Args:
+        transform: Host half of the feature columns, or None to leave the features as they are.
+        head: Reads labels and names the column of weights; None leaves labels as they are.
+        with_labels: Whether labels are wanted; predicting needs none.
+    """
+
+    def __init__(self, transform: FeatureTransform | None, head: Head | None, *, with_labels: bool) -> None:
+        self._transform = transform
+        self._head = head
+        self._with_labels = with_labels
+        self._weight_column = head.weight_column if head is not None and with_labels else None
+
+    @property
+    def required(self) -> dict[str, pa.DataType] | None:
+        """Raw columns wanted and the types to read them as; None for all of them as they are."""
+        if self._transform is None:
+            return None
+        required = dict(self._transform.required)
+        if self._weight_column is not None:
+            required.setdefault(self._weight_column, pa.float32())
+        return required
+
+    def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+        """Returns the arrays that the module reads, and the labels as the head wants them."""
+        prepared: Any = features if self._transform is None else self._transform(features)
+        if self._weight_column is not None:
+            prepared = {**prepared, _WEIGHTS: _weights(features, self._weight_column)}
+        if not self._with_labels:
+            return prepared, None
+        if self._head is None:
+            return prepared, labels  # type: ignore[return-value]  # the input's own arrays
+        if labels is None:
+            raise DataError(
+                "The input gives features only, but training and evaluation need labels: let input_fn return "
+                "(features, labels) pairs, or name the label column of the Dataset."
+            )
+        return prepared, self._head.prepare_labels(labels)
+
+
+def to_tensors(features: Any, labels: Any, device: torch.device) -> TensorBatch:
+    """Moves one batch to ``device``; arrays of strings stay what they are."""
+    weights = None
+    if isinstance(features, Mapping) and _WEIGHTS in features:
+        features = dict(features)
+        weights = _tensor(features.pop(_WEIGHTS), device)
+    return TensorBatch(_tensors(features, device), _tensors(labels, device), weights)
+
+
+def batch_size(features: Any) -> int:
+    """Rows of a batch of features."""
+    first = features
+    while isinstance(first, Mapping | tuple | list):
+        first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
+    return len(first)
+
+
+def _tensors(values: Any, device: torch.device) -> Any:
+    if isinstance(values, Mapping):
+        return {key: _tensors(value, device) for key, value in values.items()}
+    if isinstance(values, tuple | list):
+        return tuple(_tensors(value, device) for value in values)
+    return _tensor(values, device)
+
+
+def _tensor(value: Any, device: torch.device) -> Any:
+    if isinstance(value, pa.Array):
+        value = to_numpy(value)
+    if isinstance(value, np.ndarray):
+        if value.dtype == object or value.dtype.kind in "SUM":
+            return value
+        value = torch.from_numpy(value)
+    if isinstance(value, Tensor) and device.type != "cpu":
+        return value.to(device, non_blocking=True)
+    return value
+
+
+def _weights(features: Columns, name: str) -> np.ndarray:
+    if name not in features:
+        raise DataError(
+            f"The weight column {name!r} is not among the features {sorted(features)}; add it to the input or "
+            "change weight_column."
+        )
+    column = to_numpy(features[name])
+    try:
+        weights = column.astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise RowError(f"weights must be numbers ({error})", row=0, column=name) from error
+    return weights.reshape(len(weights), -1)

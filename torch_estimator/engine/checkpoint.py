@@ -1,0 +1,197 @@
+"""Reading checkpoints.
+
+A checkpoint is a directory ``model.ckpt-<step>`` in the model directory::
+
+    variables.safetensors   parameters and buffers by name
+    slots.safetensors       optimizer state by name
+    state.json              step, input position, RNG states and whatever else is not a tensor
+
+``<model_dir>/checkpoint`` names the latest and the kept ones, relative to itself, so that a model directory
+can be moved. Nothing is unpickled: a checkpoint holds no code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from torch_estimator import files
+from torch_estimator.engine.checkpoint_index import checkpoint_step, read_index
+from torch_estimator.errors import CheckpointError
+
+VARIABLES_NAME = "variables.safetensors"
+SLOTS_NAME = "slots.safetensors"
+STATE_NAME = "state.json"
+FORMAT = "torch_estimator.checkpoint/1"
+
+_MOST_NAMES = 5
+_ADVICE = "use an older checkpoint by naming it in 'checkpoint' of its model_dir"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint that was read.
+
+    Args:
+        path: Its directory.
+        step: The global step it was saved at.
+        variables: Parameters and buffers by name, in host memory.
+        slots: Optimizer state by name, in host memory.
+        state: Everything else; what `json` gives back for what was saved.
+    """
+
+    path: str
+    step: int
+    variables: dict[str, torch.Tensor]
+    slots: dict[str, torch.Tensor] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+def latest_checkpoint(model_dir: files.PathLike) -> str | None:
+    """Returns the path of the latest checkpoint in `model_dir`, or None where there is none.
+
+    Raises:
+        CheckpointError: ``<model_dir>/checkpoint`` cannot be read, or something else wrote it.
+    """
+    index = read_index(files.as_url(model_dir))
+    return None if index is None else _resolve(model_dir, index.latest)
+
+
+def checkpoint_paths(model_dir: files.PathLike) -> list[str]:
+    """Returns the paths of the checkpoints in `model_dir` by step.
+
+    Raises:
+        CheckpointError: As `latest_checkpoint`.
+    """
+    index = read_index(files.as_url(model_dir))
+    names = [] if index is None else index.names
+    return [_resolve(model_dir, name) for name in sorted(names, key=lambda name: checkpoint_step(name) or 0)]
+
+
+def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
+    """Reads a checkpoint, or the latest one of a model directory.
+
+    Raises:
+        CheckpointError: There is none, or it is damaged, or something else wrote it.
+    """
+    path = files.as_url(path_or_dir)
+    while (latest := latest_checkpoint(path)) is not None:
+        try:
+            return _load(latest)
+        except CheckpointError:
+            # The process that trains may have removed it since: then there is a newer one.
+            if latest_checkpoint(path) == latest:
+                raise
+    return _load(path)
+
+
+def check_compatible(
+    checkpoint: Checkpoint,
+    variables: Mapping[str, torch.Tensor | Sequence[int]],
+    slots: Mapping[str, torch.Tensor | Sequence[int]] | None = None,
+) -> None:
+    """Checks that `checkpoint` was made by a model like this one.
+
+    Args:
+        checkpoint: The checkpoint.
+        variables: The model's parameters and buffers by name, as tensors or only their shapes.
+        slots: The optimizer's state in the same form; None leaves it unchecked.
+
+    Raises:
+        CheckpointError: Names or shapes differ; lists which.
+    """
+    differences = _differences(checkpoint.variables, variables, "variable")
+    if slots is not None:
+        differences += _differences(checkpoint.slots, slots, "optimizer variable")
+    if differences:
+        raise CheckpointError(
+            f"checkpoint {checkpoint.path} was made by another model: {'; '.join(differences)}; "
+            "use another model_dir for this model."
+        )
+
+
+def _differences(
+    saved: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor | Sequence[int]], noun: str
+) -> list[str]:
+    missing = [repr(name) for name in expected if name not in saved]
+    unknown = [repr(name) for name in saved if name not in expected]
+    reshaped = [
+        f"{name!r} ({list(saved[name].shape)} in the checkpoint, {_shape(value)} in the model)"
+        for name, value in expected.items()
+        if name in saved and list(saved[name].shape) != _shape(value)
+    ]
+    kinds = [
+        (missing, "only in the model"),
+        (unknown, "only in the checkpoint"),
+        (reshaped, "of another shape"),
+    ]
+    return [_summary(names, noun, how) for names, how in kinds if names]
+
+
+def _summary(names: list[str], noun: str, how: str) -> str:
+    plural = "" if len(names) == 1 else "s"
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{len(names)} {noun}{plural} {how}: {', '.join(names[:_MOST_NAMES])}{more}"
+
+
+def _shape(value: torch.Tensor | Sequence[int]) -> list[int]:
+    return list(value.shape) if isinstance(value, torch.Tensor) else list(value)
+
+
+def _resolve(model_dir: files.PathLike, name: str) -> str:
+    return name if name.startswith("/") or "://" in name else files.join(model_dir, name)
+
+
+def _load(path: str) -> Checkpoint:
+    document = _read_state(path)
+    return Checkpoint(
+        path=path,
+        step=document["step"],
+        variables=_read_tensors(files.join(path, VARIABLES_NAME)),
+        slots=_read_tensors(files.join(path, SLOTS_NAME)),
+        state=document["state"],
+    )
+
+
+def _read_state(path: str) -> dict[str, Any]:
+    file = files.join(path, STATE_NAME)
+    try:
+        document = json.loads(files.read_text(file))
+    except FileNotFoundError as error:
+        raise CheckpointError(_missing(path)) from error
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {files.reason(error)}.") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file} is damaged: {files.reason(error)}; {_ADVICE}.") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise CheckpointError(f"{file} is not of the format {FORMAT!r}; another program or version wrote it.")
+    if not isinstance(document.get("step"), int) or not isinstance(document.get("state"), dict):
+        raise CheckpointError(f"{file} is damaged: it lacks 'step' or 'state'; {_ADVICE}.")
+    return document
+
+
+def _missing(path: str) -> str:
+    if files.exists(f"{path}.index"):
+        return f"{path} is a checkpoint of TensorFlow, which cannot be read here; use another one."
+    if files.is_dir(path):
+        return f"there is no checkpoint in {path}: it holds neither 'checkpoint' nor {STATE_NAME!r}."
+    return f"there is no checkpoint at {path}."
+
+
+def _read_tensors(path: str) -> dict[str, torch.Tensor]:
+    try:
+        if files.is_local(path):
+            return dict(safetensors.torch.load_file(path))
+        return dict(safetensors.torch.load(files.read_bytes(path)))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing, so its checkpoint is not whole; {_ADVICE}.") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {files.reason(error)}.") from error
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} is truncated or damaged: {files.reason(error)}; {_ADVICE}.") from error

@@ -1,0 +1,76 @@
+"""Saves checkpoints while training runs, and tells those who listen."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+from torch_estimator.hooks.hook import Hook, RunContext
+
+logger = logging.getLogger("torch_estimator")
+
+
+class CheckpointSaverHook(Hook):
+    """Saves at the start, every so many steps or seconds, and at the end if the last step is not saved yet.
+
+    Args:
+        save: Saves the state at a global step; ``wait=True`` returns once the checkpoint can be read.
+        model_dir: Where it goes, for the log.
+        every_n_steps: Steps between checkpoints, or None.
+        every_secs: Seconds between checkpoints, or None; nothing is written unless the step advanced.
+        listeners: Told before and after each save.
+        saved_step: Global step of the checkpoint that training starts from, which need not be written again.
+    """
+
+    def __init__(
+        self,
+        save: Callable[..., None],
+        model_dir: str,
+        *,
+        every_n_steps: int | None,
+        every_secs: float | None,
+        listeners: Sequence[CheckpointSaverListener] = (),
+        saved_step: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.every_n_steps = every_n_steps or 1
+        self.first_step = self.every_n_steps
+        self._by_steps = bool(every_n_steps)
+        self._save_state = save
+        self._model_dir = model_dir
+        self._every_secs = every_secs
+        self._listeners = listeners
+        self._saved_step = saved_step
+        self._clock = clock
+        self._saved_at = clock()
+
+    def begin(self, context: RunContext) -> None:
+        for listener in self._listeners:
+            listener.begin()
+        self._save(context)
+
+    def after_step(self, context: RunContext) -> None:
+        if self._by_steps or (self._every_secs and self._clock() - self._saved_at >= self._every_secs):
+            self._save(context)
+
+    def end(self, context: RunContext) -> None:
+        if context.global_step != self._saved_step:
+            self._save(context)
+        for listener in self._listeners:
+            listener.end(context.global_step)
+
+    def _save(self, context: RunContext) -> None:
+        step = context.global_step
+        for listener in self._listeners:
+            listener.before_save(step)
+        if step != self._saved_step:
+            logger.info("Saving checkpoints for %d into %s.", step, self._model_dir)
+            self._save_state(step, wait=bool(self._listeners))
+        self._saved_step = step
+        self._saved_at = self._clock()
+        for listener in self._listeners:
+            if listener.after_save(step):
+                logger.info("A listener asked to stop at global step %d.", step)
+                context.request_stop()

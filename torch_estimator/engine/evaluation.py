@@ -1,0 +1,108 @@
+"""One evaluation: metrics over an input, from a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import closing
+
+import torch
+
+from torch_estimator.data.dataset import Dataset
+from torch_estimator.engine.model import Model
+from torch_estimator.engine.progress import ProgressBar
+from torch_estimator.engine.summaries import EventWriter
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.hooks.hook import Hook, RunContext
+
+logger = logging.getLogger("torch_estimator")
+
+_PROGRESS_LINES = 10
+
+
+def run_evaluation(
+    model: Model, dataset: Dataset, *, global_step: int, steps: int | None, hooks: Sequence[Hook]
+) -> dict[str, float]:
+    """Evaluates batch by batch.
+
+    Args:
+        model: Built for evaluation, its weights in place.
+        dataset: What to evaluate on.
+        global_step: Step of the weights; part of the result.
+        steps: Batches to evaluate, or None for all.
+        hooks: Told like in training; ``context.global_step`` stays the weights' step.
+
+    Returns:
+        The metrics, ``loss`` (the mean of the batches' losses, each counting the same) and ``global_step``.
+    """
+    metrics = model.head.metrics()
+    total_loss, taken = 0.0, 0
+    context = RunContext(global_step=global_step, module=model.module)
+    logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
+    started = time.monotonic()
+    all_hooks = (*model.spec.evaluation_hooks, *hooks)
+    for hook in all_hooks:
+        hook.begin(context)
+    with (
+        closing(model.batches(dataset)) as batches,
+        torch.inference_mode(),
+        ProgressBar("Evaluating", total=steps) as bar,
+    ):
+        while (steps is None or taken < steps) and not context.stop_requested:
+            batch = next(batches, None)
+            if batch is None:
+                break
+            due = [hook for hook in all_hooks if _is_due(hook, taken + 1)]
+            for hook in due:
+                hook.before_step(context)
+            features, labels, weights = model.to_tensors(batch)
+            outputs = model.module(features)
+            context.loss_tensor = model.head.loss(outputs, labels, weights)
+            total_loss += float(context.loss_tensor)
+            metrics.update(outputs, labels, weights)
+            taken += 1
+            for hook in due:
+                hook.after_step(context)
+            _show_progress(bar, taken, steps)
+    for hook in all_hooks:
+        hook.end(context)
+    logger.info("Finished evaluation of %d batches in %.2f s", taken, time.monotonic() - started)
+    if taken == 0:
+        logger.warning("The evaluation input is empty: all metrics are 0.")
+    results = dict(metrics.compute())
+    for reserved in ("loss", "global_step"):
+        if reserved in results:
+            raise InvalidValueError(f"A metric must not be called {reserved!r}, which the evaluation adds itself.")
+    results["loss"] = total_loss / taken if taken else 0.0
+    results["global_step"] = global_step
+    return dict(sorted(results.items()))
+
+
+def write_evaluation(eval_dir: str, results: dict[str, float], checkpoint_path: str) -> None:
+    """Writes the metrics and the checkpoint's path as summaries, and logs them."""
+    global_step = int(results["global_step"])
+    logger.info(
+        "Saving dict for global step %d: %s",
+        global_step,
+        ", ".join(f"{key} = {_formatted(value)}" for key, value in results.items()),
+    )
+    with EventWriter(eval_dir) as events:
+        events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
+        logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
+        events.text("checkpoint_path", checkpoint_path, global_step)
+
+
+def _is_due(hook: Hook, step: int) -> bool:
+    return step >= hook.first_step and (step - hook.first_step) % hook.every_n_steps == 0
+
+
+def _show_progress(bar: ProgressBar, taken: int, steps: int | None) -> None:
+    if bar.visible:
+        bar.move_to(taken)
+    elif steps is not None and taken % max(1, steps // _PROGRESS_LINES) == 0:
+        logger.info("Evaluation [%d/%d]", taken, steps)
+
+
+def _formatted(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"

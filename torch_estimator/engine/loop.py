@@ -1,0 +1,96 @@
+"""The training loop: batches in, steps taken, hooks told when they asked to be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from torch import Tensor
+
+from torch_estimator.errors import NanLossDuringTrainingError
+from torch_estimator.hooks.hook import Hook, RunContext
+
+
+class StopReason(Enum):
+    """Why training ended."""
+
+    LAST_STEP = "the last step was reached"
+    END_OF_INPUT = "the input ended"
+    HOOK = "a hook asked for it"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """Where training ended, and why."""
+
+    global_step: int
+    steps_taken: int
+    reason: StopReason
+
+
+def run_training(
+    take_step: Callable[[], Tensor | None],
+    *,
+    context: RunContext,
+    last_step: int | None,
+    hooks: Sequence[Hook],
+) -> TrainingResult:
+    """Trains until ``last_step``, the end of the input, or a hook's wish.
+
+    Args:
+        take_step: Takes the next batch and trains on it; returns the loss, or None where the input has ended.
+        context: Holds the global step to start from; kept up to date.
+        last_step: Global step to stop at, or None.
+        hooks: Told in this order.
+
+    Raises:
+        NanLossDuringTrainingError: Where a loss is not a number; the hooks of that step, and with them a
+            checkpoint that would hold the damage, are skipped.
+    """
+    start = context.global_step
+    schedule = _Schedule(hooks)
+    for hook in hooks:
+        hook.begin(context)
+    reason = StopReason.LAST_STEP
+    while last_step is None or context.global_step < last_step:
+        if context.stop_requested:
+            reason = StopReason.HOOK
+            break
+        due = schedule.due_at(context.global_step - start + 1)
+        for hook in due:
+            hook.before_step(context)
+        loss = take_step()
+        if loss is None:
+            reason = StopReason.END_OF_INPUT
+            break
+        context.loss_tensor = loss
+        context.global_step += 1
+        if math.isnan(loss):
+            raise NanLossDuringTrainingError(
+                f"The loss became NaN at global step {context.global_step}; try a smaller learning rate or look for "
+                "invalid values in the input. The last checkpoint holds the state before it."
+            )
+        for hook in due:
+            hook.after_step(context)
+    for hook in hooks:
+        hook.end(context)
+    return TrainingResult(context.global_step, context.global_step - start, reason)
+
+
+class _Schedule:
+    """Tells which hooks are due, at the price of one comparison where none is."""
+
+    def __init__(self, hooks: Sequence[Hook]) -> None:
+        self._hooks = [(hook, hook.first_step, hook.every_n_steps) for hook in hooks]
+        self._next = min((first for _, first, _ in self._hooks), default=None)
+
+    def due_at(self, step: int) -> list[Hook]:
+        """Hooks due at the run's ``step``-th step, from 1; asked for every step in turn."""
+        if self._next is None or step < self._next:
+            return []
+        self._next = min(
+            first if step < first else step + every - (step - first) % every for _, first, every in self._hooks
+        )
+        return [hook for hook, first, every in self._hooks if step >= first and (step - first) % every == 0]

@@ -1,0 +1,48 @@
+"""The state of torch's random number generators, in and out of a checkpoint."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def seeded(seed: int | None) -> Iterator[None]:
+    """Runs the body with torch's generators seeded, and gives the caller back its own.
+
+    Without a seed one is drawn from the caller's generator, so that the caller's own seeding decides.
+    """
+    drawn = int(torch.randint(0, 2**62, ())) if seed is None else seed
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(drawn)
+        yield
+
+
+def random_state() -> dict[str, Any]:
+    """Returns the state of all generators, as JSON."""
+    state: dict[str, Any] = {"cpu": _encode(torch.get_rng_state())}
+    if torch.cuda.is_available():
+        state["cuda"] = [_encode(one) for one in torch.cuda.get_rng_state_all()]
+    return state
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Goes back to a state that `random_state` returned; devices that are not there are left out."""
+    if "cpu" in state:
+        torch.set_rng_state(_decode(state["cpu"]))
+    if torch.cuda.is_available():
+        for device, one in enumerate(state.get("cuda", [])[: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(_decode(one), device)
+
+
+def _encode(state: torch.Tensor) -> str:
+    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
+
+
+def _decode(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)

@@ -1,0 +1,105 @@
+"""A copy of named tensors in host memory, laid out as a safetensors file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from torch_estimator.errors import InvalidTypeError
+
+_CHUNK_BYTES = 32 * 1024 * 1024
+
+_DTYPE_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class HostSnapshot:
+    """The content of one safetensors file, in memory that is filled again by every `fill`.
+
+    Tensors may be views, slices of one storage, transposed or shared; every one is stored whole and
+    contiguous. Memory is pinned where a tensor comes from a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._layout: list[tuple[str, torch.dtype, tuple[int, ...]]] | None = None
+        self._header = b""
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._views: dict[str, torch.Tensor] = {}
+
+    def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copies `tensors`; when it returns they may change.
+
+        Raises:
+            InvalidTypeError: A value is not a dense tensor, or of a dtype that safetensors lacks.
+        """
+        for name, tensor in tensors.items():
+            _check(name, tensor)
+        # Widest elements first, so that every tensor lies at a multiple of its element size.
+        names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+        layout = [(name, tensors[name].dtype, tuple(tensors[name].shape)) for name in names]
+        if layout != self._layout:
+            pinned = any(tensor.is_cuda for tensor in tensors.values())
+            self._allocate({name: tensors[name] for name in names}, pinned=pinned)
+            self._layout = layout
+        for name, view in self._views.items():
+            view.copy_(tensors[name].detach(), non_blocking=True)
+        for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        """Yields the bytes of the file."""
+        yield self._header
+        content = self._buffer.numpy().data
+        for start in range(0, len(content), _CHUNK_BYTES):
+            yield content[start : start + _CHUNK_BYTES]
+
+    def _allocate(self, tensors: Mapping[str, torch.Tensor], *, pinned: bool) -> None:
+        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        end = 0
+        for name, tensor in tensors.items():
+            start, end = end, end + tensor.numel() * tensor.element_size()
+            dtype = _DTYPE_NAMES[tensor.dtype]
+            header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
+        self._header = _header_bytes(header)
+        self._views = {}
+        self._buffer = torch.empty(end, dtype=torch.uint8, pin_memory=pinned)
+        position = 0
+        for name, tensor in tensors.items():
+            size = tensor.numel() * tensor.element_size()
+            view = self._buffer[position : position + size].view(tensor.dtype)
+            self._views[name] = view.view(tensor.shape)
+            position += size
+
+
+def _header_bytes(header: Mapping[str, object]) -> bytes:
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _check(name: str, tensor: object) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidTypeError(f"variable {name!r} must be a tensor to be saved, but got {tensor!r}.")
+    if tensor.layout != torch.strided or tensor.dtype not in _DTYPE_NAMES:
+        raise InvalidTypeError(
+            f"variable {name!r} must be a dense tensor of a common dtype to be saved, "
+            f"but it is {tensor.layout} of {tensor.dtype}."
+        )

@@ -1,0 +1,211 @@
+"""One training run: from the last checkpoint, or from nothing, to the last step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_estimator.data.dataset import Dataset
+from torch_estimator.data.state import StateMismatch
+from torch_estimator.engine.batches import TensorBatch, batch_size
+from torch_estimator.engine.checkpoint import Checkpoint
+from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
+from torch_estimator.engine.checkpoint_writer import CheckpointWriter
+from torch_estimator.engine.log_hooks import LossLogHook, LossSummaryHook, StepCounterHook
+from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
+from torch_estimator.engine.model import Model
+from torch_estimator.engine.progress import ProgressBar, ProgressHook
+from torch_estimator.engine.random_state import random_state, set_random_state
+from torch_estimator.engine.step import TrainStep
+from torch_estimator.engine.summaries import EventWriter
+from torch_estimator.engine.variables import named_slots
+from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.run_config import RunConfig
+
+logger = logging.getLogger("torch_estimator")
+
+_INPUT = "input"
+_INPUT_ENDED = "input_ended"
+_RANDOM = "random"
+
+
+class TrainingRun:
+    """Trains one model in one model directory.
+
+    Args:
+        model: Built for training; its weights are the initial ones.
+        dataset: The training data.
+        config: When to save, log and summarise.
+        model_dir: Where to.
+        checkpoint: What to go on from, or None.
+        input_over_when_ended: Where the checkpoint's input had ended: whether to start the input over (a new call of
+            ``train``) or to take no further step (the interrupted one, resumed).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        dataset: Dataset,
+        *,
+        config: RunConfig,
+        model_dir: str,
+        checkpoint: Checkpoint | None,
+        input_over_when_ended: bool = True,
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._model_dir = model_dir
+        self._checkpoint = checkpoint
+        self._optimizers = model.make_optimizers()
+        if checkpoint is not None:
+            model.restore(checkpoint, self._optimizers)
+        self._batches = model.batches(dataset)
+        self._input_ended = False
+        if checkpoint is not None:
+            self._restore_position(checkpoint, input_over_when_ended)
+        self._step = TrainStep(model.module, model.loss, self._optimizers)
+
+    def run(
+        self,
+        *,
+        last_step: int | None,
+        hooks: Sequence[Hook],
+        listeners: Sequence[CheckpointSaverListener],
+    ) -> TrainingResult:
+        """Trains; see `run_training`."""
+        start = self._checkpoint.step if self._checkpoint is not None else 0
+        context = RunContext(global_step=start, module=self._model.module)
+        with ExitStack() as stack:
+            stack.callback(self._batches.close)
+            events = stack.enter_context(EventWriter(self._model_dir))
+            bar = stack.enter_context(ProgressBar("Training", total=last_step, initial=start))
+            all_hooks = [
+                *self._saver(stack, listeners),
+                *self._reporters(events),
+                *self._model.spec.training_hooks,
+                *hooks,
+            ]
+            if self._config.log_step_count_steps:
+                all_hooks.append(LossLogHook(self._config.log_step_count_steps))
+            if bar.visible:
+                all_hooks.append(ProgressHook(bar))
+            take_step = stack.enter_context(self._compiled()) if self._config.compile else self._take_eager_step
+            return run_training(take_step, context=context, last_step=last_step, hooks=all_hooks)
+
+    def _saver(self, stack: ExitStack, listeners: Sequence[CheckpointSaverListener]) -> list[Hook]:
+        config = self._config
+        if not (config.save_checkpoints_steps or config.save_checkpoints_secs):
+            return []
+        writer = stack.enter_context(
+            CheckpointWriter(
+                self._model_dir,
+                keep_checkpoint_max=config.keep_checkpoint_max,
+                keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
+            )
+        )
+
+        def save(step: int, *, wait: bool) -> None:
+            writer.save(
+                step,
+                self._model.variables(),
+                named_slots(self._model.module, self._optimizers),
+                self._state(),
+            )
+            if wait:
+                writer.wait()
+
+        return [
+            CheckpointSaverHook(
+                save,
+                self._model_dir,
+                every_n_steps=config.save_checkpoints_steps,  # type: ignore[arg-type]  # resolved in RunConfig
+                every_secs=config.save_checkpoints_secs,  # type: ignore[arg-type]
+                listeners=listeners,
+                saved_step=self._checkpoint.step if self._checkpoint is not None else None,
+            )
+        ]
+
+    def _reporters(self, events: EventWriter) -> list[Hook]:
+        hooks: list[Hook] = []
+        if self._config.log_step_count_steps:
+            hooks.append(StepCounterHook(self._config.log_step_count_steps, events))
+        if self._config.save_summary_steps:
+            hooks.append(LossSummaryHook(self._config.save_summary_steps, events))
+        return hooks
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            _INPUT: self._batches.state(),
+            _INPUT_ENDED: self._input_ended,
+            _RANDOM: random_state(),
+            **self._model.state(),
+        }
+
+    def _restore_position(self, checkpoint: Checkpoint, input_over_when_ended: bool) -> None:
+        state = checkpoint.state
+        starts_over = not self._config.resume_input or (state.get(_INPUT_ENDED) and input_over_when_ended)
+        if not starts_over and _INPUT in state:
+            try:
+                self._batches.restore(state[_INPUT])
+            except StateMismatch as mismatch:
+                logger.warning("%s Reading the input from its beginning.", mismatch)
+        # Last, since restoring an input may need the generators' state of its own start.
+        set_random_state(state.get(_RANDOM, {}))
+
+    def _next_batch(self) -> TensorBatch | None:
+        batch = next(self._batches, None)
+        if batch is None:
+            self._input_ended = True
+            return None
+        return self._model.to_tensors(batch)
+
+    def _take_eager_step(self) -> Tensor | None:
+        batch = self._next_batch()
+        return None if batch is None else self._step(*batch)
+
+    def _compiled(self) -> _CompiledSteps:
+        return _CompiledSteps(self._step, self._next_batch)
+
+
+class _CompiledSteps:
+    """Takes compiled steps; batches of another size than the first, such as a partial last one, run eagerly."""
+
+    def __init__(self, step: TrainStep, next_batch: Callable[[], TensorBatch | None]) -> None:
+        self._eager = step
+        self._compiled = torch.compile(step, fullgraph=True, dynamic=False)
+        self._next_batch = next_batch
+        self._rows: int | None = None
+        # Lets autograd.grad be part of the compiled graph.
+        self._patch = torch._dynamo.config.patch(trace_autograd_ops=True)  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Callable[[], Tensor | None]:
+        self._patch.__enter__()
+        return self._take_step
+
+    def __exit__(self, *exception: object) -> None:
+        self._patch.__exit__(*exception)
+
+    def _take_step(self) -> Tensor | None:
+        batch = self._next_batch()
+        if batch is None:
+            return None
+        rows = batch_size(batch.features)
+        if self._rows is None:
+            logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
+            self._rows = rows
+        step = self._compiled if rows == self._rows else self._eager
+        return step(*batch)
+
+
+def log_end(result: TrainingResult) -> None:
+    """Says why training ended, and warns where it did nothing."""
+    if result.steps_taken == 0 and result.reason is StopReason.END_OF_INPUT:
+        logger.warning("Training took no step: the input is empty or at its end.")
+    else:
+        logger.info("Training ended at global step %d: %s.", result.global_step, result.reason.value)

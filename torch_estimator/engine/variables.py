@@ -1,0 +1,100 @@
+"""What a checkpoint calls the numbers of a model: variables and optimizer slots by name, as live views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from torch_estimator.feature_column.table import Table
+from torch_estimator.optim.base import Optimizer
+
+
+def named_variables(module: nn.Module) -> dict[str, Tensor]:
+    """Returns the parameters and persistent buffers, detached, by the name that checkpoints give them.
+
+    The rows of a table appear under the name of the column they belong to, so that neither the order nor the fusing of
+    columns into tables shows in a checkpoint. Modules that set ``variable_separator`` (the canned ones set "/") join
+    the parts of a name with it; others keep torch's names.
+    """
+    separator = getattr(module, "variable_separator", ".")
+    tables = {table.weight: table for table in module.modules() if isinstance(table, Table)}
+    variables: dict[str, Tensor] = {}
+    for key, tensor in module.state_dict(keep_vars=True).items():
+        if tensor in tables:
+            variables.update(_pieces(tables[tensor], tensor.detach()))
+        else:
+            variables[key.replace(".", separator)] = tensor.detach()
+    return variables
+
+
+def named_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """Returns the optimizers' state tensors by variable name and slot, for instance ``dnn/logits/bias/Adagrad``."""
+    slots: dict[str, Tensor] = {}
+    names = _parameter_names(module)
+    for optimizer in optimizers:
+        slot_names = optimizer.slot_names if isinstance(optimizer, Optimizer) else {}
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    suffix = slot_names.get(key, key)
+                    for name, view in _named_views(names[parameter], parameter, value):
+                        slots[f"{name}/{suffix}"] = view
+    return slots
+
+
+def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, Tensor]) -> None:
+    """Copies saved slots into the optimizers; makes the state of those of `torch.optim`, absent before a step."""
+    for name, view in named_slots(module, optimizers).items():
+        view.copy_(saved[name])
+    names = _parameter_names(module)
+    for optimizer in optimizers:
+        if isinstance(optimizer, Optimizer):
+            continue
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                prefix = f"{_first_name(names[parameter])}/"
+                state = {key[len(prefix) :]: value for key, value in saved.items() if key.startswith(prefix)}
+                optimizer.state[parameter] = {
+                    key: _whole(names[parameter], parameter, key, saved) for key in state if "/" not in key
+                }
+
+
+_Name = str | Table
+
+
+def _parameter_names(module: nn.Module) -> dict[nn.Parameter, _Name]:
+    separator = getattr(module, "variable_separator", ".")
+    tables = {table.weight: table for table in module.modules() if isinstance(table, Table)}
+    return {
+        parameter: tables.get(parameter, name.replace(".", separator)) for name, parameter in module.named_parameters()
+    }
+
+
+def _pieces(table: Table, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    for piece in table.pieces:
+        yield piece.name, tensor[piece.offset : piece.offset + piece.rows]
+
+
+def _named_views(name: _Name, parameter: nn.Parameter, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(name, str):
+        yield name, value
+    elif value.shape == parameter.shape:
+        yield from _pieces(name, value)
+    else:
+        yield _first_name(name), value
+
+
+def _first_name(name: _Name) -> str:
+    return name if isinstance(name, str) else name.pieces[0].name
+
+
+def _whole(name: _Name, parameter: nn.Parameter, key: str, saved: Mapping[str, Tensor]) -> Tensor:
+    first = saved[f"{_first_name(name)}/{key}"]
+    if isinstance(name, str) or first.dim() == 0:
+        return first.clone()
+    whole = torch.zeros_like(parameter.detach())
+    for piece_name, view in _pieces(name, whole):
+        view.copy_(saved[f"{piece_name}/{key}"])
+    return whole

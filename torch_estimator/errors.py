@@ -1,0 +1,51 @@
+"""What the package raises when its user has to act: one sentence that says what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Base of every error whose message is meant for the user; command lines print it and exit with status 2."""
+
+
+class InvalidValueError(UserError, ValueError):
+    """An argument, a setting or a file holds a value that cannot be used."""
+
+
+class InvalidTypeError(UserError, TypeError):
+    """An argument is of the wrong type."""
+
+
+class RowError(InvalidValueError):
+    """A value in one row of a column cannot be used.
+
+    Raised by code that sees a chunk of columns but not where it came from; the input source that knows catches it
+    and raises a `DataError` naming the file and the line.
+
+    Args:
+        problem: The sentence, without the place, such as ``unknown label 'maybe'; expected one of '<=50K', '>50K'``.
+        row: Index of the row inside the chunk, from 0.
+        column: Name of the column, or None where it is the labels of a nameless source.
+    """
+
+    def __init__(self, problem: str, *, row: int, column: str | None = None) -> None:
+        where = f"column {column!r}, " if column is not None else ""
+        super().__init__(f"{where}row {row} of the batch: {problem}")
+        self.problem = problem
+        self.row = row
+        self.column = column
+
+
+class DataError(InvalidValueError):
+    """Input data cannot be read as asked: names the file and line, or the source and row."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint is missing, damaged, foreign, or does not fit the model."""
+
+
+class ExportError(UserError):
+    """A model cannot be exported, or an export cannot be used."""
+
+
+class NanLossDuringTrainingError(UserError, RuntimeError):
+    """The training loss became NaN."""

@@ -1,0 +1,424 @@
+"""The Estimator: a model, a directory, and the calls that train, evaluate, predict and export it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from torch_estimator import files
+from torch_estimator.data.normalise import to_dataset
+from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from torch_estimator.engine.evaluation import run_evaluation, write_evaluation
+from torch_estimator.engine.loop import TrainingResult
+from torch_estimator.engine.model import Model
+from torch_estimator.engine.random_state import seeded
+from torch_estimator.engine.training import TrainingRun, log_end
+from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
+from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+from torch_estimator.hooks.hook import Hook
+from torch_estimator.mode_keys import ModeKeys
+from torch_estimator.run_config import RunConfig
+from torch_estimator.specs import (
+    EstimatorSpec,
+    InputFn,
+    check_input_fn,
+    check_positive,
+    checked_hooks,
+    checked_listeners,
+)
+
+if TYPE_CHECKING:
+    from torch_estimator.data.dataset import Dataset
+    from torch_estimator.serving_input import ServingInput
+
+logger = logging.getLogger("torch_estimator")
+
+ModelFn = Callable[..., EstimatorSpec]
+
+
+class Estimator:
+    """Trains, evaluates, predicts with and exports the model that ``model_fn`` describes.
+
+    Args:
+        model_fn: Called with those of ``mode``, ``params`` and ``config`` that it names; returns an `EstimatorSpec`.
+        model_dir: Where checkpoints, summaries and exports go: a path or an fsspec URL. None takes the one of
+            ``config``, or else a temporary directory.
+        config: How the job runs.
+        params: Handed to ``model_fn``.
+
+    Raises:
+        InvalidValueError: Where arguments contradict each other.
+        InvalidTypeError: Where ``model_fn`` cannot be called as it must be.
+    """
+
+    def __init__(
+        self,
+        model_fn: ModelFn,
+        model_dir: str | None = None,
+        config: RunConfig | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        if config is not None and not isinstance(config, RunConfig):
+            raise InvalidTypeError(f"config must be a RunConfig, but got {config!r}.")
+        _check_model_fn(model_fn, params)
+        self._model_fn = model_fn
+        self._config = _with_model_dir(config or RunConfig(), model_dir)
+        self._params = copy.deepcopy(dict(params or {}))
+        self._evaluated: Model | None = None
+        self._last_training: TrainingResult | None = None
+
+    @property
+    def model_dir(self) -> str:
+        """Where the job keeps its files."""
+        assert self._config.model_dir is not None
+        return str(self._config.model_dir)
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings the job runs with."""
+        return self._config
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """A copy of the ``params`` given."""
+        return copy.deepcopy(self._params)
+
+    def eval_dir(self, name: str | None = None) -> str:
+        """Directory of the summaries of evaluations called ``name``."""
+        return files.join(self.model_dir, f"eval_{name}" if name else "eval")
+
+    def latest_checkpoint(self) -> str | None:
+        """Path of the newest checkpoint, or None."""
+        return latest_checkpoint(self.model_dir)
+
+    def get_variable_names(self) -> list[str]:
+        """Names of the variables in the newest checkpoint, the optimizers' and the global step among them.
+
+        Raises:
+            CheckpointError: Where the model is not trained yet.
+        """
+        checkpoint = self._checkpoint()
+        return sorted([*checkpoint.variables, *checkpoint.slots, "global_step"])
+
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """Value of a variable in the newest checkpoint.
+
+        Raises:
+            CheckpointError: Where the model is not trained yet, or has no such variable.
+        """
+        checkpoint = self._checkpoint()
+        if name == "global_step":
+            return np.array(checkpoint.step)
+        for variables in (checkpoint.variables, checkpoint.slots):
+            if name in variables:
+                return np.asarray(variables[name].numpy())
+        raise CheckpointError(
+            f"The checkpoint {checkpoint.path} has no variable {name!r}; get_variable_names() lists them."
+        )
+
+    def train(
+        self,
+        input_fn: InputFn,
+        hooks: Iterable[Hook] | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Iterable[CheckpointSaverListener] | None = None,
+    ) -> Estimator:
+        """Trains from the newest checkpoint, or from nothing.
+
+        Args:
+            input_fn: Returns the training data; see `torch_estimator.data.to_dataset`.
+            hooks: Told while training runs.
+            steps: Steps to take.
+            max_steps: Global step to stop at; nothing happens where it is reached already. With neither, training
+                ends with the input.
+            saving_listeners: Told before and after each checkpoint.
+
+        Returns:
+            The Estimator itself.
+
+        Raises:
+            NanLossDuringTrainingError: Where the loss became NaN.
+            DataError: Where the input cannot be read.
+            CheckpointError: Where the directory holds another model's checkpoints, or cannot be written.
+        """
+        if steps is not None and max_steps is not None:
+            raise InvalidValueError(f"Give steps or max_steps, not both, but got steps={steps}, max_steps={max_steps}.")
+        self._train(input_fn, hooks, saving_listeners, steps=steps, max_steps=max_steps)
+        return self
+
+    def _train(
+        self,
+        input_fn: InputFn,
+        hooks: Iterable[Hook] | None,
+        saving_listeners: Iterable[CheckpointSaverListener] | None,
+        *,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        input_over_when_ended: bool = True,
+    ) -> TrainingResult | None:
+        check_input_fn(input_fn)
+        check_positive("steps", steps)
+        check_positive("max_steps", max_steps)
+        told = checked_hooks(hooks)
+        listeners = checked_listeners(saving_listeners)
+        latest = self.latest_checkpoint()
+        checkpoint = load_checkpoint(latest) if latest is not None else None
+        start = checkpoint.step if checkpoint is not None else 0
+        if max_steps is not None and max_steps <= start:
+            logger.info("Skipping training: max_steps=%d is reached by the checkpoint of step %d.", max_steps, start)
+            return None
+        with seeded(self._config.random_seed):
+            run = TrainingRun(
+                self._build(ModeKeys.TRAIN),
+                self._dataset(input_fn, ModeKeys.TRAIN),
+                config=self._config,
+                model_dir=self.model_dir,
+                checkpoint=checkpoint,
+                input_over_when_ended=input_over_when_ended,
+            )
+            result = run.run(
+                last_step=start + steps if steps is not None else max_steps, hooks=told, listeners=listeners
+            )
+        log_end(result)
+        return result
+
+    def evaluate(
+        self,
+        input_fn: InputFn,
+        steps: int | None = None,
+        hooks: Iterable[Hook] | None = None,
+        checkpoint_path: str | None = None,
+        name: str | None = None,
+    ) -> dict[str, float]:
+        """Evaluates a checkpoint.
+
+        Args:
+            input_fn: Returns the evaluation data.
+            steps: Batches to evaluate, or None for all.
+            hooks: Told while the evaluation runs.
+            checkpoint_path: What to evaluate; None for the newest one, or the initial weights where there is none.
+            name: Distinguishes several evaluations; results go to ``<model_dir>/eval_<name>``.
+
+        Returns:
+            Metric name -> value, with ``loss`` and ``global_step``.
+        """
+        check_input_fn(input_fn)
+        check_positive("steps", steps)
+        told = checked_hooks(hooks)
+        path = checkpoint_path or self.latest_checkpoint()
+        with seeded(self._config.random_seed):
+            # Building a model anew would cost more than many an evaluation; only its weights change in between.
+            model = self._evaluated if path is not None and self._evaluated is not None else self._build(ModeKeys.EVAL)
+            self._evaluated = model
+            step = self._restore(model, path)
+            results = run_evaluation(
+                model, self._dataset(input_fn, ModeKeys.EVAL), global_step=step, steps=steps, hooks=told
+            )
+        write_evaluation(self.eval_dir(name), results, path or "")
+        return results
+
+    def predict(
+        self,
+        input_fn: InputFn,
+        predict_keys: str | Sequence[str] | None = None,
+        hooks: Iterable[Hook] | None = None,
+        checkpoint_path: str | None = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[dict[str, Any]]:
+        """Yields predictions, computed as they are asked for.
+
+        Args:
+            input_fn: Returns features, or features and labels, of which the labels are ignored.
+            predict_keys: Predictions to yield; None for all.
+            hooks: Told while predicting.
+            checkpoint_path: What to predict with; None for the newest checkpoint.
+            yield_single_examples: Whether to yield one example at a time (arrays without the batch dimension), or
+                batches.
+
+        Raises:
+            InvalidValueError: Where none of ``predict_keys`` is among the predictions.
+            CheckpointError: Where there is no checkpoint.
+        """
+        check_input_fn(input_fn)
+        told = checked_hooks(hooks)
+        path = checkpoint_path or self.latest_checkpoint()
+        if path is None:
+            raise CheckpointError(f"There is no checkpoint in {self.model_dir} to predict with; train first.")
+        with seeded(self._config.random_seed):
+            model = self._build(ModeKeys.PREDICT)
+        step = self._restore(model, path)
+        dataset = self._dataset(input_fn, ModeKeys.PREDICT)
+        return _predictions(model, dataset, step, _as_keys(predict_keys), told, yield_single_examples)
+
+    def export_saved_model(
+        self,
+        export_dir_base: str,
+        serving_input_receiver_fn: ServingInput | Callable[[], ServingInput],
+        assets_extra: Mapping[str, str] | None = None,
+        checkpoint_path: str | None = None,
+    ) -> str:
+        """Writes the model with its preprocessing as one ONNX graph into a new ``<export_dir_base>/<unix seconds>``.
+
+        Args:
+            export_dir_base: A path or URL.
+            serving_input_receiver_fn: What the export takes: one of `torch_estimator.serving_input`, or a function
+                returning one.
+            assets_extra: Files to add: name below ``assets.extra`` -> source.
+            checkpoint_path: What to export; None for the newest checkpoint.
+
+        Returns:
+            Path of the export.
+
+        Raises:
+            CheckpointError: Where there is no checkpoint.
+            ExportError: Where the model cannot be exported.
+        """
+        from torch_estimator.export.writer import write_export
+
+        if serving_input_receiver_fn is None:
+            raise InvalidValueError(
+                "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."
+            )
+        path = checkpoint_path or self.latest_checkpoint()
+        if path is None:
+            raise CheckpointError(f"There is no checkpoint in {self.model_dir} to export; train first.")
+        with seeded(self._config.random_seed):
+            model = self._build(ModeKeys.PREDICT)
+        step = self._restore(model, path)
+        receiver = serving_input_receiver_fn() if callable(serving_input_receiver_fn) else serving_input_receiver_fn
+        return write_export(
+            export_dir_base,
+            module=model.module,
+            transform=model.spec.transform,
+            head=model.head,
+            receiver=receiver,
+            assets_extra=assets_extra,
+            global_step=step,
+        )
+
+    export = export_saved_model
+
+    def _build(self, mode: ModeKeys) -> Model:
+        logger.info("Calling model_fn.")
+        given = {"mode": mode, "params": self.params, "config": self._config}
+        spec = self._model_fn(**_named_in(self._model_fn, given))
+        if not isinstance(spec, EstimatorSpec):
+            raise InvalidValueError(f"model_fn must return an EstimatorSpec, but returned {spec!r}.")
+        logger.info("Done calling model_fn.")
+        return Model(spec)
+
+    def _dataset(self, input_fn: InputFn, mode: ModeKeys) -> Dataset:
+        given = {"mode": mode, "params": self.params, "config": self._config}
+        return to_dataset(input_fn(**_named_in(input_fn, given)), repeat_single_batch=mode == ModeKeys.TRAIN)
+
+    def _restore(self, model: Model, path: str | None) -> int:
+        if path is None:
+            logger.warning("There is no checkpoint in %s: evaluating the initial weights.", self.model_dir)
+            return 0
+        checkpoint = load_checkpoint(path)
+        logger.info("Restoring parameters from %s", path)
+        model.restore(checkpoint)
+        return checkpoint.step
+
+    def _checkpoint(self) -> Checkpoint:
+        path = self.latest_checkpoint()
+        if path is None:
+            raise CheckpointError(f"There is no checkpoint in {self.model_dir} yet; train first.")
+        return load_checkpoint(path)
+
+
+def _predictions(
+    model: Model,
+    dataset: Dataset,
+    step: int,
+    keys: tuple[str, ...] | None,
+    hooks: Sequence[Hook],
+    single_examples: bool,
+) -> Iterator[dict[str, Any]]:
+    from torch_estimator.hooks.hook import RunContext
+
+    context = RunContext(global_step=step, module=model.module)
+    for hook in hooks:
+        hook.begin(context)
+    with closing(model.batches(dataset)) as batches:
+        for batch in batches:
+            for hook in hooks:
+                hook.before_step(context)
+            with torch.inference_mode():
+                outputs = model.module(model.to_tensors(batch).features)
+                tensors = model.head.predictions(outputs)
+            arrays = model.head.decode({key: tensor.cpu().numpy() for key, tensor in tensors.items()})
+            arrays = _selected(arrays, keys)
+            for hook in hooks:
+                hook.after_step(context)
+            yield from _examples(arrays) if single_examples else (arrays,)
+    for hook in hooks:
+        hook.end(context)
+
+
+def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
+    lengths = {key: len(array) for key, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise InvalidValueError(
+            f"Predictions must have one row per example, but have {lengths}; use yield_single_examples=False."
+        )
+    for row in range(next(iter(lengths.values()), 0)):
+        yield {key: array[row] for key, array in arrays.items()}
+
+
+def _selected(arrays: dict[str, np.ndarray], keys: tuple[str, ...] | None) -> dict[str, np.ndarray]:
+    if keys is None:
+        return arrays
+    selected = {key: array for key, array in arrays.items() if key in keys}
+    if not selected:
+        raise InvalidValueError(f"None of predict_keys {list(keys)} is among the predictions {list(arrays)}.")
+    return selected
+
+
+def _as_keys(keys: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    if keys is None:
+        return None
+    return (keys,) if isinstance(keys, str) else tuple(keys)
+
+
+def _named_in(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters
+    return {name: value for name, value in given.items() if name in parameters}
+
+
+def _check_model_fn(model_fn: object, params: Mapping[str, Any] | None) -> None:
+    if not callable(model_fn):
+        raise InvalidTypeError(f"model_fn must be callable, but got {model_fn!r}.")
+    parameters = inspect.signature(model_fn).parameters
+    known = ("mode", "params", "config")
+    for name, parameter in parameters.items():
+        if name not in known and parameter.default is inspect.Parameter.empty:
+            raise InvalidValueError(
+                f"model_fn may take {', '.join(known)}, but takes {name!r}; features and labels go to the module "
+                "and the loss of the EstimatorSpec that it returns."
+            )
+    if params is not None and "params" not in parameters:
+        raise InvalidValueError("params are given, but model_fn does not take an argument called params.")
+
+
+def _with_model_dir(config: RunConfig, model_dir: str | None) -> RunConfig:
+    given = None if model_dir is None else files.as_url(model_dir)
+    configured = None if config.model_dir is None else files.as_url(config.model_dir)
+    if given and configured and given != configured:
+        raise InvalidValueError(
+            f"model_dir is {given!r}, but {configured!r} in config; make them the same or remove one of them."
+        )
+    chosen = given or configured
+    if chosen is None:
+        chosen = tempfile.mkdtemp(prefix="torch_estimator_")
+        logger.warning("No model_dir given: using the temporary directory %s.", chosen)
+    return config.replace(model_dir=chosen)

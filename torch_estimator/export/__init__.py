@@ -1,0 +1,23 @@
+"""Exports: one ONNX graph from raw features to predictions.
+
+Names are imported when they are first used: running an export needs onnxruntime, writing one needs torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_estimator.export.exported_model import ExportedModel
+    from torch_estimator.export.writer import write_export
+
+__all__ = ["ExportedModel", "write_export"]
+
+_HOMES = {"ExportedModel": "exported_model", "write_export": "writer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,187 @@
+"""Runs an export with onnxruntime; needs neither torch nor onnx."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torch_estimator import files
+from torch_estimator.errors import ExportError, InvalidValueError
+from torch_estimator.export.csv_text import read_rows
+from torch_estimator.export.feeds import as_tensor, filled
+from torch_estimator.export.signatures import (
+    MODEL_FILE,
+    NUMPY_TYPES,
+    SIGNATURES_FILE,
+    Manifest,
+    Signature,
+)
+
+Array = npt.NDArray[Any]
+
+
+class ExportedModel:
+    """An export, loaded; made by `load`.
+
+    Nothing of an export is executed but the graph, and of that only operators that onnxruntime itself has.
+
+    Attributes:
+        directory: Where it was loaded from.
+        manifest: What ``signatures.json`` says.
+    """
+
+    def __init__(self, directory: str, manifest: Manifest, session: Any) -> None:
+        self.directory = directory
+        self.manifest = manifest
+        self._session = session
+
+    @classmethod
+    def load(cls, path: files.PathLike, *, threads: int = 1) -> ExportedModel:
+        """Loads an export.
+
+        Args:
+            path: The directory of an export, or one with numbered exports, of which the newest is taken.
+            threads: Threads of one `predict`.
+
+        Raises:
+            ExportError: There is no export, or it is damaged.
+        """
+        directory, _ = find_export(path)
+        manifest = read_manifest(directory)
+        return cls(directory, manifest, _session(directory, threads))
+
+    @property
+    def signatures(self) -> dict[str, Signature]:
+        """The ways to call it, by name."""
+        return self.manifest.signatures
+
+    def signature(self, name: str) -> Signature:
+        """Returns a signature; an unknown name is an `InvalidValueError`."""
+        if name not in self.signatures:
+            raise InvalidValueError(
+                f"the signature {name!r} is not in {self.directory}, which has {', '.join(sorted(self.signatures))}."
+            )
+        return self.signatures[name]
+
+    def predict(self, inputs: Mapping[str, Any], signature: str = "predict") -> dict[str, Array]:
+        """Runs a signature on a batch.
+
+        Args:
+            inputs: Lists or arrays by name. A plain feature may be ``[batch]`` or ``[batch, 1]``; strings may be
+                `str`, UTF-8 `bytes` or None (a missing value). Inputs with a default may be left out.
+            signature: Which one.
+
+        Returns:
+            The signature's outputs; strings are object arrays of `str`.
+
+        Raises:
+            InvalidValueError: An input is missing, unknown, of another type or shape, or has text that is no number.
+            ExportError: onnxruntime failed.
+        """
+        called = self.signature(signature)
+        feeds, rows = self._feeds(inputs, called)
+        if rows == 0:
+            # onnxruntime fails on empty batches in the middle of a graph.
+            return {
+                name: np.empty((0, *info.shape[1:]), NUMPY_TYPES[info.dtype]) for name, info in called.outputs.items()
+            }
+        tensors = list(dict.fromkeys(info.tensor for info in called.outputs.values()))
+        try:
+            results = dict(zip(tensors, self._session.run(tensors, feeds), strict=True))
+        except Exception as error:
+            raise ExportError(f"{self.directory} could not be run: {files.reason(error)}.") from error
+        return {name: results[info.tensor] for name, info in called.outputs.items()}
+
+    def _feeds(self, inputs: Mapping[str, Any], signature: Signature) -> tuple[dict[str, Array], int]:
+        for name in inputs:
+            if name not in signature.inputs:
+                raise InvalidValueError(
+                    f"Unexpected tensor name: {name}; the inputs are {', '.join(signature.inputs)}."
+                )
+        feeds: dict[str, Array] = {}
+        sizes: dict[str, int] = {}
+        for name, info in signature.inputs.items():
+            if name in inputs:
+                feeds[info.tensor] = as_tensor(name, inputs[name], info)
+                sizes[name] = len(feeds[info.tensor])
+            elif info.default is None:
+                raise InvalidValueError(f"Input {name} was missing; the inputs are {', '.join(signature.inputs)}.")
+        if len(set(sizes.values())) > 1:
+            raise InvalidValueError(f"the inputs must have the same number of rows, but have {sizes}.")
+        if not sizes:
+            raise InvalidValueError("no input was given, so that the number of rows is unknown; give at least one.")
+        rows = next(iter(sizes.values()))
+        for name, info in signature.inputs.items():
+            if name not in sizes:
+                feeds[info.tensor] = filled(info, rows)
+        csv = self.manifest.csv
+        if csv is not None and csv.tensor in feeds:
+            fields = read_rows(feeds[csv.tensor].ravel().tolist(), csv)
+            if fields is not None:
+                feeds[csv.fields_tensor] = fields
+        return feeds, rows
+
+
+def find_export(path: files.PathLike) -> tuple[str, int]:
+    """Returns the directory of an export, and how many numbered exports it was chosen from (0: none, it is `path`).
+
+    Raises:
+        ExportError: There is no export.
+    """
+    directory = files.as_url(path)
+    if files.exists(files.join(directory, SIGNATURES_FILE)):
+        return directory, 0
+    numbered = [
+        name
+        for name in files.listdir(directory)
+        if name.isascii() and name.isdigit() and files.exists(files.join(directory, name, SIGNATURES_FILE))
+    ]
+    if not numbered:
+        problem = (
+            f"has neither {SIGNATURES_FILE} nor a numbered directory with one"
+            if files.exists(directory)
+            else "does not exist"
+        )
+        raise ExportError(f"there is no export in {directory}: it {problem}.")
+    return files.join(directory, max(numbered, key=int)), len(numbered)
+
+
+def read_manifest(directory: str) -> Manifest:
+    """Reads ``signatures.json`` of an export."""
+    path = files.join(directory, SIGNATURES_FILE)
+    try:
+        text = files.read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExportError(f"{path} cannot be read: {files.reason(error)}.") from error
+    return Manifest.from_json(text, where=path)
+
+
+def _session(directory: str, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    path = files.join(directory, MODEL_FILE)
+    if not files.exists(path):
+        raise ExportError(f"{directory} has no {MODEL_FILE}.")
+    with tempfile.TemporaryDirectory(prefix="torch-estimator-load-") as folder:
+        try:
+            local = path if files.is_local(path) else _downloaded(directory, folder)
+            return onnxruntime.InferenceSession(local, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise ExportError(f"{path} cannot be loaded: {files.reason(error)}.") from error
+
+
+def _downloaded(directory: str, folder: str) -> str:
+    for name in files.listdir(directory):
+        if name.startswith(MODEL_FILE):
+            Path(folder, name).write_bytes(files.read_bytes(files.join(directory, name)))
+    return os.path.join(folder, MODEL_FILE)

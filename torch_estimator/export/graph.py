@@ -1,0 +1,194 @@
+"""A small builder of ONNX graphs that emits every expression once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+from torch_estimator.errors import ExportError
+from torch_estimator.export.signatures import TensorInfo
+
+OPSETS = {"": 21, "ai.onnx.ml": 4, "com.microsoft": 1}
+IR_VERSION = 10
+
+Array = npt.NDArray[Any]
+Shape = Sequence[int | str]
+
+FLOAT = onnx.TensorProto.FLOAT
+INT64 = onnx.TensorProto.INT64
+INT32 = onnx.TensorProto.INT32
+UINT64 = onnx.TensorProto.UINT64
+UINT32 = onnx.TensorProto.UINT32
+STRING = onnx.TensorProto.STRING
+BOOL = onnx.TensorProto.BOOL
+
+_ELEMENT_TYPES = {
+    "DT_FLOAT": FLOAT,
+    "DT_DOUBLE": onnx.TensorProto.DOUBLE,
+    "DT_INT64": INT64,
+    "DT_INT32": INT32,
+    "DT_STRING": STRING,
+    "DT_BOOL": BOOL,
+}
+
+
+class GraphBuilder:
+    """Nodes, constants, inputs and outputs of one graph; tensors are known by their names.
+
+    The same operator on the same inputs with the same attributes is emitted once, so that two columns hashing one
+    key share the hash without knowing of each other.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: list[onnx.TensorProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._known: dict[Any, tuple[str, ...]] = {}
+        self._names: set[str] = set()
+
+    def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """Adds a node with one output and returns the output's name."""
+        return self.multi(kind, inputs, outputs=1, domain=domain, **attributes)[0]
+
+    def multi(
+        self, kind: str, inputs: Sequence[str], *, outputs: int, domain: str = "", **attributes: Any
+    ) -> tuple[str, ...]:
+        """Adds a node with several outputs and returns their names."""
+        identity = (kind, domain, tuple(inputs), outputs, repr(sorted(attributes.items())))
+        if identity not in self._known:
+            names = tuple(self.name(kind.lower()) for _ in range(outputs))
+            self._nodes.append(helper.make_node(kind, list(inputs), list(names), domain=domain, **attributes))
+            self._known[identity] = names
+        return self._known[identity]
+
+    def constant(self, value: Any, dtype: npt.DTypeLike | None = None, *, hint: str = "constant") -> str:
+        """Adds an initializer (numbers or strings) and returns its name; small equal ones are shared."""
+        array = np.asarray(value, dtype=dtype)
+        identity = (str(array.dtype), array.shape, array.tobytes()) if array.size <= 64 else None
+        if array.dtype.kind in "OU":
+            identity = ("string", array.shape, tuple(array.ravel().tolist()))
+        if identity is None or identity not in self._known:
+            name = self.name(hint)
+            self._initializers.append(_tensor(array, name))
+            if identity is None:
+                return name
+            self._known[identity] = (name,)
+        return self._known[identity][0]
+
+    def input(self, name: str, info: TensorInfo) -> str:
+        """Declares a graph input."""
+        self._claim(name)
+        self._inputs.append(_value_info(name, info))
+        return name
+
+    def optional_input(self, name: str, default: Array) -> str:
+        """Declares a graph input that takes `default` where a caller leaves it out; its first dimension varies."""
+        self._claim(name)
+        tensor = _tensor(default, name)
+        shape = [f"{name}_rows", *default.shape[1:]]
+        self._inputs.append(helper.make_tensor_value_info(name, tensor.data_type, shape))
+        self._initializers.append(tensor)
+        return name
+
+    def output(self, name: str, tensor: str, info: TensorInfo) -> None:
+        """Makes a tensor an output of the graph, under a name of its own."""
+        self._claim(name)
+        self._nodes.append(helper.make_node("Identity", [tensor], [name]))
+        self._outputs.append(_value_info(name, info))
+
+    def branch(self, condition: str, then: onnx.GraphProto, otherwise: onnx.GraphProto) -> str:
+        """Adds an ``If`` whose branches have one output each."""
+        name = self.name("if")
+        self._nodes.append(
+            helper.make_node("If", [condition], [name], then_branch=then, else_branch=otherwise)
+        )
+        return name
+
+    def inline(self, graph: onnx.GraphProto, inputs: Sequence[str]) -> tuple[str, ...]:
+        """Copies another graph's nodes into this one, with prefixed names, and returns its outputs' names."""
+        prefix = self.name("inlined") + "/"
+        outer = dict(zip((value.name for value in graph.input), inputs, strict=True))
+        for initializer in graph.initializer:
+            copy = onnx.TensorProto()
+            copy.CopyFrom(initializer)
+            copy.name = outer[initializer.name] = prefix + initializer.name
+            self._initializers.append(copy)
+        self._nodes.extend(_renamed(node, outer, prefix) for node in graph.node)
+        return tuple(outer[value.name] for value in graph.output)
+
+    def name(self, hint: str) -> str:
+        """Returns a name not used in this graph so far."""
+        name, number = hint, 0
+        while name in self._names:
+            number += 1
+            name = f"{hint}_{number}"
+        self._names.add(name)
+        return name
+
+    def model(self, *, producer: str, version: str) -> onnx.ModelProto:
+        """Returns the finished model."""
+        graph = helper.make_graph(self._nodes, "estimator", self._inputs, self._outputs, self._initializers)
+        opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
+        return helper.make_model(
+            graph,
+            opset_imports=opsets,
+            ir_version=IR_VERSION,
+            producer_name=producer,
+            producer_version=version,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of all numeric constants."""
+        return sum(len(tensor.raw_data) for tensor in self._initializers)
+
+    def _claim(self, name: str) -> None:
+        if name in self._names:
+            raise ExportError(f"the name {name!r} is used twice among the inputs and outputs of the export.")
+        self._names.add(name)
+
+
+def _tensor(array: Array, name: str) -> onnx.TensorProto:
+    if array.dtype.kind in "OU":
+        values = [text.encode() for text in array.ravel().tolist()]
+        return helper.make_tensor(name, STRING, array.shape, values)
+    # Raw bytes: make_tensor's lists of Python numbers need gigabytes for a table of a million rows.
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return helper.make_tensor(name, kind, array.shape, np.ascontiguousarray(array).tobytes(), raw=True)
+
+
+def _value_info(name: str, info: TensorInfo) -> onnx.ValueInfoProto:
+    shape = ["batch" if size == -1 else size for size in info.shape]
+    return helper.make_tensor_value_info(name, _ELEMENT_TYPES[info.dtype], shape)
+
+
+def _renamed(node: onnx.NodeProto, outer: dict[str, str], prefix: str) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.name = prefix + node.name
+    for position, tensor in enumerate(node.input):
+        copy.input[position] = outer.get(tensor, tensor and prefix + tensor)
+    for position, tensor in enumerate(node.output):
+        if tensor:
+            copy.output[position] = outer[tensor] = prefix + tensor
+    for attribute in copy.attribute:
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            _rename_subgraph(graph, outer, prefix)
+    return copy
+
+
+def _rename_subgraph(graph: onnx.GraphProto, outer: dict[str, str], prefix: str) -> None:
+    names = dict(outer)
+    for value in (*graph.input, *graph.initializer):
+        value.name = names[value.name] = prefix + value.name
+    nodes = [_renamed(node, names, prefix) for node in graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for value in graph.output:
+        value.name = names[value.name]

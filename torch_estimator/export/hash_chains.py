@@ -1,0 +1,237 @@
+"""Hash buckets and crosses in the graph: all hashes of a model are computed together, as columns of one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from torch_estimator.export.graph import INT64, STRING, UINT64, GraphBuilder
+from torch_estimator.feature_column.hashing import (
+    MURMUR3_SEED_HIGH,
+    MURMUR3_SEED_LOW,
+    HashFunction,
+    hash_strings,
+)
+
+_MULTIPLIER = 0xC6A4A7935BD1E995
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedKey:
+    """The 64-bit hash of a raw column."""
+
+    key: str
+    function: HashFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputedSlot:
+    """One column of a tensor of ids, int64 ``[N, slots]``."""
+
+    tensor: str
+    slot: int
+
+
+Value = HashedKey | ComputedSlot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """One id per row: values combined one after the other, modulo `buckets`.
+
+    Attributes:
+        start: What the first value is combined with; None takes the only value as it is.
+        values: What is combined, in order.
+        buckets: The modulus.
+        missing: Keys whose missing value leaves the row without an id (-1).
+    """
+
+    start: int | None
+    values: tuple[Value, ...]
+    buckets: int
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawTensor:
+    """A raw column in the graph, ``[N, width]``."""
+
+    tensor: str
+    dtype: str
+    width: int = 1
+
+
+class HashChains:
+    """Emits chains.
+
+    Args:
+        graph: Where the nodes go.
+        raw: Raw columns by key.
+        seen_strings: For keys hashed with farmhash, the strings whose hash is to be known.
+    """
+
+    def __init__(
+        self, graph: GraphBuilder, raw: Mapping[str, RawTensor], seen_strings: Mapping[str, Sequence[str]]
+    ) -> None:
+        self._graph = graph
+        self._raw = raw
+        self._seen = seen_strings
+
+    def lower(self, chains: Sequence[Chain]) -> str:
+        """Returns the ids of all chains, int64 ``[N, len(chains)]``, in their order; -1 without an id."""
+        graph = self._graph
+        values, place = self._values(chains)
+        hashes = self._combined(chains, values, place)
+        buckets = graph.constant([[chain.buckets for chain in chains]], np.uint64)
+        ids = graph.op("Cast", graph.op("Mod", hashes, buckets), to=INT64)
+        return self._without_missing(chains, ids)
+
+    def _values(self, chains: Sequence[Chain]) -> tuple[str, dict[Value, int]]:
+        """All values of all chains as columns of one uint64 tensor."""
+        graph = self._graph
+        wanted = list(dict.fromkeys(value for chain in chains for value in chain.values))
+        place: dict[Value, int] = {}
+        pieces: list[str] = []
+        hashed = [value for value in wanted if isinstance(value, HashedKey)]
+        if hashed:
+            pieces.append(self._hashes(hashed))
+            place.update((value, index) for index, value in enumerate(hashed))
+        for tensor in dict.fromkeys(value.tensor for value in wanted if isinstance(value, ComputedSlot)):
+            # A cross takes every slot of a column, so that the whole tensor goes in.
+            slots = sorted(v.slot for v in wanted if isinstance(v, ComputedSlot) and v.tensor == tensor)
+            place.update((ComputedSlot(tensor=tensor, slot=slot), len(place) + slot) for slot in slots)
+            pieces.append(graph.op("Cast", tensor, to=UINT64))
+        return concat(graph, pieces), place
+
+    def _hashes(self, values: Sequence[HashedKey]) -> str:
+        """The hashes of raw columns, uint64 ``[N, len(values)]``."""
+        graph = self._graph
+        keys = list(dict.fromkeys(value.key for value in values))
+        murmur = murmur3(graph, concat(graph, [text(graph, self._raw[key]) for key in keys]))
+        if all(value.function == "murmur3" for value in values):
+            return murmur
+        columns = []
+        for value in values:
+            unseen = select(graph, murmur, [keys.index(value.key)], len(keys))
+            columns.append(unseen if value.function == "murmur3" else self._farmhash(value.key, unseen))
+        return concat(graph, columns)
+
+    def _farmhash(self, key: str, unseen: str) -> str:
+        graph = self._graph
+        strings = list(self._seen.get(key, ()))
+        if not strings:
+            return unseen
+        hashes = hash_strings(strings, "farmhash").view(np.int64)
+        # Any 64-bit number may be a hash: what stands for "not seen" has to be looked for.
+        taken = set(hashes.tolist())
+        absent = next(number for number in range(-1, -len(taken) - 2, -1) if number not in taken)
+        found = graph.op(
+            "LabelEncoder",
+            text(graph, self._raw[key]),
+            domain="ai.onnx.ml",
+            keys_strings=strings,
+            values_int64s=hashes.tolist(),
+            default_int64=absent,
+        )
+        is_unseen = graph.op("Equal", found, graph.constant(absent, np.int64))
+        return graph.op("Where", is_unseen, unseen, graph.op("Cast", found, to=UINT64))
+
+    def _combined(self, chains: Sequence[Chain], values: str, place: Mapping[Value, int]) -> str:
+        """The chains before the modulus, uint64 ``[N, len(chains)]``."""
+        graph = self._graph
+        pieces: list[str] = []
+        order: list[int] = []
+        plain = [index for index, chain in enumerate(chains) if chain.start is None]
+        if plain:
+            columns = [place[chains[index].values[0]] for index in plain]
+            pieces.append(select(graph, values, columns, len(place)))
+            order += plain
+        running = [index for index, chain in enumerate(chains) if chain.start is not None]
+        if running:
+            mixed = self._mixed(values)
+            state = graph.constant([[chains[index].start or 0 for index in running]], np.uint64)
+        step = 0
+        while running:
+            columns = [place[chains[index].values[step]] for index in running]
+            state = self._fingerprint_cat(state, select(graph, mixed, columns, len(place)))
+            step += 1
+            done = [i for i, index in enumerate(running) if len(chains[index].values) == step]
+            going = [i for i, index in enumerate(running) if len(chains[index].values) > step]
+            if done:
+                pieces.append(select(graph, state, done, len(running)))
+                order += [running[i] for i in done]
+            state = select(graph, state, going, len(running)) if going else state
+            running = [running[i] for i in going]
+        positions = [order.index(index) for index in range(len(chains))]
+        return select(graph, concat(graph, pieces), positions, len(chains))
+
+    def _mixed(self, values: str) -> str:
+        """The half of FingerprintCat64 that depends on the second argument only."""
+        graph = self._graph
+        multiplier = graph.constant(_MULTIPLIER, np.uint64)
+        return graph.op("Mul", self._shift_mix(graph.op("Mul", values, multiplier)), multiplier)
+
+    def _fingerprint_cat(self, first: str, mixed: str) -> str:
+        graph = self._graph
+        multiplier = graph.constant(_MULTIPLIER, np.uint64)
+        result = graph.op("BitwiseXor", graph.op("BitwiseXor", first, multiplier), mixed)
+        result = graph.op("Mul", self._shift_mix(graph.op("Mul", result, multiplier)), multiplier)
+        return self._shift_mix(result)
+
+    def _shift_mix(self, value: str) -> str:
+        graph = self._graph
+        shifted = graph.op("BitShift", value, graph.constant(47, np.uint64), direction="RIGHT")
+        return graph.op("BitwiseXor", value, shifted)
+
+    def _without_missing(self, chains: Sequence[Chain], ids: str) -> str:
+        """Puts -1 where a key that a chain cannot do without is missing."""
+        graph = self._graph
+        keys = list(dict.fromkeys(key for chain in chains for key in chain.missing))
+        if not keys:
+            return ids
+        texts = concat(graph, [text(graph, self._raw[key]) for key in keys])
+        signs = graph.constant([["" if self._raw[key].dtype == "string" else "-1" for key in keys]])
+        missing = graph.op("Equal", texts, signs)
+        masks = []
+        for turn in range(max(len(chain.missing) for chain in chains)):
+            columns = [keys.index(chain.missing[turn]) if len(chain.missing) > turn else 0 for chain in chains]
+            applies = [[len(chain.missing) > turn for chain in chains]]
+            mask = select(graph, missing, columns, len(keys))
+            masks.append(graph.op("And", mask, graph.constant(applies, np.bool_)))
+        anything = masks[0]
+        for mask in masks[1:]:
+            anything = graph.op("Or", anything, mask)
+        return graph.op("Where", anything, graph.constant(-1, np.int64), ids)
+
+
+def murmur3(graph: GraphBuilder, strings: str) -> str:
+    """64-bit hashes of strings, uint64 of the same shape: two 32-bit MurmurHash3, high half first."""
+    high, low = (
+        graph.op(
+            "Cast",
+            graph.op("MurmurHash3", strings, domain="com.microsoft", seed=seed, positive=1),
+            to=UINT64,
+        )
+        for seed in (MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW)
+    )
+    shifted = graph.op("BitShift", high, graph.constant(32, np.uint64), direction="LEFT")
+    return graph.op("BitwiseOr", shifted, low)
+
+
+def text(graph: GraphBuilder, raw: RawTensor) -> str:
+    """A raw column of strings as it is, one of integers in decimal."""
+    return raw.tensor if raw.dtype == "string" else graph.op("Cast", raw.tensor, to=STRING)
+
+
+def concat(graph: GraphBuilder, pieces: Sequence[str]) -> str:
+    """Tensors ``[N, *]`` side by side."""
+    return pieces[0] if len(pieces) == 1 else graph.multi("Concat", pieces, outputs=1, axis=1)[0]
+
+
+def select(graph: GraphBuilder, tensor: str, columns: Sequence[int], width: int) -> str:
+    """Some columns of a tensor ``[N, width]``; the tensor itself where these are all, in order."""
+    if list(columns) == list(range(width)):
+        return tensor
+    return graph.op("Gather", tensor, graph.constant(list(columns), np.int64), axis=1)

@@ -1,0 +1,77 @@
+"""JSON instances, one object per row, to columns and back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.export.signatures import Signature
+
+
+def to_columns(instances: Sequence[Any], signature: Signature) -> dict[str, list[Any]]:
+    """Returns the values of every input, row by row.
+
+    An instance is an object with the signature's inputs (those with a default may be left out), or a bare value where
+    there is only one input.
+
+    Raises:
+        InvalidValueError: An instance lacks an input or has an unknown one.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in signature.inputs}
+    for instance in instances:
+        row = _as_object(instance, signature)
+        for name in row:
+            if name not in columns:
+                raise InvalidValueError(f"Unexpected tensor name: {name}")
+        for name, info in signature.inputs.items():
+            if name in row:
+                columns[name].append(_bare(_plain(row[name], name), info.shape))
+            elif info.default is not None:
+                columns[name].append(info.default)
+            else:
+                raise InvalidValueError(f"Input {name} was missing in at least one input instance.")
+    return columns
+
+
+def to_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any]]:
+    """Returns one object of plain Python values per row."""
+    lists = {name: array.tolist() for name, array in outputs.items()}
+    rows = min((len(values) for values in lists.values()), default=0)
+    return [{name: values[row] for name, values in lists.items()} for row in range(rows)]
+
+
+def _as_object(instance: Any, signature: Signature) -> Mapping[str, Any]:
+    if isinstance(instance, Mapping) and set(instance) != {"b64"}:
+        return instance
+    if len(signature.inputs) != 1:
+        raise InvalidValueError(
+            f"an instance must be an object with the inputs {', '.join(signature.inputs)}, but one is {instance!r}."
+        )
+    return {next(iter(signature.inputs)): instance}
+
+
+def _plain(value: Any, name: str) -> Any:
+    """Decodes ``{"b64": …}``, the way JSON carries bytes."""
+    if isinstance(value, list):
+        return [_plain(item, name) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    encoded = value.get("b64")
+    if set(value) != {"b64"} or not isinstance(encoded, str):
+        raise InvalidValueError(f"Input {name} takes values, but has the object {dict(value)!r}.")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except binascii.Error as error:
+        raise InvalidValueError(f"Input {name} has {encoded!r}, which is not base64.") from error
+
+
+def _bare(value: Any, shape: Sequence[int]) -> Any:
+    """The value of a plain feature, which may be given as a list of one."""
+    if shape[1:] in ((), (1,)) and isinstance(value, list) and len(value) == 1:
+        return value[0]
+    return value

@@ -1,0 +1,214 @@
+"""Models in the graph: the canned ones by a lowering of their own, any other module through torch's exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from torch_estimator.errors import ExportError
+from torch_estimator.export.graph import GraphBuilder
+from torch_estimator.export.heads import Prediction
+from torch_estimator.export.torch_callable import Inlined, inline
+from torch_estimator.feature_column.input_layer import InputLayer
+from torch_estimator.feature_column.layouts import (
+    DNN_INDICATOR_IDS,
+    DNN_NUMERIC,
+    LINEAR_IDS,
+    LINEAR_NUMERIC,
+    EmbeddingTableLayout,
+)
+from torch_estimator.feature_column.linear_model import LinearModel
+from torch_estimator.feature_column.table import Table
+
+FloatArray = npt.NDArray[np.float32]
+
+_ACTIVATIONS: dict[Any, str] = {
+    torch.relu: "Relu",
+    nn.functional.relu: "Relu",
+    torch.tanh: "Tanh",
+    nn.functional.tanh: "Tanh",
+    torch.sigmoid: "Sigmoid",
+    nn.functional.sigmoid: "Sigmoid",
+}
+_ACTIVATION_MODULES: dict[type, str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
+
+
+def lower_network(graph: GraphBuilder, module: nn.Module, features: Mapping[str, Inlined], width: int) -> Prediction:
+    """Emits a model; returns its logits, float32 ``[N, width]``.
+
+    Args:
+        graph: Where the nodes go.
+        module: A canned model (attributes `linear` and `dnn`), or any module from a dict of features to logits.
+        features: What the module is called with.
+        width: Number of logits.
+    """
+    if is_canned(module):
+        tensors = {key: item.tensor for key, item in features.items()}
+        parts = []
+        if module.linear is not None:
+            parts.append(_linear(graph, module.linear.linear_model, tensors))
+        if module.dnn is not None:
+            parts.append(_dnn(graph, module.dnn, tensors))
+        return Prediction(tensor=_sum(graph, parts), dtype="DT_FLOAT", row_shape=(width,))
+    return _any_module(graph, module, features)
+
+
+def is_canned(module: Any) -> bool:
+    """Whether a module is made of our linear model and network."""
+    linear, dnn = getattr(module, "linear", None), getattr(module, "dnn", None)
+    known = isinstance(getattr(linear, "linear_model", None), LinearModel)
+    deep = getattr(getattr(dnn, "input_from_feature_columns", None), "input_layer", None)
+    return (linear is None or known) and (dnn is None or isinstance(deep, InputLayer)) and (known or dnn is not None)
+
+
+def _any_module(graph: GraphBuilder, module: nn.Module, features: Mapping[str, Inlined]) -> Prediction:
+    keys = list(features)
+
+    def call(*tensors: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = module(dict(zip(keys, tensors, strict=True)))
+        return result
+
+    what = f"the model {type(module).__name__}"
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            example = call(*(features[key].example() for key in keys))
+        if not isinstance(example, torch.Tensor) or example.dtype != torch.float32 or example.dim() < 2:
+            raise ExportError(f"{what} must give logits, float32 [N, width], to be exported, but gave {_say(example)}.")
+        (tensor,) = inline(graph, call, [features[key] for key in keys], what=what)
+    finally:
+        module.train(training)
+    return Prediction(tensor=tensor, dtype="DT_FLOAT", row_shape=tuple(example.shape[1:]))
+
+
+def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str]) -> str:
+    parts = []
+    for table in model.modules():
+        if isinstance(table, Table):
+            rows = graph.op("Gather", graph.constant(array(table.weight), hint="linear"), features[LINEAR_IDS])
+            parts.append(graph.op("ReduceSum", rows, graph.constant([1], np.int64), keepdims=0))
+    bias = graph.constant(array(model.bias_weights), hint="linear_bias")
+    if not model.layout.numeric:
+        return graph.op("Add", _sum(graph, parts), bias)
+    state = model.state_dict()
+    weights = [array(state[f"{placed.name}.weights"]) for placed in model.layout.numeric]
+    kernel = graph.constant(np.concatenate(weights), hint="linear_numeric")
+    return _sum(graph, [*parts, graph.op("Gemm", features[LINEAR_NUMERIC], kernel, bias)])
+
+
+def _dnn(graph: GraphBuilder, dnn: Any, features: Mapping[str, str]) -> str:
+    layer: InputLayer = dnn.input_from_feature_columns.input_layer
+    hidden = [getattr(dnn, f"hiddenlayer_{index}") for index in range(dnn.num_hidden)]
+    value, rows = _input_layer(graph, layer, features)
+    for index, dense in enumerate([*hidden, dnn.logits]):
+        kernel, bias = array(dense.kernel), array(dense.bias)
+        if index == 0:
+            # The input's columns lie in the order that is cheapest to make; the kernel's rows follow them.
+            kernel = np.vstack([kernel, np.zeros((1, kernel.shape[1]), np.float32)])[rows]
+        elif dnn.batch_norm:
+            kernel, bias = _with_batch_norm(getattr(dnn, f"batchnorm_{index - 1}"), kernel, bias)
+        weights = graph.constant(kernel, hint=f"dnn_kernel_{index}")
+        value = graph.op("Gemm", value, weights, graph.constant(bias, hint=f"dnn_bias_{index}"))
+        if index < len(hidden):
+            value = _activation(graph, dnn.activation_fn, value, kernel.shape[1])
+    return value
+
+
+def _with_batch_norm(norm: nn.BatchNorm1d, kernel: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The dense layer after a batch norm, with the norm's scale and shift in its own weights."""
+    assert norm.running_mean is not None and norm.running_var is not None
+    scale = array(norm.weight) / np.sqrt(array(norm.running_var) + np.float32(norm.eps))
+    shift = array(norm.bias) - array(norm.running_mean) * scale
+    return kernel * scale[:, None], bias + shift @ kernel
+
+
+def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, str]) -> tuple[str, list[int]]:
+    """The input of a network, and for each of its columns the row of the first kernel (-1: none, zeros)."""
+    layout = layer.layout
+    by_source: dict[str, list[int]] = {}
+    for part in sorted(layout.parts, key=lambda part: part.index):
+        by_source.setdefault(part.source, []).extend(range(part.start, part.stop))
+    pieces: list[str] = []
+    rows: list[int] = []
+    if layout.indicators:
+        pieces.append(_counts(graph, features[DNN_INDICATOR_IDS], layout.indicator_width + 1))
+        rows += [*by_source[DNN_INDICATOR_IDS], -1]
+    for table, placed in zip(layer.tables, layout.tables, strict=True):
+        assert isinstance(table, Table)
+        pieces.append(_embeddings(graph, table, placed, features[placed.feature]))
+        rows += by_source[placed.feature]
+    if layout.numeric:
+        pieces.append(features[DNN_NUMERIC])
+        rows += by_source[DNN_NUMERIC]
+    whole = pieces[0] if len(pieces) == 1 else graph.multi("Concat", pieces, outputs=1, axis=1)[0]
+    return whole, rows
+
+
+def _counts(graph: GraphBuilder, ids: str, depth: int) -> str:
+    """How often each id occurs in a row, float32 ``[N, depth]``."""
+    values = graph.constant([0, 1], np.float32)
+    hot = graph.op("OneHot", ids, graph.constant(depth, np.int64), values, axis=-1)
+    return graph.op("ReduceSum", hot, graph.constant([1], np.int64), keepdims=0)
+
+
+def _embeddings(graph: GraphBuilder, table: Table, layout: EmbeddingTableLayout, ids: str) -> str:
+    """The combined vectors of all columns of a table, float32 ``[N, columns * dimension]``."""
+    weight = graph.constant(array(table.weight), hint=f"embeddings_{layout.dimension}")
+    vectors = graph.op("Gather", weight, ids)
+    if layout.slots != len(layout.columns):
+        vectors = graph.op("MatMul", _combiner(graph, layout, ids), vectors)
+    width = len(layout.columns) * layout.dimension
+    return graph.op("Reshape", vectors, graph.constant([-1, width], np.int64))
+
+
+def _combiner(graph: GraphBuilder, layout: EmbeddingTableLayout, ids: str) -> str:
+    """The share of each slot in each column's vector, float32 ``[N, columns, slots]``."""
+    member = np.zeros((1, len(layout.columns), layout.slots), np.float32)
+    power = np.zeros((1, len(layout.columns), 1), np.float32)
+    exponents = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}
+    for index, (column, placed) in enumerate(zip(layout.columns, layout.placed, strict=True)):
+        member[0, index, placed.start : placed.stop] = 1
+        power[0, index, 0] = exponents[column.combiner]
+    padding = graph.constant(layout.rows, np.int64)
+    missing = graph.op("Equal", graph.op("Unsqueeze", ids, graph.constant([1], np.int64)), padding)
+    zero = graph.constant(0, np.float32)
+    shares = graph.op("Where", missing, zero, graph.constant(member, hint="combiner"))
+    count = graph.op("ReduceSum", shares, graph.constant([2], np.int64), keepdims=1)
+    at_least_one = graph.op("Max", count, graph.constant(1, np.float32))
+    return graph.op("Div", shares, graph.op("Pow", at_least_one, graph.constant(power)))
+
+
+def _activation(graph: GraphBuilder, function: Any, value: str, width: int) -> str:
+    if function is None or isinstance(function, nn.Identity):
+        return value
+    kind = _ACTIVATION_MODULES.get(type(function))
+    if kind is None and getattr(function, "__hash__", None) is not None:
+        kind = _ACTIVATIONS.get(function)
+    if kind is not None:
+        return graph.op(kind, value)
+    inputs = [Inlined(tensor=value, row_shape=(width,), dtype="float32")]
+    name = getattr(function, "__name__", type(function).__name__)
+    return inline(graph, function, inputs, what=f"activation_fn {name}")[0]
+
+
+def _sum(graph: GraphBuilder, parts: list[str]) -> str:
+    total = parts[0]
+    for part in parts[1:]:
+        total = graph.op("Add", total, part)
+    return total
+
+
+def array(tensor: torch.Tensor) -> FloatArray:
+    """A tensor's values on the host, float32."""
+    values: FloatArray = tensor.detach().cpu().to(torch.float32).numpy()
+    return values
+
+
+def _say(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

@@ -1,0 +1,106 @@
+"""Any torch function or module in the graph, by way of torch's own ONNX exporter."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_estimator.errors import ExportError
+from torch_estimator.export.graph import OPSETS, GraphBuilder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inlined:
+    """A tensor of the graph that a torch function takes.
+
+    Attributes:
+        tensor: Its name in the graph.
+        row_shape: Its shape without the batch.
+        dtype: ``"float32"`` or ``"int64"``.
+    """
+
+    tensor: str
+    row_shape: tuple[int, ...]
+    dtype: str
+
+    def example(self, rows: int = 3) -> torch.Tensor:
+        """A tensor of ones like it."""
+        return torch.ones(rows, *self.row_shape, dtype=getattr(torch, self.dtype))
+
+
+def inline(
+    graph: GraphBuilder, function: Callable[..., Any], inputs: Sequence[Inlined], *, what: str
+) -> tuple[str, ...]:
+    """Copies a torch function into the graph and returns its outputs' tensors.
+
+    Args:
+        graph: Where the nodes go.
+        function: Takes one tensor per input, returns a tensor or a tuple of tensors, all with the batch first.
+        inputs: What it is applied to.
+        what: Names the function in errors, for instance ``the normalizer_fn of age``.
+
+    Raises:
+        ExportError: torch cannot express the function in ONNX.
+    """
+    import onnx
+
+    try:
+        with quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                _Function(function).eval(),
+                tuple(item.example() for item in inputs),
+                dynamo=True,
+                opset_version=OPSETS[""],
+                dynamic_shapes={"tensors": tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)},
+                verbose=False,
+            )
+    except Exception as error:
+        raise ExportError(
+            f"{what} cannot be exported to ONNX: {_first_line(error)}; "
+            "write it with torch operations whose flow does not depend on the values."
+        ) from error
+    model = program.model_proto  # type: ignore[union-attr]
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    foreign = sorted({item.domain for item in model.opset_import} - set(OPSETS))
+    if foreign:
+        raise ExportError(f"{what} uses the operators of {', '.join(foreign)}, which onnxruntime does not have.")
+    return graph.inline(model.graph, [item.tensor for item in inputs])
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silences what torch's exporter says about itself."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+class _Function(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.function(*tensors)
+
+
+def _first_line(error: BaseException) -> str:
+    """The innermost cause in one line; the exporter wraps it in pages of advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

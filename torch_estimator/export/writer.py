@@ -1,0 +1,260 @@
+"""Writes exports: ``<base>/<unix seconds>/`` with the graph, its signatures and extra files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from torch_estimator import files
+from torch_estimator.errors import ExportError
+from torch_estimator.export.graph import GraphBuilder
+from torch_estimator.export.heads import Prediction, lower_predictions, signatures
+from torch_estimator.export.network import lower_network
+from torch_estimator.export.receivers import Received, check_raw, lower_receiver
+from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest
+from torch_estimator.export.torch_callable import Inlined
+from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
+from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.serving_input import ServingInput
+
+PRODUCER = "torch-estimator"
+ASSETS_EXTRA = "assets.extra"
+ATTEMPTS = 10
+
+# A protobuf message cannot be larger than 2 GiB.
+LARGEST_MODEL = 2**31 - 2**24
+
+
+def write_export(
+    export_dir_base: files.PathLike,
+    *,
+    module: nn.Module,
+    transform: FeatureTransform | None,
+    head: Any,
+    receiver: ServingInput,
+    assets_extra: Mapping[str, files.PathLike] | None = None,
+    global_step: int | None = None,
+    forward: Sequence[str] = (),
+    clock: Callable[[], float] = time.time,
+) -> str:
+    """Writes a model as one ONNX graph from raw inputs to predictions; returns the new directory.
+
+    The export is written under another name, checked and loaded once, and renamed when it is complete.
+
+    Args:
+        export_dir_base: Directory or URL; the export becomes a directory in it named by the time in seconds.
+        module: From features to logits.
+        transform: From raw columns to features; None where the module takes raw numeric columns.
+        head: From logits to predictions.
+        receiver: What a caller of the export gives.
+        assets_extra: Files to put into ``assets.extra``, by their path in there.
+        global_step: Step of the checkpoint, noted in the export.
+        forward: Inputs that are given back among the predictions.
+        clock: Gives the time in seconds.
+
+    Raises:
+        ExportError: Something cannot be exported, or ten names in a row were taken.
+    """
+    if not isinstance(receiver, ServingInput):
+        raise ExportError(
+            f"the serving input must be made by te.serving_input.raw_features, json or csv, but got {receiver!r}."
+        )
+    graph, manifest = build(
+        module=module, transform=transform, head=head, receiver=receiver, global_step=global_step, forward=forward
+    )
+    base = files.as_url(export_dir_base)
+    try:
+        with _directory(base, clock) as (temporary, final):
+            _write_model(graph, temporary, manifest.version)
+            _copy_assets(assets_extra or {}, temporary)
+            files.write_file(files.join(temporary, SIGNATURES_FILE), [manifest.to_json().encode()])
+            _load_once(temporary)
+        return final
+    except OSError as error:
+        raise ExportError(f"the export into {base} cannot be written: {files.reason(error)}.") from error
+
+
+def build(
+    *,
+    module: nn.Module,
+    transform: FeatureTransform | None,
+    head: Any,
+    receiver: ServingInput,
+    global_step: int | None = None,
+    forward: Sequence[str] = (),
+) -> tuple[GraphBuilder, Manifest]:
+    """Returns the graph and the description of an export; the arguments are those of `write_export`."""
+    graph = GraphBuilder()
+    received = lower_receiver(graph, receiver)
+    features = _features(graph, transform, received)
+    logits = lower_network(graph, module, features, getattr(head, "logits_dimension", 1))
+    predictions = lower_predictions(head, graph, logits)
+    for key in forward:
+        predictions[key] = _forwarded(key, received)
+    outputs = {}
+    for key, prediction in predictions.items():
+        # An input and an output of the graph cannot have one name.
+        name = key if key not in received.inputs else f"{key}_out"
+        outputs[key] = prediction.info(name)
+        graph.output(name, prediction.tensor, outputs[key])
+    manifest = Manifest(
+        signatures=signatures(head, outputs, received.inputs),
+        receiver=receiver.kind,
+        producer=PRODUCER,
+        version=_version(),
+        global_step=global_step,
+        hashing=_hashing(transform),
+        csv=received.csv,
+    )
+    return graph, manifest
+
+
+def _features(graph: GraphBuilder, transform: FeatureTransform | None, received: Received) -> dict[str, Inlined]:
+    """What the module is called with."""
+    if transform is None:
+        numeric = {key: raw for key, raw in received.raw.items() if raw.dtype != "string"}
+        return {
+            key: Inlined(tensor=raw.tensor, row_shape=(raw.width,), dtype=raw.dtype) for key, raw in numeric.items()
+        }
+    # Here, not above: an export of a plain module needs no feature columns.
+    from torch_estimator.export.columns import lower_features
+
+    check_raw(received.raw, transform.raw_features)
+    return lower_features(graph, transform, received.raw)
+
+
+def _forwarded(key: str, received: Received) -> Prediction:
+    if key not in received.inputs:
+        raise ExportError(
+            f"the input {key!r} is to be forwarded, but the serving input has only {sorted(received.inputs)}; "
+            f"declare it with defaults={{{key!r}: …}}."
+        )
+    info = received.inputs[key]
+    return Prediction(tensor=received.raw[key].tensor, dtype=info.dtype, row_shape=(received.raw[key].width,))
+
+
+def _hashing(transform: FeatureTransform | None) -> Hashing:
+    if transform is None:
+        return Hashing()
+    functions: dict[str, str] = {}
+    for column in _categorical(transform):
+        function = getattr(column, "hash_function", None)
+        if function is not None and (getattr(column, "num_oov_buckets", 1)):
+            functions[column.name] = function
+    if not functions:
+        return Hashing()
+    seen = {key: len(strings) for key, strings in transform.seen_strings().items()}
+    return Hashing(functions=functions, seeds=(MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW), seen_strings=seen)
+
+
+def _categorical(transform: FeatureTransform) -> Iterator[Any]:
+    if transform.linear is not None:
+        yield from (placed.column for placed in transform.linear.categorical)
+    if transform.dnn is not None:
+        yield from (placed.column for placed in transform.dnn.indicators)
+        yield from (placed.column for table in transform.dnn.tables for placed in table.placed)
+
+
+@contextlib.contextmanager
+def _directory(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str]]:
+    """A directory to write into, and its final name, which it has after the block."""
+    files.makedirs(base)
+    final = _free_name(base, clock)
+    if not files.is_local(base):
+        with tempfile.TemporaryDirectory(prefix="torch-estimator-export-") as local:
+            yield local, final
+            _upload(local, final)
+        return
+    temporary = files.join(base, f"temp-{files.basename(final)}")
+    try:
+        os.mkdir(temporary)
+        yield temporary, final
+        files.commit_dir(temporary, final)
+    except BaseException:
+        files.remove_tree(temporary)
+        raise
+
+
+def _free_name(base: str, clock: Callable[[], float]) -> str:
+    """The present second, or one of the next ones: two exporters may share a base."""
+    first = int(clock())
+    for second in range(first, first + ATTEMPTS):
+        final = files.join(base, str(second))
+        if not files.exists(final) and not files.exists(files.join(base, f"temp-{second}")):
+            return final
+    raise ExportError(
+        f"no free name for an export in {base}: {first} to {first + ATTEMPTS - 1} are taken; remove unfinished temp- directories."
+    )
+
+
+def _upload(local: str, final: str) -> None:
+    """Copies a directory to an object store, the signatures last: they make the export complete."""
+    names = [
+        os.path.relpath(os.path.join(folder, name), local) for folder, _, found in os.walk(local) for name in found
+    ]
+    try:
+        for name in sorted(names, key=lambda name: (name == SIGNATURES_FILE, name)):
+            target = files.join(final, *name.split(os.sep))
+            files.makedirs(files.parent(target))
+            with open(os.path.join(local, name), "rb") as file:
+                files.write_file(target, iter(lambda file=file: file.read(2**24), b""))  # type: ignore[misc]
+    except BaseException:
+        files.remove_tree(final)
+        raise
+
+
+def _write_model(graph: GraphBuilder, directory: str, version: str) -> None:
+    import onnx
+
+    path = os.path.join(directory, MODEL_FILE)
+    model = graph.model(producer=PRODUCER, version=version)
+    external = graph.size > LARGEST_MODEL
+    if external:
+        onnx.save_model(
+            model,
+            path,
+            save_as_external_data=True,
+            all_tensors_to_one_file=True,
+            location=f"{MODEL_FILE}.data",
+            size_threshold=1024,
+        )
+    else:
+        onnx.save_model(model, path)
+    try:
+        onnx.checker.check_model(path)
+    except onnx.checker.ValidationError as error:
+        raise ExportError(f"the graph is not valid ONNX: {files.reason(error)}.") from error
+
+
+def _load_once(directory: str) -> None:
+    from torch_estimator.export.exported_model import ExportedModel
+
+    ExportedModel.load(directory)
+
+
+def _copy_assets(assets: Mapping[str, files.PathLike], directory: str) -> None:
+    for name, source in assets.items():
+        parts = [part for part in str(name).split("/") if part]
+        if not parts or ".." in parts or str(name).startswith("/"):
+            raise ExportError(f"assets_extra has the path {name!r}, which does not lie within {ASSETS_EXTRA}.")
+        target = files.join(directory, ASSETS_EXTRA, *parts)
+        files.makedirs(files.parent(target))
+        try:
+            files.write_file(target, [files.read_bytes(source)])
+        except FileNotFoundError as error:
+            raise ExportError(f"assets_extra names {files.as_url(source)}, which does not exist.") from error
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(PRODUCER)
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,8 @@
+"""When a model is exported: at the end, after every evaluation, or when it is the best so far."""
+
+from torch_estimator.exporters.best import BestExporter, loss_smaller
+from torch_estimator.exporters.exporter import Exporter
+from torch_estimator.exporters.final import FinalExporter
+from torch_estimator.exporters.latest import LatestExporter
+
+__all__ = ["BestExporter", "Exporter", "FinalExporter", "LatestExporter", "loss_smaller"]

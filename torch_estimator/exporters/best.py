@@ -1,0 +1,136 @@
+"""Export the model whenever it is the best one so far."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torch_estimator import files
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.exporters.exporter import ExportableEstimator, check_settings
+from torch_estimator.exporters.garbage import check_exports_to_keep, remove_old_exports
+
+BEST_RESULT_NAME = "best_eval_result.json"
+
+_ARGUMENTS = {"best_eval_result", "current_eval_result"}
+
+
+def loss_smaller(best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]) -> bool:
+    """Whether the current loss is strictly smaller than the best; NaN is worse than any number.
+
+    Raises:
+        InvalidValueError: A result has no ``loss``.
+
+    >>> loss_smaller({"loss": 0.5}, {"loss": 0.4})
+    True
+    """
+    for which, result in (("best", best_eval_result), ("current", current_eval_result)):
+        if not result or "loss" not in result:
+            raise InvalidValueError(
+                f"the {which} evaluation result has no 'loss' to compare, it has {sorted(result or {})}; "
+                "give BestExporter a compare_fn that uses one of these."
+            )
+    best, current = float(best_eval_result["loss"]), float(current_eval_result["loss"])
+    return current < best or (math.isnan(best) and not math.isnan(current))
+
+
+@dataclass(frozen=True, slots=True)
+class BestExporter:
+    """Exports a model that was evaluated better than all before, and keeps the newest of these exports.
+
+    The first evaluation exports; later ones where `compare_fn` says so. The best result is kept in
+    ``<export_path>/best_eval_result.json``, written after its export, so that a restart does not export a
+    worse model.
+
+    Args:
+        name: Names the directory of the exports.
+        serving_input_receiver_fn: What the exported model takes as input; see `te.serving_input`.
+        event_file_pattern: Ignored; tf.estimator looked for the best result there.
+        compare_fn: ``compare_fn(best_eval_result, current_eval_result) -> bool``: whether the current one is
+        better.
+        assets_extra: Files to put into the export's ``assets.extra``, by their path in it.
+        as_text: Only False; it is here because tf.estimator had it.
+        exports_to_keep: How many exports to keep; None keeps all.
+
+    Raises:
+        InvalidTypeError: `name` is not a string, or `compare_fn` is not a function.
+        InvalidValueError: Another argument cannot be used.
+    """
+
+    name: str = "best_exporter"
+    serving_input_receiver_fn: Any = None
+    event_file_pattern: str | None = None
+    compare_fn: Callable[..., bool] = loss_smaller
+    assets_extra: Mapping[str, str] | None = None
+    as_text: bool = False
+    exports_to_keep: int | None = 5
+
+    def __post_init__(self) -> None:
+        check_settings("BestExporter", self.name, self.serving_input_receiver_fn, self.as_text)
+        check_exports_to_keep(self.exports_to_keep)
+        _check_compare_fn(self.compare_fn)
+
+    def export(
+        self,
+        estimator: ExportableEstimator,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Exports if `eval_result` is the best so far; see `Exporter.export`."""
+        best = _read_best(export_path)
+        if best is not None and not self.compare_fn(best_eval_result=best, current_eval_result=dict(eval_result)):
+            return None
+        path = estimator.export_saved_model(
+            export_path,
+            self.serving_input_receiver_fn,
+            assets_extra=self.assets_extra,
+            checkpoint_path=checkpoint_path,
+        )
+        # After the export: a kill in between then repeats an export, and never loses one.
+        _write_best(export_path, eval_result)
+        remove_old_exports(export_path, self.exports_to_keep)
+        return path
+
+
+def _check_compare_fn(compare_fn: object) -> None:
+    rule = "BestExporter: compare_fn must take exactly the arguments best_eval_result and current_eval_result"
+    if compare_fn is None:
+        raise InvalidValueError(f"{rule}, but got None.")
+    if not callable(compare_fn):
+        raise InvalidTypeError(f"{rule}, but got {compare_fn!r}.")
+    arguments = list(inspect.signature(compare_fn).parameters)
+    if set(arguments) != _ARGUMENTS:
+        raise InvalidValueError(f"{rule}, but got a function of ({', '.join(arguments)}).")
+
+
+def _read_best(export_path: str) -> dict[str, Any] | None:
+    path = files.join(export_path, BEST_RESULT_NAME)
+    try:
+        result = json.loads(files.read_text(path))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise InvalidValueError(f"{path} is damaged: {files.reason(error)}; remove it to begin anew.") from error
+    if not isinstance(result, dict):
+        raise InvalidValueError(f"{path} is damaged: expected a JSON object; remove it to begin anew.")
+    return result
+
+
+def _write_best(export_path: str, eval_result: Mapping[str, Any]) -> None:
+    result = {key: _jsonable(value) for key, value in eval_result.items()}
+    files.makedirs(export_path)
+    files.write_atomic(files.join(export_path, BEST_RESULT_NAME), json.dumps(result, indent=2).encode() + b"\n")
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return np.asarray(value).tolist()

@@ -1,0 +1,42 @@
+"""Removal of old exports."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from torch_estimator import files
+from torch_estimator.errors import InvalidValueError
+
+_logger = logging.getLogger(__name__)
+
+_EXPORT_NAME = re.compile(r"[0-9]{10}")
+
+
+def check_exports_to_keep(exports_to_keep: int | None) -> None:
+    """Checks an argument of that name.
+
+    Raises:
+        InvalidValueError: It is neither None nor a positive number.
+    """
+    if exports_to_keep is not None and exports_to_keep <= 0:
+        raise InvalidValueError(f"exports_to_keep must be positive, or None to keep all, but got {exports_to_keep}.")
+
+
+def remove_old_exports(export_dir_base: files.PathLike, exports_to_keep: int | None) -> None:
+    """Removes all but the newest `exports_to_keep` exports in `export_dir_base`.
+
+    Only directories named by ten digits, their time in seconds since 1970, count as exports; the rest is left
+    alone. What cannot be removed is logged.
+    """
+    if exports_to_keep is None:
+        return
+    # Trailing slashes: some object stores list a directory as 'name/'.
+    names = [name.strip("/") for name in files.listdir(export_dir_base)]
+    exports = sorted((name for name in names if _EXPORT_NAME.fullmatch(name)), key=int)
+    for name in exports[:-exports_to_keep]:
+        path = files.join(export_dir_base, name)
+        try:
+            files.remove_tree(path)
+        except OSError as error:
+            _logger.warning("old export %s cannot be removed: %s.", path, files.reason(error))

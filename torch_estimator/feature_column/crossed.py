@@ -1,0 +1,144 @@
+"""Combinations of categorical values, numbered by hash."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.bucketized import BucketizedColumn
+from torch_estimator.feature_column.hash_bucket import HashedCategoricalColumn, check_hash_bucket_size
+from torch_estimator.feature_column.hashing import HashFunction, check_hash_function
+from torch_estimator.feature_column.raw_feature import RawFeature
+from torch_estimator.feature_column.vocabulary_list import VocabularyListCategoricalColumn
+
+Leaf: TypeAlias = str | BucketizedColumn | VocabularyListCategoricalColumn
+CrossKey: TypeAlias = Union[Leaf, "CrossedColumn"]
+
+DEFAULT_HASH_KEY = 0xDECAFCAFFE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CrossedColumn:
+    """A cross of raw string columns and categorical columns; made by `crossed_column`."""
+
+    keys: tuple[CrossKey, ...]
+    hash_bucket_size: int
+    hash_key: int | None = None
+    hash_function: HashFunction = "murmur3"
+
+    def __post_init__(self) -> None:
+        check_hash_function(self.hash_function)
+        if len(self.keys) < 2:
+            raise InvalidValueError(f"a crossed column needs at least 2 keys, but got {self.keys!r}.")
+        for key in self.keys:
+            _check_cross_key(key)
+        check_hash_bucket_size(self.hash_bucket_size, f"crossed column {self.name!r}")
+        if self.hash_key is not None and not 0 <= self.hash_key < 2**64:
+            raise InvalidValueError(
+                f"hash_key of crossed column {self.name!r} must be None or an unsigned 64-bit integer, but "
+                f"got {self.hash_key}."
+            )
+
+    @property
+    def name(self) -> str:
+        """The sorted names of the keys, nested crosses flattened, joined by ``_X_``."""
+        names = (leaf if isinstance(leaf, str) else leaf.name for leaf in _flatten(self.keys))
+        return "_X_".join(sorted(names))
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """What is hashed, in the order of hashing, nested crosses flattened.
+
+        Columns come before raw string columns, each in declared order. TensorFlow's kernel combines sparse
+        inputs before dense ones: columns arrive there as sparse ids, and our raw string columns, one value a
+        row, are its dense strings.
+        """
+        flat = tuple(_flatten(self.keys))
+        columns = tuple(leaf for leaf in flat if not isinstance(leaf, str))
+        return columns + tuple(leaf for leaf in flat if isinstance(leaf, str))
+
+    @property
+    def start(self) -> int:
+        """What the first leaf is combined with; a `hash_key` of 0 counts as None, as in TensorFlow."""
+        return self.hash_key or DEFAULT_HASH_KEY
+
+    @property
+    def num_buckets(self) -> int:
+        """The number of buckets."""
+        return self.hash_bucket_size
+
+    @property
+    def slots(self) -> int:
+        """Ids per row: the product of those of the leaves; the last leaf varies fastest."""
+        return math.prod(1 if isinstance(leaf, str) else leaf.slots for leaf in self.leaves)
+
+    @property
+    def raw_features(self) -> tuple[RawFeature, ...]:
+        """Those of all leaves."""
+        features: list[RawFeature] = []
+        for leaf in self.leaves:
+            features += (RawFeature(key=leaf, dtype="string"),) if isinstance(leaf, str) else leaf.raw_features
+        return tuple(features)
+
+
+def crossed_column(
+    keys: Iterable[CrossKey],
+    hash_bucket_size: int,
+    hash_key: int | None = None,
+    hash_function: HashFunction = "murmur3",
+) -> CrossedColumn:
+    """A column of combined values: ``hash(values) % hash_bucket_size``.
+
+    With ``h = hash_key or 0xDECAFCAFFE`` the hash is ``h = FingerprintCat64(h, v)`` over the leaves, ``v``
+    being the hash of a raw string (``''`` is a value like any other) or the id that a column gives (-1 for a
+    value that is not in a vocabulary is an id like any other). A row for which a vocabulary column's value is
+    missing (``''``, or -1 for integers) has no id. The order of the leaves is that of `CrossedColumn.leaves`.
+
+    Args:
+        keys: Names of raw string columns, bucketized columns, vocabulary columns and crossed columns; two or
+            more.
+        hash_bucket_size: Number of buckets, at least 1.
+        hash_key: Start value of the hash.
+        hash_function: ``"murmur3"``, or ``"farmhash"`` for TensorFlow's ids.
+
+    Raises:
+        InvalidTypeError: A key is neither a string nor a column.
+        InvalidValueError: Fewer than two keys, a hash bucket, numeric or dense column among them, a bad size
+            or key.
+
+    >>> crossed_column(["occupation", "education"], 10_000).name
+    'education_X_occupation'
+    """
+    if isinstance(keys, str):
+        raise InvalidValueError(f"keys of a crossed column must be a list of at least 2 keys, but got {keys!r}.")
+    return CrossedColumn(
+        keys=tuple(keys), hash_bucket_size=hash_bucket_size, hash_key=hash_key, hash_function=hash_function
+    )
+
+
+def _check_cross_key(key: object) -> None:
+    if isinstance(key, HashedCategoricalColumn):
+        raise InvalidValueError(
+            f"hash bucket column {key.name!r} cannot be crossed, since hashing twice adds collisions; "
+            f"cross the raw column instead by giving the string {key.key!r}."
+        )
+    if isinstance(key, (BucketizedColumn, VocabularyListCategoricalColumn, CrossedColumn)) or (
+        isinstance(key, str) and key
+    ):
+        return
+    error = InvalidValueError if hasattr(key, "raw_features") or isinstance(key, str) else InvalidTypeError
+    raise error(
+        "keys of a crossed column must be names of raw string columns or vocabulary, bucketized or crossed "
+        f"columns, but got {key!r}."
+    )
+
+
+def _flatten(keys: Iterable[CrossKey]) -> Iterator[Leaf]:
+    for key in keys:
+        if isinstance(key, CrossedColumn):
+            yield from _flatten(key.keys)
+        else:
+            yield key

@@ -1,0 +1,113 @@
+"""The tensor half of a network's input: everything concatenated in name order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from torch_estimator.feature_column.embedding import Combiner
+from torch_estimator.feature_column.layouts import (
+    DNN_INDICATOR_IDS,
+    DNN_NUMERIC,
+    EmbeddingTableLayout,
+    InputLayout,
+)
+from torch_estimator.feature_column.table import Piece, Table
+
+VARIABLE_SCOPE = "dnn/input_from_feature_columns/input_layer"
+
+
+class InputLayer(nn.Module):
+    """Numbers, counts of ids and embeddings side by side, columns in bytewise order of their names.
+
+    The embeddings of one dimension are one `Table` with pieces
+    ``dnn/input_from_feature_columns/input_layer/<column>/embedding_weights``.
+
+    Args:
+        layout: Of `FeatureTransform.dnn`.
+
+    Attributes:
+        width: Numbers per row of the output.
+    """
+
+    def __init__(self, layout: InputLayout) -> None:
+        super().__init__()
+        self.layout = layout
+        self.width = layout.width
+        self.tables = nn.ModuleList(_table(table) for table in layout.tables)
+        self._runs = _runs(layout)
+        self._sizes = {source: [width for other, width in self._runs if other == source] for source, _ in self._runs}
+
+    def forward(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The input of a network, float32 ``[N, width]``."""
+        whole: dict[str, torch.Tensor] = {}
+        if self.layout.numeric:
+            whole[DNN_NUMERIC] = features[DNN_NUMERIC]
+        if self.layout.indicators:
+            whole[DNN_INDICATOR_IDS] = _counts(features[DNN_INDICATOR_IDS], self.layout.indicator_width)
+        for table, layout in zip(self.tables, self.layout.tables, strict=True):
+            whole[layout.feature] = _embeddings(table(features[layout.feature]), features, layout)
+        # One split per source costs a fraction of a slice per column, forward and backward.
+        pieces = {source: iter(torch.split(whole[source], sizes, 1)) for source, sizes in self._sizes.items()}
+        return torch.cat([next(pieces[source]) for source, _ in self._runs], 1)
+
+
+def _runs(layout: InputLayout) -> list[tuple[str, int]]:
+    """Source and width of the stretches of output columns that lie side by side in their source, too."""
+    runs: list[tuple[str, int]] = []
+    for part in layout.parts:
+        width = part.stop - part.start
+        if runs and runs[-1][0] == part.source:
+            runs[-1] = (part.source, runs[-1][1] + width)
+        else:
+            runs.append((part.source, width))
+    return runs
+
+
+def _counts(ids: torch.Tensor, width: int) -> torch.Tensor:
+    counts = torch.zeros(ids.shape[0], width + 1, device=ids.device)
+    ones = torch.ones(1, 1, device=ids.device).expand(ids.shape)
+    return counts.scatter_add(1, ids, ones)[:, :width]
+
+
+def _embeddings(rows: torch.Tensor, features: Mapping[str, torch.Tensor], layout: EmbeddingTableLayout) -> torch.Tensor:
+    """Vectors ``[N, columns * dimension]`` from gathered rows ``[N, slots, dimension]``."""
+    if layout.slots == len(layout.columns):
+        return rows.flatten(1)
+    vectors = []
+    for column, placed in zip(layout.columns, layout.placed, strict=True):
+        mine = rows[:, placed.start : placed.stop]
+        if placed.stop - placed.start == 1:
+            vectors.append(mine[:, 0])
+        else:
+            ids = features[layout.feature][:, placed.start : placed.stop]
+            vectors.append(_combine(mine, (ids != layout.rows).sum(1, keepdim=True), column.combiner))
+    return torch.cat(vectors, 1)
+
+
+def _combine(rows: torch.Tensor, count: torch.Tensor, combiner: Combiner) -> torch.Tensor:
+    total = rows.sum(1)
+    if combiner == "sum":
+        return total
+    weight = count.clamp(min=1).to(total.dtype)
+    return total / (weight if combiner == "mean" else weight.sqrt())
+
+
+def _table(layout: EmbeddingTableLayout) -> Table:
+    pieces = [
+        Piece(
+            name=f"{VARIABLE_SCOPE}/{column.name}/embedding_weights",
+            rows=placed.rows,
+            initializer=column.initializer or _truncated_normal,
+        )
+        for column, placed in zip(layout.columns, layout.placed, strict=True)
+    ]
+    return Table(pieces, layout.dimension, trainable=layout.trainable)
+
+
+def _truncated_normal(rows: torch.Tensor) -> None:
+    sigma = 1 / math.sqrt(rows.shape[1])
+    nn.init.trunc_normal_(rows, std=sigma, a=-2 * sigma, b=2 * sigma)

@@ -1,0 +1,127 @@
+"""Numbers as they are, or normalised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.raw_feature import (
+    RawFeature,
+    check_key,
+    dtype_name,
+    is_float,
+    is_integer,
+)
+
+Normalizer = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumericColumn:
+    """A column of numbers; made by `numeric_column`."""
+
+    key: str
+    shape: tuple[int, ...] = (1,)
+    default_value: tuple[float, ...] | None = None
+    dtype: str = "float32"
+    normalizer_fn: Normalizer | None = None
+
+    def __post_init__(self) -> None:
+        check_key(self.key)
+        if not self.shape or any(not isinstance(size, int) or size < 1 for size in self.shape):
+            raise InvalidValueError(
+                f"shape of numeric column {self.key!r} must be positive integers, but got {self.shape}."
+            )
+        if not (is_integer(self.dtype) or is_float(self.dtype)):
+            raise InvalidValueError(
+                f"dtype of numeric column {self.key!r} must be an integer or floating-point type, but got "
+                f"{self.dtype!r}."
+            )
+        if self.default_value is not None and len(self.default_value) != self.width:
+            raise InvalidValueError(
+                f"default_value of numeric column {self.key!r} has {len(self.default_value)} values, "
+                f"but its shape {self.shape} needs {self.width}."
+            )
+        if self.normalizer_fn is not None and not callable(self.normalizer_fn):
+            raise InvalidTypeError(
+                f"normalizer_fn of numeric column {self.key!r} must be callable, but got {self.normalizer_fn!r}."
+            )
+
+    @property
+    def name(self) -> str:
+        """The key."""
+        return self.key
+
+    @property
+    def width(self) -> int:
+        """Numbers per row."""
+        return math.prod(self.shape)
+
+    @property
+    def raw_features(self) -> tuple[RawFeature, ...]:
+        """The one raw column it reads: int64 for integer dtypes, else float32."""
+        feature = RawFeature(
+            key=self.key,
+            dtype="int64" if is_integer(self.dtype) else "float32",
+            shape=self.shape,
+            default=self.default_value,
+        )
+        return (feature,)
+
+
+def numeric_column(
+    key: str,
+    shape: int | Iterable[int] = (1,),
+    default_value: float | Iterable[Any] | None = None,
+    dtype: Any = "float32",
+    normalizer_fn: Normalizer | None = None,
+) -> NumericColumn:
+    """A column of numbers.
+
+    Args:
+        key: Name of the raw column.
+        shape: Shape of one row's value.
+        default_value: What parsing puts in for a missing value: one number, or numbers of the shape.
+        dtype: How the raw column is parsed; the model sees float32 in any case.
+        normalizer_fn: Maps a float32 tensor ``[rows, *shape]`` to one of the same shape, row by row. It is
+            applied before anything else sees the numbers, also before `bucketized_column` cuts them.
+
+    Raises:
+        InvalidValueError: A shape that is not positive, a dtype that is not a number, a default of another
+            shape.
+
+    >>> numeric_column("age", normalizer_fn=lambda x: (x - 38.6) / 13.6).name
+    'age'
+    """
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    return NumericColumn(
+        key=key,
+        shape=sizes,
+        default_value=_flat_default(key, default_value, sizes),
+        dtype=dtype_name(dtype),
+        normalizer_fn=normalizer_fn,
+    )
+
+
+def _flat_default(key: str, value: float | Iterable[Any] | None, shape: tuple[int, ...]) -> tuple[float, ...] | None:
+    if value is None:
+        return None
+    try:
+        numbers = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidValueError(
+            f"default_value of numeric column {key!r} must be a number or numbers, but got {value!r}."
+        ) from error
+    if numbers.ndim == 0:
+        return (float(numbers),) * math.prod(shape)
+    if numbers.shape != shape:
+        raise InvalidValueError(
+            f"default_value of numeric column {key!r} has the shape {numbers.shape}, but the column has {shape}."
+        )
+    return tuple(float(number) for number in numbers.ravel())

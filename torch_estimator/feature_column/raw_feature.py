@@ -1,0 +1,90 @@
+"""The raw inputs that feature columns read: what has to be parsed, and what a served model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from torch_estimator.errors import InvalidValueError
+
+RawDtype = Literal["string", "float32", "int64"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RawFeature:
+    """One raw input of a model.
+
+    Attributes:
+        key: Name of the raw column.
+        dtype: ``"string"``, ``"float32"`` or ``"int64"``.
+        shape: Shape of one row's value; ``(1,)`` for a plain column.
+        default: What parsing puts in for a missing value, flattened to the shape's size; None where a value
+            is required.
+    """
+
+    key: str
+    dtype: RawDtype
+    shape: tuple[int, ...] = (1,)
+    default: tuple[float, ...] | None = None
+
+
+def check_key(key: object) -> None:
+    """Raises InvalidValueError unless `key` can name a raw column."""
+    if not isinstance(key, str) or not key:
+        raise InvalidValueError(
+            f"key must be a non-empty string that names a raw column, but got {key!r} ({type(key).__name__})."
+        )
+
+
+def dtype_name(dtype: Any) -> str:
+    """The plain name of a dtype given as a string, a Python type, or a numpy, torch or Arrow dtype."""
+    if dtype is str or dtype is bytes:
+        return "string"
+    if isinstance(dtype, torch.dtype):
+        return str(dtype).removeprefix("torch.")
+    name = str(dtype)
+    if name in ("string", "str", "object", "large_string", "utf8"):
+        return "string"
+    try:
+        return np.dtype(dtype if isinstance(dtype, type) else name).name
+    except TypeError:
+        return name
+
+
+def is_integer(name: str) -> bool:
+    """Whether a name from `dtype_name` is an integer dtype."""
+    return name.startswith(("int", "uint"))
+
+
+def is_float(name: str) -> bool:
+    """Whether a name from `dtype_name` is a floating-point dtype."""
+    return name.startswith(("float", "bfloat", "double", "half"))
+
+
+def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
+    """One raw feature per key, in key order.
+
+    Raises:
+        InvalidValueError: Two columns read the same key with another dtype, shape or default.
+    """
+    merged: dict[str, RawFeature] = {}
+    for feature in features:
+        known = merged.setdefault(feature.key, feature)
+        if (known.dtype, known.shape) != (feature.dtype, feature.shape):
+            raise InvalidValueError(
+                f"raw column {feature.key!r} is read as {known.dtype} of shape {known.shape} by one feature "
+                "column and as "
+                f"{feature.dtype} of shape {feature.shape} by another; give both the same dtype and shape."
+            )
+        if known.default != feature.default:
+            if known.default is not None and feature.default is not None:
+                raise InvalidValueError(
+                    f"raw column {feature.key!r} has the default {known.default} in one feature column and "
+                    f"{feature.default} in another; give both the same default_value."
+                )
+            merged[feature.key] = known if known.default is not None else feature
+    return dict(sorted(merged.items(), key=lambda item: item[0].encode()))

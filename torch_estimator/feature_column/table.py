@@ -1,0 +1,83 @@
+"""Rows of weights for several columns in one parameter, so that one gather serves them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """What one column wants of a table: a variable name, rows, and how they start (None: zeros)."""
+
+    name: str
+    rows: int
+    initializer: Callable[[torch.Tensor], object] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacedPiece:
+    """One column's variable inside a table: rows ``offset`` to ``offset + rows``."""
+
+    name: str
+    offset: int
+    rows: int
+
+
+class Table(nn.Module):
+    """Looks up rows by id.
+
+    Args:
+        pieces: The variables that share the table, in the order of their rows.
+        dim: Numbers per row.
+        trainable: Whether the weight is to be trained.
+
+    Attributes:
+        weight: float32 ``[rows + 1, dim]``; the last row is that of a missing value and stays zero.
+        pieces: Where each variable lies.
+        recorder: Normally None, and autograd reaches `weight` densely. While it is a list, `forward`
+            differentiates the gathered rows instead and appends ``(self, ids, rows)``; whoever set it updates
+            those rows, and leaves out the last row of the table.
+    """
+
+    recorder: list[tuple[Table, torch.Tensor, torch.Tensor]] | None
+
+    def __init__(self, pieces: Sequence[Piece], dim: int, *, trainable: bool = True) -> None:
+        super().__init__()
+        placed: list[PlacedPiece] = []
+        rows = 0
+        for piece in pieces:
+            placed.append(PlacedPiece(name=piece.name, offset=rows, rows=piece.rows))
+            rows += piece.rows
+        self.pieces = tuple(placed)
+        self.rows = rows
+        self.dim = dim
+        self.recorder = None
+        self.weight = nn.Parameter(_initial(pieces, rows, dim), requires_grad=trainable)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows of the table, float32 ``[..., dim]``, for int64 ids ``[...]``; the id `rows` gives zeros."""
+        if self.recorder is None:
+            return functional.embedding(ids, self.weight, padding_idx=self.rows)
+        gathered = functional.embedding(ids, self.weight.detach()).requires_grad_()
+        self.recorder.append((self, ids, gathered))
+        return gathered
+
+    def extra_repr(self) -> str:
+        """Shown by `print(module)`."""
+        return f"{self.rows}, {self.dim}, pieces={len(self.pieces)}"
+
+
+def _initial(pieces: Sequence[Piece], rows: int, dim: int) -> torch.Tensor:
+    weight = torch.zeros(rows + 1, dim)
+    offset = 0
+    with torch.no_grad():
+        for piece in pieces:
+            if piece.initializer is not None:
+                piece.initializer(weight[offset : offset + piece.rows])
+            offset += piece.rows
+    return weight

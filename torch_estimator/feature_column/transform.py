@@ -1,0 +1,187 @@
+"""The host half of a whole model: raw columns to the tensors that its modules take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.categorical import CategoricalColumn
+from torch_estimator.feature_column.chunk import Chunk
+from torch_estimator.feature_column.hashing import HashFunction
+from torch_estimator.feature_column.id_encoders import make_encoder
+from torch_estimator.feature_column.ids import IdEncoder
+from torch_estimator.feature_column.layouts import (
+    DNN_INDICATOR_IDS,
+    DNN_NUMERIC,
+    LINEAR_IDS,
+    LINEAR_NUMERIC,
+    InputLayout,
+    LinearLayout,
+    PlacedIds,
+    PlacedNumbers,
+    input_layout,
+    linear_layout,
+)
+from torch_estimator.feature_column.raw_feature import RawFeature, merge_raw_features
+from torch_estimator.feature_column.raw_values import RawColumn
+from torch_estimator.feature_column.string_hasher import StringHasher
+
+_ARROW_TYPES = {"string": pa.string(), "float32": pa.float32(), "int64": pa.int64()}
+
+
+class FeatureTransform:
+    """Turns raw columns into ids and numbers, row by row and without state that could change a result.
+
+    The result of a call holds, each where a column needs it:
+
+    - ``"linear/ids"`` int64 ``[N, slots]``: rows of the linear model's one weight table;
+    - ``"linear/numeric"`` float32 ``[N, D]``;
+    - ``"dnn/numeric"`` float32 ``[N, D]``;
+    - ``"dnn/indicator_ids"`` int64 ``[N, slots]``: positions among all indicators;
+    - ``"dnn/embedding_ids_<dimension>"`` int64 ``[N, slots]``: rows of that dimension's table.
+
+    A missing id is the number of rows (or indicators). `linear` and `dnn` tell which column is where.
+
+    Args:
+        linear_columns: Categorical, bucketized and numeric columns.
+        dnn_columns: Numeric, bucketized, indicator and embedding columns.
+
+    Attributes:
+        linear: Layout of the linear half, or None without linear columns.
+        dnn: Layout of the network half, or None without network columns.
+        raw_features: What is read, by key: the parsing schema, and the inputs of a served model.
+        required: The Arrow type of each value of each raw column that is read.
+
+    Raises:
+        InvalidTypeError: Something given as a column is none.
+        InvalidValueError: A column of the wrong kind, two columns of one name, or two that read a key as
+            different types.
+
+    >>> from torch_estimator.feature_column import categorical_column_with_vocabulary_list
+    >>> transform = FeatureTransform([categorical_column_with_vocabulary_list("gender", ["Female", "Male"])])
+    >>> transform({"gender": pa.array(["Male", "Female", "", "other"])})["linear/ids"].ravel()
+    array([1, 0, 2, 2])
+    """
+
+    def __init__(self, linear_columns: Iterable[Any] = (), dnn_columns: Iterable[Any] = ()) -> None:
+        wide = _columns(linear_columns, "linear_columns")
+        deep = _columns(dnn_columns, "dnn_columns")
+        self.linear: LinearLayout | None = linear_layout(wide) if wide else None
+        self.dnn: InputLayout | None = input_layout(deep) if deep else None
+        self.raw_features: dict[str, RawFeature] = merge_raw_features(
+            feature for column in (*wide, *deep) for feature in column.raw_features
+        )
+        self.required: dict[str, pa.DataType] = {
+            key: _ARROW_TYPES[feature.dtype] for key, feature in self.raw_features.items()
+        }
+        self._hashers: dict[tuple[str, HashFunction], StringHasher] = {}
+        self._encoders: dict[CategoricalColumn, IdEncoder] = {}
+        self._ids = self._plan_ids()
+        self._numbers = self._plan_numbers()
+
+    def __call__(self, columns: Mapping[str, RawColumn]) -> dict[str, npt.NDArray[Any]]:
+        """Ids and numbers of a chunk of raw columns.
+
+        Raises:
+            InvalidValueError: A raw column is missing, has another number of rows than the others, or another
+                type or shape than the feature columns need.
+            RowError: One value is of another type.
+        """
+        chunk = Chunk(columns, self._rows(columns))
+        features: dict[str, npt.NDArray[Any]] = {}
+        for feature, padding, slots, ids in self._ids:
+            features[feature] = _all_ids(chunk, padding, slots, ids)
+        for feature, placed in self._numbers:
+            features[feature] = np.concatenate([chunk.numbers(one.column) for one in placed], axis=1)
+        return features
+
+    @property
+    def recording(self) -> bool:
+        """Whether strings hashed with farmhash are kept for `seen_strings`; set it while training."""
+        return any(hasher.recording for hasher in self._farmhashers())
+
+    @recording.setter
+    def recording(self, value: bool) -> None:
+        for hasher in self._farmhashers():
+            hasher.recording = value
+
+    def seen_strings(self) -> dict[str, list[str]]:
+        """Per raw column that is hashed with farmhash, the strings met while recording, sorted."""
+        return {hasher.key: sorted(hasher.seen) for hasher in self._farmhashers()}
+
+    def restore_seen_strings(self, seen: Mapping[str, Iterable[str]]) -> None:
+        """Adds strings of an earlier run; columns that are no longer hashed with farmhash are left out."""
+        for hasher in self._farmhashers():
+            hasher.record(seen.get(hasher.key, ()))
+
+    def _farmhashers(self) -> list[StringHasher]:
+        return [hasher for (_, function), hasher in self._hashers.items() if function == "farmhash"]
+
+    def _rows(self, columns: Mapping[str, RawColumn]) -> int:
+        rows: dict[str, int] = {}
+        for key in self.raw_features:
+            if key not in columns:
+                raise InvalidValueError(
+                    f"raw column {key!r} is needed by the feature columns, but the data has only {sorted(columns)}."
+                )
+            rows[key] = len(columns[key])
+        if len(set(rows.values())) > 1:
+            raise InvalidValueError(f"raw columns must have the same number of rows, but have {rows}.")
+        return next(iter(rows.values()), 0)
+
+    def _plan_ids(self) -> list[tuple[str, int, int, list[tuple[PlacedIds, IdEncoder]]]]:
+        plan = []
+        if self.linear is not None and self.linear.categorical:
+            plan.append((LINEAR_IDS, self.linear.rows, self.linear.slots, self.linear.categorical))
+        if self.dnn is not None:
+            if self.dnn.indicators:
+                layout = self.dnn
+                plan.append((DNN_INDICATOR_IDS, layout.indicator_width, layout.indicator_slots, layout.indicators))
+            plan += [(table.feature, table.rows, table.slots, table.placed) for table in self.dnn.tables]
+        return [
+            (feature, padding, slots, [(placed, self._encoder(placed.column)) for placed in all_placed])
+            for feature, padding, slots, all_placed in plan
+        ]
+
+    def _plan_numbers(self) -> list[tuple[str, Sequence[PlacedNumbers]]]:
+        plan: list[tuple[str, Sequence[PlacedNumbers]]] = []
+        if self.linear is not None and self.linear.numeric:
+            plan.append((LINEAR_NUMERIC, self.linear.numeric))
+        if self.dnn is not None and self.dnn.numeric:
+            plan.append((DNN_NUMERIC, self.dnn.numeric))
+        return plan
+
+    def _encoder(self, column: CategoricalColumn) -> IdEncoder:
+        if column not in self._encoders:
+            self._encoders[column] = make_encoder(column, self._encoder, self._hasher)
+        return self._encoders[column]
+
+    def _hasher(self, key: str, function: HashFunction) -> StringHasher:
+        return self._hashers.setdefault((key, function), StringHasher(key, function))
+
+
+def _columns(columns: Iterable[Any], where: str) -> tuple[Any, ...]:
+    if isinstance(columns, (str, Mapping)) or not isinstance(columns, Iterable):
+        raise InvalidTypeError(f"{where} must be a list of feature columns, but got {columns!r}.")
+    given = tuple(columns)
+    for column in given:
+        if not hasattr(column, "raw_features"):
+            raise InvalidTypeError(
+                f"{where} must hold feature columns, but holds {column!r} ({type(column).__name__})."
+            )
+    return given
+
+
+def _all_ids(
+    chunk: Chunk, padding: int, slots: int, ids: Sequence[tuple[PlacedIds, IdEncoder]]
+) -> npt.NDArray[np.int64]:
+    result = np.empty((chunk.rows, slots), dtype=np.int64)
+    for placed, encoder in ids:
+        encoded = chunk.once(encoder, lambda encoder=encoder: encoder(chunk))  # type: ignore[misc]
+        result[:, placed.start : placed.stop] = encoded.placed(placed.offset, padding)
+    return result

@@ -1,0 +1,80 @@
+"""A model's end given as plain functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.heads.loss_reduction import LossReduction
+from torch_estimator.heads.signature import Signature
+
+
+class FunctionHead:
+    """Offers what the engine asks of a head, made of the functions of an `EstimatorSpec`.
+
+    Args:
+        loss: ``loss(outputs, labels)`` -> scalar tensor.
+        predictions: ``predictions(outputs)`` -> dict of tensors; None where the outputs are the predictions.
+        metrics: Name -> ``metric(labels, predictions)`` -> scalar; averaged over batches by their rows.
+    """
+
+    name = None
+    weight_column = None
+    loss_reduction = LossReduction.SUM_OVER_BATCH_SIZE
+    class_names = None
+
+    def __init__(
+        self,
+        loss: Callable[[Any, Any], Tensor] | None,
+        predictions: Callable[[Any], Mapping[str, Tensor]] | None,
+        metrics: Mapping[str, Callable[[Any, Any], Any]] | None,
+    ) -> None:
+        self._loss = loss
+        self._predictions = predictions
+        self._metrics = dict(metrics or {})
+
+    def prepare_labels(self, labels: Any) -> Any:
+        return labels
+
+    def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
+        if self._loss is None:
+            raise InvalidValueError("The EstimatorSpec has no loss, which training and evaluation need.")
+        return self._loss(logits, labels)
+
+    def predictions(self, logits: Any) -> dict[str, Tensor]:
+        if self._predictions is not None:
+            return dict(self._predictions(logits))
+        return dict(logits) if isinstance(logits, Mapping) else {"output": logits}
+
+    def decode(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return predictions
+
+    def metrics(self) -> _FunctionMetrics:
+        return _FunctionMetrics(self, self._metrics)
+
+    def signatures(self) -> dict[str, Signature]:
+        return {}
+
+
+class _FunctionMetrics:
+    """Means of the functions' values, weighted by the rows of each batch."""
+
+    def __init__(self, head: FunctionHead, functions: Mapping[str, Callable[[Any, Any], Any]]) -> None:
+        self._head = head
+        self._functions = functions
+        self._totals = dict.fromkeys(functions, 0.0)
+        self._rows = 0
+
+    def update(self, logits: Any, labels: Any, weights: Tensor | None = None) -> None:
+        predictions = self._head.predictions(logits)
+        rows = len(labels)
+        self._rows += rows
+        for name, function in self._functions.items():
+            self._totals[name] += float(function(labels, predictions)) * rows
+
+    def compute(self) -> dict[str, float]:
+        return {name: total / self._rows if self._rows else 0.0 for name, total in self._totals.items()}

@@ -1,0 +1,194 @@
+"""Raw labels to the ids and numbers that losses take, a chunk of rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Labels: TypeAlias = "Array | pa.Array"
+
+_MOST_LABELS_NAMED = 10
+_MIXED = "labels are neither all numbers nor all strings (in UTF-8); make them one of the two."
+
+
+def class_ids(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | None) -> Array:
+    """Returns the class of every row.
+
+    Args:
+        labels: [N] or [N, 1]: strings if there is a vocabulary, else integers (or booleans, or floats without
+            a fraction) from 0 to ``n_classes - 1``.
+        n_classes: Number of classes.
+        vocabulary: The string of every class, in the order of the ids.
+
+    Returns:
+        int64 [N, 1].
+
+    Raises:
+        RowError: A label is unknown, out of range or not a number.
+        InvalidTypeError: Strings without a vocabulary, or numbers with one.
+        InvalidValueError: Another shape.
+    """
+    column = _column(labels, dimension=1)
+    if vocabulary is not None:
+        return _look_up(column, vocabulary).reshape(-1, 1)
+    values = _numbers(column, hint=f"label_vocabulary with the {n_classes} classes, in the order of their ids")
+    inside = (values >= 0) & (values <= n_classes - 1) & (values == np.floor(values))
+    _check_rows(inside, values, f"is out of range; expected an integer from 0 to {n_classes - 1}")
+    return values.astype(np.int64, copy=False).reshape(-1, 1)
+
+
+def binary_labels(labels: Labels, *, vocabulary: Sequence[str] | None) -> Array:
+    """Returns 0 or 1 for every row, or the number between them that the label is.
+
+    Args:
+        labels: [N] or [N, 1]: strings if there is a vocabulary, else numbers from 0 to 1 or booleans.
+        vocabulary: The strings of class 0 and class 1.
+
+    Returns:
+        float32 [N, 1].
+
+    Raises:
+        RowError: A label is unknown, out of range or not a number.
+        InvalidTypeError: Strings without a vocabulary, or numbers with one.
+        InvalidValueError: Another shape.
+    """
+    column = _column(labels, dimension=1)
+    if vocabulary is not None:
+        values: Array = _look_up(column, vocabulary)
+    else:
+        values = _numbers(column, hint="label_vocabulary with the 2 classes, the negative one first")
+        _check_rows((values >= 0) & (values <= 1), values, "is out of range; expected 0 or 1")
+    return values.astype(np.float32, copy=False).reshape(-1, 1)
+
+
+def numeric_labels(labels: Labels, *, dimension: int) -> Array:
+    """Returns the targets of a regression.
+
+    Args:
+        labels: Numbers or booleans, [N, dimension], or [N] if `dimension` is 1.
+        dimension: Targets per row.
+
+    Returns:
+        float32 [N, dimension].
+
+    Raises:
+        RowError: A label is NaN or infinite.
+        InvalidTypeError: Labels are not numbers.
+        InvalidValueError: Another shape.
+    """
+    column = _column(labels, dimension=dimension)
+    values = _numbers(column, hint=None).reshape(-1, dimension)
+    finite = np.isfinite(values)
+    if not finite.all():
+        row, place = (int(i) for i in np.argwhere(~finite)[0])
+        raise RowError(f"label {values[row, place]:g} is not a finite number", row=row)
+    return values.astype(np.float32, copy=False)
+
+
+def _column(labels: Labels, dimension: int) -> Array | pa.Array:
+    """Returns `labels` with [N] or [N, dimension] checked; [N, 1] loses its last dimension."""
+    if isinstance(labels, pa.Array):
+        if dimension == 1:
+            return labels
+        raise _wrong_shape([len(labels)], dimension)
+    values = np.asarray(labels)
+    if values.ndim == 2 and values.shape[1] == dimension:
+        return values[:, 0] if dimension == 1 else values
+    if values.ndim == 1 and dimension == 1:
+        return values
+    raise _wrong_shape(list(values.shape), dimension)
+
+
+def _wrong_shape(shape: list[int], dimension: int) -> InvalidValueError:
+    expected = "[N] or [N, 1]" if dimension == 1 else f"[N, {dimension}]"
+    return InvalidValueError(f"labels must have shape {expected}, but got {shape}.")
+
+
+def _look_up(column: Array | pa.Array, vocabulary: Sequence[str]) -> Array:
+    strings = _strings(column)
+    if strings is None:
+        raise InvalidTypeError(
+            f"labels are {_kind(column)}, but the head has a label_vocabulary, which takes strings; "
+            "leave label_vocabulary out, or read the labels as strings."
+        )
+    encoded = strings if isinstance(strings, pa.DictionaryArray) else strings.dictionary_encode()
+    id_of = {string: i for i, string in enumerate(vocabulary)}
+    # One place more than there are distinct strings, so that a missing label (index -1) is unknown, too.
+    distinct = [id_of.get(string, -1) for string in encoded.dictionary.to_pylist()]
+    lookup = np.array([*distinct, -1], dtype=np.int64)
+    ids: Array = lookup[np.asarray(pc.fill_null(encoded.indices, -1))]
+    unknown = np.flatnonzero(ids < 0)
+    if unknown.size:
+        row = int(unknown[0])
+        raise RowError(f"unknown label {encoded[row].as_py()!r}; expected {_choices(vocabulary)}", row=row)
+    return ids
+
+
+def _choices(vocabulary: Sequence[str]) -> str:
+    named = ", ".join(repr(label) for label in vocabulary[:_MOST_LABELS_NAMED])
+    more = len(vocabulary) - _MOST_LABELS_NAMED
+    return f"one of {named}" + (f" or {more} more" if more > 0 else "")
+
+
+def _numbers(column: Array | pa.Array, hint: str | None) -> Array:
+    """Returns numbers, with NaN for missing ones; `hint` is what to give if the labels are strings."""
+    strings = _strings(column)
+    if strings is not None:
+        # No labels at all carry no type to object to.
+        if len(strings) == 0:
+            return np.zeros(0, dtype=np.int64)
+        if strings.null_count:
+            raise RowError("the label is missing", row=int(np.flatnonzero(strings.is_null())[0]))
+        advice = f"give {hint}" if hint else "a regression needs numbers"
+        raise InvalidTypeError(f"labels are strings (the first is {strings[0].as_py()!r}); {advice}.")
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+    values: Array = column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column
+    if values.dtype == object:
+        try:
+            values = values.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InvalidTypeError(_MIXED) from None
+    if values.dtype.kind == "b":
+        return values.astype(np.int64)
+    if values.dtype.kind not in "iuf":
+        raise InvalidTypeError(f"labels must be numbers or strings, but they are {values.dtype}.")
+    return values
+
+
+def _strings(column: Array | pa.Array) -> pa.Array | None:
+    """Returns `column` as an Arrow array of strings, maybe a dictionary; None if it holds something else."""
+    if isinstance(column, pa.Array):
+        values = column.type.value_type if isinstance(column, pa.DictionaryArray) else column.type
+        is_string = pa.types.is_string(values) or pa.types.is_large_string(values)
+        return column if is_string else None
+    if column.dtype.kind in "US":
+        return pa.array(column).cast(pa.string())
+    if column.dtype.kind != "O" or column.ndim != 1:
+        return None
+    try:
+        inferred = pa.array(column, from_pandas=True)
+        holds_text = pa.types.is_string(inferred.type) or pa.types.is_binary(inferred.type)
+        return inferred.cast(pa.string()) if holds_text or pa.types.is_null(inferred.type) else None
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        raise InvalidTypeError(_MIXED) from None
+
+
+def _kind(column: Array | pa.Array) -> str:
+    return str(column.type if isinstance(column, pa.Array) else column.dtype)
+
+
+def _check_rows(good: Array, values: Array, problem: str) -> None:
+    if good.all():
+        return
+    row = int(np.flatnonzero(~good)[0])
+    value = values[row]
+    shown = "nan" if value != value else f"{value:g}" if values.dtype.kind == "f" else str(value)
+    raise RowError(f"label {shown} {'is not a number' if shown == 'nan' else problem}", row=row)

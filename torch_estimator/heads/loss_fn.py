@@ -1,0 +1,72 @@
+"""A head's own loss, or one given by its user."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.heads.loss_reduction import LossReduction
+
+LossFn = Callable[..., Tensor]
+UnweightedLoss = Callable[[Tensor, Tensor], Tensor]
+
+_ARGUMENTS = ("labels", "logits", "loss_reduction")
+
+
+def unweighted_loss(
+    loss_fn: LossFn | None, reduction: LossReduction, *, width: int, default: UnweightedLoss
+) -> UnweightedLoss:
+    """Returns the function from (labels [N, D'], logits [N, D]) to losses [N, width] that a head is to use.
+
+    Args:
+        loss_fn: The user's ``loss_fn(labels, logits)`` or ``loss_fn(labels, logits, loss_reduction)``, called
+            by keyword. None chooses `default`.
+        reduction: What `loss_fn` is given as ``loss_reduction`` if it asks for it.
+        width: Losses per example that it must return.
+        default: The head's own loss.
+
+    Raises:
+        InvalidTypeError: `loss_fn` cannot be called.
+        InvalidValueError: `loss_fn` lacks an argument or has another one.
+    """
+    if loss_fn is None:
+        return default
+    names = _argument_names(loss_fn)
+    keywords = {"loss_reduction": reduction} if "loss_reduction" in names else {}
+    return partial(_checked_loss, partial(loss_fn, **keywords), width)
+
+
+def _argument_names(loss_fn: LossFn) -> list[str]:
+    if not callable(loss_fn):
+        raise InvalidTypeError(f"loss_fn must be a function of labels and logits, but got {loss_fn!r}.")
+    bound = loss_fn.keywords if isinstance(loss_fn, partial) else {}
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(loss_fn).parameters.values()
+    names = [p.name for p in parameters if p.kind not in kinds and p.name not in bound]
+    for required in ("labels", "logits"):
+        if required not in names:
+            raise InvalidValueError(
+                f"loss_fn must contain argument: {required}; given arguments: {', '.join(names) or 'none'}."
+            )
+    unexpected = [name for name in names if name not in _ARGUMENTS]
+    if unexpected:
+        raise InvalidValueError(
+            f"loss_fn has unexpected args: {unexpected}; it may take {', '.join(_ARGUMENTS)}, and anything "
+            "else must be bound with functools.partial."
+        )
+    return names
+
+
+def _checked_loss(loss_fn: LossFn, width: int, labels: Tensor, logits: Tensor) -> Tensor:
+    losses = loss_fn(labels=labels, logits=logits)
+    expected = (*logits.shape[:-1], width)
+    if losses.shape != expected:
+        raise InvalidValueError(
+            f"loss_fn must return one loss per example and output, of shape {list(expected)}, "
+            f"but it returned shape {list(losses.shape)}."
+        )
+    return losses

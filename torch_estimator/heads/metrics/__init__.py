@@ -1,0 +1,8 @@
+"""Metrics of whole evaluations: accumulated in float64 batch by batch, as tf.estimator defines them."""
+
+from torch_estimator.heads.metrics.binary import BinaryMetrics
+from torch_estimator.heads.metrics.buffered import Buffered
+from torch_estimator.heads.metrics.multi_class import MultiClassMetrics
+from torch_estimator.heads.metrics.regression import RegressionMetrics
+
+__all__ = ["BinaryMetrics", "Buffered", "MultiClassMetrics", "RegressionMetrics"]

@@ -1,0 +1,54 @@
+"""Areas under the ROC and the precision-recall curve."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torch_estimator.heads.metrics.histogram import LabelHistogram
+
+THRESHOLDS = 200
+
+
+class AreaUnderCurves:
+    """Areas approximated with 200 thresholds, evenly spaced from just below 0 to just above 1.
+
+    They equal those of `tf.keras.metrics.AUC` with its default, interpolation: trapezoids under the ROC
+    curve; for precision and recall, true and false positives are linear between thresholds (Davis and
+    Goadrich, 2006).
+    """
+
+    def __init__(self) -> None:
+        self._histogram = LabelHistogram(THRESHOLDS)
+
+    def update(self, probabilities: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        """Takes in a batch of float32 probabilities, labels in [0, 1] and weights, each [N]."""
+        scaled = (probabilities.nan_to_num() * (THRESHOLDS - 1)).ceil_()
+        self._histogram.update(scaled.sub_(1.0).clamp_(min=0.0).long(), labels, weights)
+
+    def roc(self) -> float:
+        """Returns the area under true over false positive rates; 0 if one kind of label is missing."""
+        true, false = self._positives_by_threshold()
+        height = (true[:-1] + true[1:]) / 2.0
+        area = ((false[:-1] - false[1:]) * height).sum()
+        return float(_ratio(area, true[0] * false[0]))
+
+    def precision_recall(self) -> float:
+        """Returns the area under precision over recall; 0 if there are no positive labels."""
+        true, false = self._positives_by_threshold()
+        both = true + false
+        true_step = true[:-1] - true[1:]
+        slope = _ratio(true_step, both[:-1] - both[1:])
+        intercept = true[1:] - slope * both[1:]
+        ends = both[1:] > 0
+        growth = torch.where(ends, both[:-1] / torch.where(ends, both[1:], 1.0), 1.0)
+        area = (slope * (true_step + intercept * growth.log())).sum()
+        return float(_ratio(area, true[0]))
+
+    def _positives_by_threshold(self) -> tuple[Tensor, Tensor]:
+        true, false = self._histogram.positives(), self._histogram.zeros()
+        return true.flip(0).cumsum(0).flip(0), false.flip(0).cumsum(0).flip(0)
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    return torch.where(whole > 0, part / torch.where(whole > 0, whole, 1.0), 0.0)

@@ -1,0 +1,31 @@
+"""Where log lines go: to the program's own logging where it has one, else to stderr, to be watched."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+
+class _DefaultHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Prints to today's stderr, unless the program has set up logging itself."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+        self.setFormatter(logging.Formatter("%(levelname)s:torch_estimator:%(message)s"))
+
+    @property
+    def stream(self) -> object:  # type: ignore[override]
+        return sys.stderr
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def set_up_logging() -> None:
+    """Makes the package's INFO lines visible; ``logging.getLogger("torch_estimator").setLevel`` changes what is."""
+    logger = logging.getLogger("torch_estimator")
+    if not any(isinstance(handler, _DefaultHandler) for handler in logger.handlers):
+        logger.addHandler(_DefaultHandler())
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)

@@ -1,0 +1,43 @@
+"""Adagrad."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_learning_rate, check_number
+
+
+class Adagrad(Optimizer):
+    """``acc += g²; w -= lr * g / sqrt(acc)`` (`tf.compat.v1.train.AdagradOptimizer`).
+
+    Unlike `torch.optim.Adagrad` there is no epsilon; the accumulator starts above zero instead.
+
+    Args:
+        params: Parameters, named parameters or groups, as for every torch optimizer.
+        lr: Learning rate, not negative.
+        initial_accumulator_value: Start of the accumulator, greater than 0.
+
+    Raises:
+        InvalidValueError: An argument is out of range.
+    """
+
+    slot_names: ClassVar[dict[str, str]] = {"accumulator": "Adagrad"}
+
+    def __init__(self, params: ParamsT, lr: float | Tensor, *, initial_accumulator_value: float = 0.1) -> None:
+        check_learning_rate(lr)
+        check_number("initial_accumulator_value", initial_accumulator_value, above=0.0)
+        super().__init__(params, {"lr": lr, "initial_accumulator_value": initial_accumulator_value})
+
+    @staticmethod
+    def init_state(param: Tensor, group: Group) -> State:
+        """Returns the accumulator, of the shape of `param`."""
+        return {"accumulator": torch.full_like(param.detach(), group["initial_accumulator_value"])}
+
+    @staticmethod
+    def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
+        """Applies `grad` to `param` and the accumulator, in place."""
+        accumulator = state["accumulator"].addcmul_(grad, grad)
+        param.sub_(grad * group["lr"] * accumulator.rsqrt())

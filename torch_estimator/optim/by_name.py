@@ -1,0 +1,51 @@
+"""Optimizers by the names that tf.estimator's constructors take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.optim.adagrad import Adagrad
+from torch_estimator.optim.adam import Adam
+from torch_estimator.optim.base import Optimizer, ParamsT, check_learning_rate
+from torch_estimator.optim.ftrl import Ftrl
+from torch_estimator.optim.gradient_descent import GradientDescent
+from torch_estimator.optim.rmsprop import RMSProp
+
+OptimizerFactory = Callable[[ParamsT], Optimizer]
+
+_BY_NAME: dict[str, Callable[..., Optimizer]] = {
+    "Adagrad": Adagrad,
+    "Adam": Adam,
+    "Ftrl": Ftrl,
+    "RMSProp": RMSProp,
+    "SGD": GradientDescent,
+}
+
+
+def by_name(name: str, learning_rate: float | Tensor) -> OptimizerFactory:
+    """Returns a function from parameters to the optimizer called `name`, all else at its defaults.
+
+    Args:
+        name: ``"Adagrad"``, ``"Adam"``, ``"Ftrl"``, ``"RMSProp"`` or ``"SGD"``.
+        learning_rate: The optimizer's learning rate.
+
+    Raises:
+        InvalidTypeError: `name` is not a string.
+        InvalidValueError: There is no such name, or the learning rate is negative.
+
+    >>> import torch
+    >>> optimizer = by_name("Ftrl", 0.2)([torch.zeros(3, requires_grad=True)])
+    >>> optimizer.param_groups[0]["lr"]
+    0.2
+    """
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"An optimizer's name must be a string, but got {name!r}.")
+    if name not in _BY_NAME:
+        names = ", ".join(repr(known) for known in _BY_NAME)
+        raise InvalidValueError(f"Unknown optimizer {name!r}; the names are {names}.")
+    check_learning_rate(learning_rate)
+    return partial(_BY_NAME[name], lr=learning_rate)

@@ -1,0 +1,92 @@
+"""Follow the regularized leader, proximal version."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_learning_rate, check_number
+
+
+class Ftrl(Optimizer):
+    """FTRL-Proximal of McMahan et al., "Ad click prediction" (`tf.compat.v1.train.FtrlOptimizer`).
+
+    With ``p = -learning_rate_power`` and ``l2' = l2 + beta / (2 * lr)``::
+
+        acc'    = acc + g²
+        linear += g + 2 * l2_shrinkage * w - (acc'**p - acc**p) / lr * w
+        w       = (l1 * sign(linear) - linear) / (acc'**p / lr + 2 * l2')   where |linear| > l1, else 0
+
+    Args:
+        params: Parameters, named parameters or groups, as for every torch optimizer.
+        lr: Learning rate, greater than 0 because the rule divides by it.
+        learning_rate_power: At most 0; -0.5 is Adagrad's falling rate, 0 a constant one.
+        initial_accumulator_value: Start of the accumulator, at least 0.
+        l1_regularization_strength: At least 0; sets weights to exactly zero.
+        l2_regularization_strength: At least 0; a penalty for stabilisation.
+        l2_shrinkage_regularization_strength: At least 0; a penalty on the magnitude, through the gradient.
+        beta: At least 0; the rate starts ``beta`` lower, as in the paper.
+
+    Raises:
+        InvalidValueError: An argument is out of range.
+    """
+
+    slot_names: ClassVar[dict[str, str]] = {"accumulator": "Ftrl", "linear": "Ftrl_1"}
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor,
+        *,
+        learning_rate_power: float = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: float = 0.0,
+        l2_regularization_strength: float = 0.0,
+        l2_shrinkage_regularization_strength: float = 0.0,
+        beta: float = 0.0,
+    ) -> None:
+        check_learning_rate(lr)
+        check_number("lr", lr, above=0.0)
+        check_number("learning_rate_power", learning_rate_power, at_most=0.0)
+        not_negative = {
+            "initial_accumulator_value": initial_accumulator_value,
+            "l1_regularization_strength": l1_regularization_strength,
+            "l2_regularization_strength": l2_regularization_strength,
+            "l2_shrinkage_regularization_strength": l2_shrinkage_regularization_strength,
+            "beta": beta,
+        }
+        for name, value in not_negative.items():
+            check_number(name, value, at_least=0.0)
+        super().__init__(params, {"lr": lr, "learning_rate_power": learning_rate_power, **not_negative})
+
+    @staticmethod
+    def init_state(param: Tensor, group: Group) -> State:
+        """Returns the accumulator and the linear term, of the shape of `param`."""
+        weights = param.detach()
+        return {
+            "accumulator": torch.full_like(weights, group["initial_accumulator_value"]),
+            "linear": torch.zeros_like(weights),
+        }
+
+    @staticmethod
+    def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
+        """Applies `grad` to `param`, the accumulator and the linear term, in place."""
+        lr, l1 = group["lr"], group["l1_regularization_strength"]
+        shrinkage = group["l2_shrinkage_regularization_strength"]
+        accumulator, linear = state["accumulator"], state["linear"]
+        old_power = _power(accumulator, group)
+        accumulator.addcmul_(grad, grad)
+        new_power = _power(accumulator, group)
+        shrunk = grad + 2.0 * shrinkage * param if shrinkage else grad
+        linear.add_(shrunk - (new_power - old_power) / lr * param)
+        quadratic = (new_power + group["beta"]) / lr + 2.0 * group["l2_regularization_strength"]
+        # An accumulator started at zero stays there until the first gradient, and 0 / 0 must be 0.
+        quadratic = torch.where(quadratic == 0.0, 1.0, quadratic)
+        param.copy_((linear.clamp(-l1, l1) - linear) / quadratic)
+
+
+def _power(accumulator: Tensor, group: Group) -> Tensor:
+    exponent = -group["learning_rate_power"]
+    return accumulator.sqrt() if exponent == 0.5 else accumulator.pow(exponent)

@@ -1,0 +1,35 @@
+"""Plain gradient descent."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_learning_rate
+
+
+class GradientDescent(Optimizer):
+    """``w -= lr * g`` (`tf.compat.v1.train.GradientDescentOptimizer`); it keeps no state.
+
+    Args:
+        params: Parameters, named parameters or groups, as for every torch optimizer.
+        lr: Learning rate, not negative.
+
+    Raises:
+        InvalidValueError: An argument is out of range.
+
+    >>> import torch
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> weight.grad = torch.tensor([1.0, -1.0])
+    >>> GradientDescent([weight], lr=0.5).step()
+    >>> weight.tolist()
+    [0.5, 1.5]
+    """
+
+    def __init__(self, params: ParamsT, lr: float | Tensor) -> None:
+        check_learning_rate(lr)
+        super().__init__(params, {"lr": lr})
+
+    @staticmethod
+    def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
+        """Applies `grad` to `param`, in place."""
+        param.sub_(grad * group["lr"])

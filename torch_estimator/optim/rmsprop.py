@@ -1,0 +1,59 @@
+"""RMSProp."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_learning_rate, check_number
+
+
+class RMSProp(Optimizer):
+    """RMSProp, not centered (`tf.compat.v1.train.RMSPropOptimizer`)::
+
+        ms  += (g² - ms) * (1 - decay)                    # starts at one
+        mom  = momentum * mom + lr * g / sqrt(ms + epsilon)
+        w   -= mom
+
+    Args:
+        params: Parameters, named parameters or groups, as for every torch optimizer.
+        lr: Learning rate, not negative.
+        decay: Share of the old mean square that stays, in [0, 1].
+        momentum: At least 0.
+        epsilon: Greater than 0; inside the root.
+
+    Raises:
+        InvalidValueError: An argument is out of range.
+    """
+
+    slot_names: ClassVar[dict[str, str]] = {"mean_square": "RMSProp", "momentum": "RMSProp_1"}
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor,
+        *,
+        decay: float = 0.9,
+        momentum: float = 0.0,
+        epsilon: float = 1e-10,
+    ) -> None:
+        check_learning_rate(lr)
+        check_number("decay", decay, at_least=0.0, at_most=1.0)
+        check_number("momentum", momentum, at_least=0.0)
+        check_number("epsilon", epsilon, above=0.0)
+        super().__init__(params, {"lr": lr, "decay": decay, "momentum": momentum, "epsilon": epsilon})
+
+    @staticmethod
+    def init_state(param: Tensor, group: Group) -> State:
+        """Returns the mean square and the momentum, of the shape of `param`."""
+        weights = param.detach()
+        return {"mean_square": torch.ones_like(weights), "momentum": torch.zeros_like(weights)}
+
+    @staticmethod
+    def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
+        """Applies `grad` to `param`, the mean square and the momentum, in place."""
+        mean_square = state["mean_square"].lerp_(grad * grad, 1.0 - group["decay"])
+        change = group["lr"] * grad * (mean_square + group["epsilon"]).rsqrt()
+        param.sub_(state["momentum"].mul_(group["momentum"]).add_(change))

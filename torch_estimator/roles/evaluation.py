@@ -1,0 +1,108 @@
+"""One `EvalSpec` at work: evaluates a checkpoint, checks the result, hands it to the exporters."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch_estimator import files
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.estimator import Estimator
+from torch_estimator.specs import EvalSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the evaluation of one checkpoint gave.
+
+    Attributes:
+        metrics: Of the evaluation.
+        exports: What each exporter returned, in their order.
+        checkpoint_path: What was evaluated.
+        final: Whether the exporters were told that it is the final export.
+    """
+
+    metrics: Mapping[str, Any]
+    exports: list[str | None]
+    checkpoint_path: str
+    final: bool
+
+
+class SpecEvaluator:
+    """Evaluates checkpoints by one spec, not more often than the spec allows.
+
+    Args:
+        estimator: What to evaluate.
+        spec: How.
+        max_steps: Global step at which an export is the final one, or None.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        spec: EvalSpec,
+        max_steps: int | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.spec = spec
+        self.last_step: int | None = None
+        self.outcome: Outcome | None = None
+        self._estimator = estimator
+        self._max_steps = max_steps
+        self._clock = clock
+        self._last_time = 0.0
+
+    def is_due(self, step: int) -> bool:
+        """Whether the checkpoint of ``step`` is new and enough time has gone by."""
+        if self.last_step is None:
+            return True
+        return step != self.last_step and self._clock() >= self._last_time + self.spec.throttle_secs
+
+    def evaluate(self, step: int, checkpoint_path: str, *, final: bool = False) -> None:
+        """Evaluates and exports; ``final`` where training has ended, else it is where ``max_steps`` is reached."""
+        self._last_time = self._clock()
+        self.last_step = step
+        metrics = self._estimator.evaluate(
+            input_fn=self.spec.input_fn,
+            steps=self.spec.steps,
+            hooks=self.spec.hooks,
+            checkpoint_path=checkpoint_path,
+            name=self.spec.name,
+        )
+        _check_metrics(metrics)
+        final = final or (self._max_steps is not None and metrics["global_step"] >= self._max_steps)
+        exports = [self._export(exporter, checkpoint_path, metrics, final) for exporter in self.spec.all_exporters]
+        self.outcome = Outcome(metrics, exports, checkpoint_path, final)
+
+    def finish(self) -> None:
+        """Has those exporters that did not export the last evaluation do so now that it is the final one."""
+        assert self.outcome is not None
+        if self.outcome.final:
+            return
+        exports = [
+            path or self._export(exporter, self.outcome.checkpoint_path, self.outcome.metrics, True)
+            for exporter, path in zip(self.spec.all_exporters, self.outcome.exports, strict=True)
+        ]
+        self.outcome = replace(self.outcome, exports=exports, final=True)
+
+    def _export(self, exporter: Any, checkpoint_path: str, metrics: Mapping[str, Any], final: bool) -> str | None:
+        path: str | None = exporter.export(
+            estimator=self._estimator,
+            export_path=files.join(self._estimator.model_dir, "export", exporter.name),
+            checkpoint_path=checkpoint_path,
+            eval_result=metrics,
+            is_the_final_export=final,
+        )
+        return path
+
+
+def _check_metrics(metrics: object) -> None:
+    if not metrics:
+        raise InvalidValueError(f"Estimator.evaluate must return metrics, but returned {metrics!r}.")
+    if not isinstance(metrics, Mapping):
+        raise InvalidTypeError(f"Estimator.evaluate must return a dict of metrics, but returned {metrics!r}.")
+    if "global_step" not in metrics:
+        raise InvalidValueError(f"Estimator.evaluate must return 'global_step', but returned only {sorted(metrics)}.")

@@ -1,0 +1,119 @@
+"""The local role: train, and evaluate in between, in one process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from torch_estimator import files
+from torch_estimator.engine.checkpoint import checkpoint_paths
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.estimator import Estimator
+from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
+from torch_estimator.roles.evaluation import Outcome, SpecEvaluator
+from torch_estimator.specs import EvalSpec, TrainSpec
+
+logger = logging.getLogger("torch_estimator")
+
+_UNFINISHED = "train_and_evaluate.unfinished"
+
+
+def run_local(
+    estimator: Estimator,
+    train_spec: TrainSpec,
+    eval_specs: Sequence[EvalSpec],
+    continuous_eval_listener: ContinuousEvalListener,
+) -> list[Outcome] | None:
+    """Runs a whole job; returns the last outcome of each spec, or None where it had been finished before."""
+    config = estimator.config
+    if not (config.save_checkpoints_steps or config.save_checkpoints_secs):
+        raise InvalidValueError(
+            "train_and_evaluate evaluates checkpoints, so there should be some: set save_checkpoints_steps or "
+            f"save_checkpoints_secs of RunConfig, which are {config.save_checkpoints_steps} and "
+            f"{config.save_checkpoints_secs}."
+        )
+    # While the file is there, the job still owes its last evaluation and export, also if a restart finds max_steps
+    # reached or the input at its end.
+    unfinished = files.join(estimator.model_dir, _UNFINISHED)
+    interrupted = files.exists(unfinished)
+    step = _latest_step(estimator)
+    if not interrupted and train_spec.max_steps is not None and step is not None and step >= train_spec.max_steps:
+        logger.info("Nothing to do: max_steps=%d is reached by the checkpoint of step %d.", train_spec.max_steps, step)
+        return None
+    files.makedirs(estimator.model_dir)
+    files.write_atomic(unfinished, b"")
+    evaluators = [SpecEvaluator(estimator, spec, train_spec.max_steps) for spec in eval_specs]
+    listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener)
+    result = estimator._train(
+        train_spec.input_fn,
+        train_spec.hooks,
+        (*(train_spec.saving_listeners or ()), listener),
+        max_steps=train_spec.max_steps,
+        input_over_when_ended=not interrupted,
+    )
+    if not listener.vetoed:
+        _finish(estimator, evaluators, train_spec.max_steps)
+    files.remove_tree(unfinished)
+    if result is not None and train_spec.max_steps is not None and result.global_step < train_spec.max_steps:
+        logger.info(
+            "Training ended at global step %d, before max_steps=%d: %s. The model of this step is the final one.",
+            result.global_step,
+            train_spec.max_steps,
+            result.reason.value,
+        )
+    outcomes = [evaluator.outcome for evaluator in evaluators]
+    return None if None in outcomes else outcomes  # type: ignore[return-value]  # checked just before
+
+
+def _finish(estimator: Estimator, evaluators: Sequence[SpecEvaluator], max_steps: int | None) -> None:
+    step = _latest_step(estimator)
+    latest = estimator.latest_checkpoint()
+    if step is None or latest is None:
+        raise RuntimeError(f"There was no new checkpoint in {estimator.model_dir} after the training.")
+    for evaluator in evaluators:
+        if evaluator.last_step != step:
+            evaluator.evaluate(step, latest, final=True)
+        evaluator.finish()
+
+
+class _EvaluationListener(CheckpointSaverListener):
+    """Evaluates after checkpoints, except the one that training starts from."""
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        evaluators: Sequence[SpecEvaluator],
+        continuous_eval_listener: ContinuousEvalListener,
+    ) -> None:
+        self.vetoed = False
+        self._estimator = estimator
+        self._evaluators = evaluators
+        self._listener = continuous_eval_listener
+        self._is_first_save = True
+
+    def after_save(self, global_step: int) -> bool:
+        if self._is_first_save:
+            self._is_first_save = False
+            return False
+        if not self._listener.before_eval():
+            logger.info("The continuous_eval_listener asked to stop before an evaluation.")
+            self.vetoed = True
+            return True
+        due = [evaluator for evaluator in self._evaluators if evaluator.is_due(global_step)]
+        if not due:
+            logger.info("Skipping the evaluation of step %d: throttle_secs have not passed.", global_step)
+            return False
+        latest = self._estimator.latest_checkpoint()
+        assert latest is not None, "a listener is told once its checkpoint can be read"
+        for evaluator in due:
+            evaluator.evaluate(global_step, latest)
+        if not self._listener.after_eval():
+            logger.info("The continuous_eval_listener asked to stop after an evaluation.")
+            return True
+        return False
+
+
+def _latest_step(estimator: Estimator) -> int | None:
+    paths = checkpoint_paths(estimator.model_dir)
+    return int(paths[-1].rpartition("-")[2].partition(".")[0]) if paths else None

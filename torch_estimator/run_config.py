@@ -1,0 +1,196 @@
+"""How a job runs: where it keeps its files, how often it saves, logs and summarises, and with which seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from torch_estimator.cluster import Task, task_from_environment
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+
+
+class _Default:
+    def __repr__(self) -> str:
+        return "<default>"
+
+
+_DEFAULT: Final = _Default()
+_DEFAULT_SAVE_CHECKPOINTS_SECS: Final = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Settings of a job; the names and defaults are tf.estimator's where it has one.
+
+    Args:
+        model_dir: Directory of checkpoints, summaries and exports; a path or an fsspec URL (``memory://``, ``s3://``).
+        random_seed: Seed of initial weights and of dropout; None draws one.
+        tf_random_seed: The same under its old name; give at most one of the two.
+        save_summary_steps: Steps between summaries of the loss; None or 0 writes none.
+        save_checkpoints_steps: Steps between checkpoints. None or 0 switches saving by steps off.
+        save_checkpoints_secs: Seconds between checkpoints, 600 where neither of the two is given.
+        keep_checkpoint_max: Newest checkpoints to keep; None or 0 keeps all.
+        keep_checkpoint_every_n_hours: Additionally keeps one checkpoint for every so many hours of training.
+        log_step_count_steps: Steps between log lines of loss and speed; None logs none.
+        resume_input: Whether training that starts from a checkpoint goes on where its input stood; False starts the
+            input over, as tf.estimator did.
+        compile: Whether the training step is compiled as a whole with `torch.compile` before it runs.
+
+    Raises:
+        InvalidValueError: Where a value is out of range, or two contradict each other.
+        InvalidTypeError: Where a value is of the wrong type.
+
+    >>> RunConfig(save_checkpoints_steps=100).replace(keep_checkpoint_max=2).keep_checkpoint_max
+    2
+    """
+
+    model_dir: str | os.PathLike[str] | None = None
+    random_seed: int | None = None
+    tf_random_seed: int | None = None
+    save_summary_steps: int | None = 100
+    save_checkpoints_steps: int | _Default | None = _DEFAULT
+    save_checkpoints_secs: float | _Default | None = _DEFAULT
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float | None = 10_000
+    log_step_count_steps: int | None = 100
+    resume_input: bool = True
+    compile: bool = False
+    _task: Task = field(default_factory=task_from_environment, repr=False)
+
+    def __post_init__(self) -> None:
+        self._resolve_save_checkpoints()
+        self._resolve_seed()
+        self._resolve_model_dir()
+        for name in (
+            "save_summary_steps",
+            "save_checkpoints_steps",
+            "save_checkpoints_secs",
+            "keep_checkpoint_max",
+        ):
+            value = _checked_number(name, getattr(self, name))
+            if value is not None and value < 0:
+                raise InvalidValueError(f"{name} must not be negative, but got {value}.")
+        for name in ("keep_checkpoint_every_n_hours", "log_step_count_steps"):
+            value = _checked_number(name, getattr(self, name))
+            if value is not None and value <= 0:
+                raise InvalidValueError(f"{name} must be positive, but got {value}.")
+        for name in ("resume_input", "compile"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidTypeError(f"{name} must be True or False, but got {getattr(self, name)!r}.")
+
+    def _resolve_save_checkpoints(self) -> None:
+        steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
+        if steps is _DEFAULT and secs is _DEFAULT:
+            steps, secs = None, _DEFAULT_SAVE_CHECKPOINTS_SECS
+        elif steps is _DEFAULT:
+            steps = None
+        elif secs is _DEFAULT:
+            secs = None
+        if steps is not None and secs is not None:
+            raise InvalidValueError(
+                "Give save_checkpoints_steps or save_checkpoints_secs, not both, but got "
+                f"save_checkpoints_steps={steps} and save_checkpoints_secs={secs}."
+            )
+        object.__setattr__(self, "save_checkpoints_steps", steps)
+        object.__setattr__(self, "save_checkpoints_secs", secs)
+
+    def _resolve_seed(self) -> None:
+        for name in ("random_seed", "tf_random_seed"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise InvalidTypeError(f"{name} must be an integer, but got {value!r}.")
+        seeds = {self.random_seed, self.tf_random_seed} - {None}
+        if len(seeds) > 1:
+            raise InvalidValueError(
+                "random_seed and tf_random_seed are two names of one setting, but got "
+                f"random_seed={self.random_seed} and tf_random_seed={self.tf_random_seed}; give one of them."
+            )
+        seed = seeds.pop() if seeds else None
+        object.__setattr__(self, "random_seed", seed)
+        object.__setattr__(self, "tf_random_seed", seed)
+
+    def _resolve_model_dir(self) -> None:
+        model_dir = None if self.model_dir is None else os.fspath(self.model_dir)
+        if model_dir is not None and not model_dir:
+            raise InvalidValueError("model_dir must be a non-empty path or URL, but got ''.")
+        from_environment = self._task.model_dir
+        if model_dir and from_environment and model_dir != from_environment:
+            raise InvalidValueError(
+                f"model_dir is {model_dir!r} in RunConfig but {from_environment!r} in TF_CONFIG; "
+                "make them the same or remove one of them."
+            )
+        object.__setattr__(self, "model_dir", model_dir or from_environment)
+
+    def replace(self, **changes: Any) -> RunConfig:
+        """Returns a copy with some settings changed.
+
+        Setting one of ``save_checkpoints_steps`` and ``save_checkpoints_secs`` takes the other back.
+
+        Raises:
+            InvalidValueError: Where a name is not one of the settings, or a value is invalid.
+        """
+        settings = {f.name for f in dataclasses.fields(self) if not f.name.startswith("_")}
+        for name in changes:
+            if name not in settings:
+                raise InvalidValueError(
+                    f"Replacing {name} is not supported; the settings of a RunConfig are {', '.join(sorted(settings))}."
+                )
+        for one, other in (
+            ("save_checkpoints_steps", "save_checkpoints_secs"),
+            ("save_checkpoints_secs", "save_checkpoints_steps"),
+        ):
+            if changes.get(one) is not None and other not in changes:
+                changes[other] = None
+        for one, other in (("random_seed", "tf_random_seed"), ("tf_random_seed", "random_seed")):
+            if one in changes and other not in changes:
+                changes[other] = changes[one]
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def task_type(self) -> str:
+        """``worker``: what tf.estimator calls the one process of a job without a cluster."""
+        return self._task.type
+
+    @property
+    def task_id(self) -> int:
+        """Index among the tasks of the same type."""
+        return self._task.id
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes checkpoints and summaries."""
+        return True
+
+    @property
+    def num_worker_replicas(self) -> int:
+        """Processes that train."""
+        return 1
+
+    @property
+    def num_ps_replicas(self) -> int:
+        """Processes that serve parameters."""
+        return 0
+
+    @property
+    def global_id_in_cluster(self) -> int:
+        """Index among all tasks."""
+        return 0
+
+    @property
+    def cluster_spec(self) -> Mapping[str, list[str]]:
+        """Addresses by task type; empty on one machine."""
+        return {}
+
+    @property
+    def service(self) -> Mapping[str, Any]:
+        """The ``service`` entry of TF_CONFIG, as it stands there."""
+        return self._task.service
+
+
+def _checked_number(name: str, value: Any) -> float | None:
+    if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+        raise InvalidTypeError(f"{name} must be a number or None, but got {value!r}.")
+    return value

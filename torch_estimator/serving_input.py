@@ -1,0 +1,229 @@
+"""What a served model takes: raw columns, JSON values, or rows of CSV.
+
+Handed to `Estimator.export_saved_model` and to the exporters.
+
+>>> from torch_estimator import feature_column as fc
+>>> age = fc.numeric_column("age")
+>>> sorted(raw_features([age], defaults={"key": "nokey"}).inputs)
+['age', 'key']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, merge_raw_features
+
+Default = str | float | int | list[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingInput:
+    """Made by `raw_features`, `json` and `csv`.
+
+    Attributes:
+        kind: ``"raw_features"``, ``"json"`` or ``"csv"``.
+        inputs: What a caller gives, by name; with CSV the fields that are read from a row.
+        defaults: Values of inputs that a caller may leave out; with CSV of fields that may be empty.
+        transform: A module put before the model, or None.
+        column_names: With CSV, all fields of a row.
+    """
+
+    kind: Literal["raw_features", "json", "csv"]
+    inputs: dict[str, RawFeature]
+    defaults: dict[str, Default] = field(default_factory=dict)
+    transform: nn.Module | None = None
+    column_names: tuple[str, ...] = ()
+
+
+def raw_features(
+    columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
+) -> ServingInput:
+    """Takes every raw column under its own name, shape ``[batch, 1]`` (or ``[batch, *shape]``).
+
+    Args:
+        columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
+        defaults: Values of inputs that a caller may leave out. A name that no column reads declares an input
+            that the model does not use, such as a key that is handed through.
+        transform: A module from a dict of raw numeric inputs, float32 ``[batch, 1]``, to a dict of features
+            that the columns read; its attribute `input_names` lists what it takes. Features that it gives are no inputs.
+
+    Raises:
+        InvalidTypeError: Something given as a column is none, or a default is of the wrong type.
+        InvalidValueError: `transform` does not say what it takes, or gives what no column reads.
+    """
+    return _by_name("raw_features", columns, defaults, transform)
+
+
+def json(
+    columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
+) -> ServingInput:
+    """Takes a vector per raw column, shape ``[batch]``: a JSON instance has a bare value per name.
+
+    The arguments are those of `raw_features`.
+    """
+    return _by_name("json", columns, defaults, transform)
+
+
+def csv(
+    column_names: Sequence[str],
+    columns: Any,
+    defaults: Mapping[str, Default] | None = None,
+    transform: nn.Module | None = None,
+) -> ServingInput:
+    """Takes one string ``csv_row`` ``[batch]`` per row; fields that the model does not use are dropped.
+
+    The graph splits rows without quotes; `ExportedModel` reads quoted fields, too. An empty number takes its
+    default: that of `defaults`, else the column's `default_value`, and is an error where there is none.
+
+    Args:
+        column_names: The fields of a row, in order.
+        columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
+        defaults: Values of empty fields.
+        transform: As for `raw_features`.
+
+    Raises:
+        InvalidTypeError: As for `raw_features`.
+        InvalidValueError: A name repeats, a column is not among the fields or has more than one value per row.
+    """
+    names = tuple(column_names)
+    if isinstance(column_names, str) or not names or any(not isinstance(name, str) for name in names):
+        raise InvalidTypeError(f"column_names must be a list of strings, but got {column_names!r}.")
+    if len(set(names)) != len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise InvalidValueError(f"column_names has {repeated!r} more than once.")
+    inputs, transformer = _inputs(columns, transform)
+    for key, feature in inputs.items():
+        if key not in names:
+            raise InvalidValueError(f"the columns read {key!r}, which is not among column_names {list(names)}.")
+        if feature.shape != (1,):
+            raise InvalidValueError(
+                f"{key!r} has the shape {feature.shape} per row, but a CSV field holds one value; use raw_features."
+            )
+    given = dict(defaults or {})
+    for key in given:
+        if key not in inputs:
+            raise InvalidValueError(f"defaults has {key!r}, which no column reads; the columns read {sorted(inputs)}.")
+    for key, feature in inputs.items():
+        if feature.default is not None:
+            number = feature.default[0]
+            given.setdefault(key, int(number) if feature.dtype == "int64" else number)
+    checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
+    return ServingInput(kind="csv", inputs=inputs, defaults=checked, transform=transformer, column_names=names)
+
+
+def _by_name(
+    kind: Literal["raw_features", "json"],
+    columns: Any,
+    defaults: Mapping[str, Default] | None,
+    transform: nn.Module | None,
+) -> ServingInput:
+    inputs, transformer = _inputs(columns, transform)
+    given = dict(defaults or {})
+    for key, value in given.items():
+        if key not in inputs:
+            inputs[key] = RawFeature(key=key, dtype=_dtype_of(key, value))
+    checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
+    return ServingInput(kind=kind, inputs=inputs, defaults=checked, transform=transformer)
+
+
+def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFeature], nn.Module | None]:
+    features = _raw_features_of(columns)
+    if transform is None:
+        return features, None
+    taken = _input_names(transform)
+    given = transform_outputs(transform, taken)
+    for key in given:
+        if key not in features:
+            raise InvalidValueError(
+                f"the transform {type(transform).__name__} gives {key!r}, which no column reads; the columns read {sorted(features)}."
+            )
+    inputs = {key: feature for key, feature in features.items() if key not in given}
+    for key in taken:
+        kept = inputs.get(key)
+        if kept is not None and (kept.dtype == "string" or kept.shape != (1,)):
+            raise InvalidValueError(
+                f"the transform {type(transform).__name__} takes {key!r}, but that is {kept.dtype} of shape {kept.shape} per row; "
+                "a transform takes one number."
+            )
+        inputs.setdefault(key, RawFeature(key=key, dtype="float32"))
+    return dict(sorted(inputs.items(), key=lambda item: item[0].encode())), transform
+
+
+def transform_outputs(transform: nn.Module, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Runs a transform on two rows of ones; returns the shape per row of each feature it gives."""
+    with torch.no_grad():
+        result = transform({name: torch.ones(2, 1) for name in names})
+    kind = type(transform).__name__
+    if not isinstance(result, Mapping) or not result:
+        raise InvalidTypeError(f"the transform {kind} must return a dict of features, but returned {result!r}.")
+    for key, value in result.items():
+        if not isinstance(value, torch.Tensor) or value.dim() < 1 or value.shape[0] != 2:
+            raise InvalidValueError(
+                f"the transform {kind} must give tensors with the batch first, but {key!r} is {_say(value)} for a batch of 2."
+            )
+    return {key: tuple(value.shape[1:]) for key, value in result.items()}
+
+
+def _input_names(transform: nn.Module) -> tuple[str, ...]:
+    if not isinstance(transform, nn.Module):
+        raise InvalidTypeError(f"transform must be an nn.Module, but got {transform!r}.")
+    names = getattr(transform, "input_names", None)
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidValueError(
+            f"the transform {type(transform).__name__} needs an attribute input_names, a list of the raw inputs it takes."
+        )
+    return tuple(str(name) for name in names)
+
+
+def _raw_features_of(columns: Any) -> dict[str, RawFeature]:
+    known = getattr(columns, "raw_features", None)
+    if isinstance(known, Mapping):
+        return dict(known)
+    if isinstance(columns, Mapping):
+        columns = list(columns.values())
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        columns = [columns]
+    features: list[RawFeature] = []
+    for column in columns:
+        if isinstance(column, RawFeature):
+            features.append(column)
+        elif hasattr(column, "raw_features"):
+            features += column.raw_features
+        else:
+            raise InvalidTypeError(f"columns must hold feature columns, but holds {column!r}.")
+    return merge_raw_features(features)
+
+
+def _dtype_of(key: str, value: Any) -> RawDtype:
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidTypeError(f"the default of {key!r} must be a string or a number, but got {value!r}.")
+    return "int64" if isinstance(value, int) else "float32"
+
+
+def _checked_default(feature: RawFeature, value: Any) -> Default:
+    items = value if isinstance(value, (list, tuple)) else [value]
+    if feature.dtype == "string":
+        fits = all(isinstance(item, str) for item in items)
+    else:
+        kinds = (int,) if feature.dtype == "int64" else (int, float)
+        fits = all(isinstance(item, kinds) and not isinstance(item, bool) for item in items)
+    if not fits or len(items) != torch.Size(feature.shape).numel():
+        wanted = feature.dtype if feature.shape == (1,) else f"a list of {feature.dtype} of shape {feature.shape}"
+        raise InvalidTypeError(f"the default of {feature.key!r} must be {wanted}, but got {value!r}.")
+    if feature.shape != (1,):
+        return list(value)
+    plain: Default = items[0] if feature.dtype != "float32" else float(items[0])
+    return plain
+
+
+def _say(value: Any) -> str:
+    return f"of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

@@ -1,0 +1,195 @@
+"""What to train, what to evaluate, and what a model is made of: frozen, checked when made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+from torch_estimator.hooks.hook import Hook
+from torch_estimator.mode_keys import ModeKeys
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from torch_estimator.exporters import Exporter
+    from torch_estimator.feature_column.transform import FeatureTransform
+    from torch_estimator.heads.base import Head
+
+InputFn = Callable[..., Any]
+
+
+def check_input_fn(input_fn: object) -> None:
+    if not callable(input_fn):
+        raise InvalidTypeError(f"input_fn must be callable, but got {input_fn!r}.")
+
+
+def check_positive(name: str, value: int | None) -> None:
+    if value is not None and value <= 0:
+        raise InvalidValueError(f"{name} must be positive, but got {value}.")
+
+
+def checked_hooks(hooks: Iterable[Hook] | None) -> tuple[Hook, ...]:
+    checked = tuple(hooks or ())
+    for hook in checked:
+        if not isinstance(hook, Hook):
+            raise InvalidTypeError(f"hooks must be instances of torch_estimator.Hook, but got {hook!r}.")
+    return checked
+
+
+def checked_listeners(
+    listeners: Iterable[CheckpointSaverListener] | None,
+) -> tuple[CheckpointSaverListener, ...]:
+    checked = tuple(listeners or ())
+    for listener in checked:
+        if not isinstance(listener, CheckpointSaverListener):
+            raise InvalidTypeError(
+                f"saving_listeners must be instances of torch_estimator.CheckpointSaverListener, but got {listener!r}."
+            )
+    return checked
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSpec:
+    """How to train.
+
+    Args:
+        input_fn: Called without arguments other than those of ``mode``, ``params`` and ``config`` that it names;
+            returns the training data (see `torch_estimator.data.to_dataset`).
+        max_steps: Global step at which training is over, counted from the very first start of the job, or None to
+            train until the input ends.
+        hooks: Told while training runs.
+        saving_listeners: Told before and after each checkpoint is saved.
+    """
+
+    input_fn: InputFn
+    max_steps: int | None = None
+    hooks: Sequence[Hook] | None = None
+    saving_listeners: Sequence[CheckpointSaverListener] | None = None
+
+    def __post_init__(self) -> None:
+        check_input_fn(self.input_fn)
+        check_positive("max_steps", self.max_steps)
+        object.__setattr__(self, "hooks", checked_hooks(self.hooks))
+        object.__setattr__(self, "saving_listeners", checked_listeners(self.saving_listeners))
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSpec:
+    """How to evaluate, and what to export afterwards.
+
+    Args:
+        input_fn: As in `TrainSpec`.
+        steps: Batches to evaluate, or None for all of the input.
+        name: Distinguishes several evaluations; results go to ``<model_dir>/eval_<name>``.
+        hooks: Told while the evaluation runs.
+        exporters: One exporter or any iterable of them; names must be distinct.
+        start_delay_secs: Seconds a separate evaluator waits before it starts; has no effect in a local run.
+        throttle_secs: Seconds from one evaluation to the next, at least; the last checkpoint is always evaluated.
+    """
+
+    input_fn: InputFn
+    steps: int | None = 100
+    name: str | None = None
+    hooks: Sequence[Hook] | None = None
+    exporters: Exporter | Iterable[Exporter] | None = None
+    start_delay_secs: float = 120
+    throttle_secs: float = 600
+
+    def __post_init__(self) -> None:
+        check_input_fn(self.input_fn)
+        check_positive("steps", self.steps)
+        if self.name is not None and not isinstance(self.name, str):
+            raise InvalidTypeError(f"name of an EvalSpec must be a string, but got {self.name!r}.")
+        object.__setattr__(self, "hooks", checked_hooks(self.hooks))
+        object.__setattr__(self, "exporters", _checked_exporters(self.exporters))
+        for name in ("start_delay_secs", "throttle_secs"):
+            if getattr(self, name) < 0:
+                raise InvalidValueError(f"{name} must not be negative, but got {getattr(self, name)}.")
+
+    @property
+    def all_exporters(self) -> tuple[Exporter, ...]:
+        """The exporters as the tuple they are kept in."""
+        return self.exporters  # type: ignore[return-value]  # __post_init__ made it a tuple
+
+
+def _checked_exporters(exporters: Exporter | Iterable[Exporter] | None) -> tuple[Exporter, ...]:
+    if exporters is None:
+        return ()
+    if _is_exporter(exporters):
+        exporters = (exporters,)  # type: ignore[assignment]
+    elif not isinstance(exporters, Iterable):
+        raise InvalidTypeError(f"exporters must be an exporter or an iterable of them, but got {exporters!r}.")
+    checked: tuple[Exporter, ...] = tuple(exporters)  # type: ignore[arg-type]
+    names: set[str] = set()
+    for exporter in checked:
+        if not _is_exporter(exporter):
+            raise InvalidTypeError(f"exporters must have a name and an export method, but got {exporter!r}.")
+        name = exporter.name
+        if not isinstance(name, str) or not name:
+            raise InvalidValueError(
+                f"An exporter's name must be a non-empty string, but got {name!r} from {exporter!r}."
+            )
+        if name in names:
+            raise InvalidValueError(
+                f"Exporters must have distinct names, but two are called {name!r}; rename one of them."
+            )
+        names.add(name)
+    return checked
+
+
+def _is_exporter(value: object) -> bool:
+    return callable(getattr(value, "export", None)) and hasattr(value, "name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatorSpec:
+    """What a ``model_fn`` returns.
+
+    Args:
+        mode: The mode the model was asked for.
+        module: Maps features to outputs (logits, where there is a head). It is given the features of one batch: the
+            arrays that ``transform`` makes, as tensors, or else the input's own.
+        head: Turns outputs and labels into loss, predictions and metrics. Either this or ``loss``/``predictions``.
+        loss: ``loss(outputs, labels)`` -> scalar tensor; needed for training and evaluation where there is no head.
+        predictions: ``predictions(outputs)`` -> dict of tensors ``[batch, ...]``; without it and without a head,
+            the outputs themselves are the predictions.
+        metrics: Name -> ``metric(labels, predictions)`` -> scalar; a batch counts with its number of rows.
+        optimizer: Makes one `torch.optim.Optimizer`, or several, from the module's named parameters; needed for
+            training.
+        transform: Host half of the model's feature columns, run in the input thread; None where the module
+            takes the features as they are.
+        training_hooks: Told while training runs, beside the caller's.
+        evaluation_hooks: Told while an evaluation runs, beside the caller's.
+    """
+
+    mode: str
+    module: nn.Module
+    head: Head | None = None
+    loss: Callable[[Any, Any], torch.Tensor] | None = None
+    predictions: Callable[[Any], Mapping[str, torch.Tensor]] | None = None
+    metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None
+    optimizer: OptimizerFactory | None = None
+    transform: FeatureTransform | None = None
+    training_hooks: Sequence[Hook] = ()
+    evaluation_hooks: Sequence[Hook] = ()
+
+    def __post_init__(self) -> None:
+        if self.mode not in tuple(ModeKeys):
+            raise InvalidValueError(f"mode must be one of {[str(m) for m in ModeKeys]}, but got {self.mode!r}.")
+        if self.head is not None and (self.loss or self.predictions or self.metrics):
+            raise InvalidValueError("An EstimatorSpec takes a head, or loss, predictions and metrics, not both.")
+        if self.mode != ModeKeys.PREDICT and self.head is None and self.loss is None:
+            raise InvalidValueError(f"An EstimatorSpec for mode {self.mode!s} needs a head or a loss.")
+        if self.mode == ModeKeys.TRAIN and self.optimizer is None:
+            raise InvalidValueError("An EstimatorSpec for training needs an optimizer.")
+        object.__setattr__(self, "training_hooks", checked_hooks(self.training_hooks))
+        object.__setattr__(self, "evaluation_hooks", checked_hooks(self.evaluation_hooks))
+
+
+if TYPE_CHECKING:
+    NamedParameters = Iterable[tuple[str, nn.Parameter]]
+    OptimizerFactory = Callable[[NamedParameters], torch.optim.Optimizer | Sequence[torch.optim.Optimizer]]
