@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UserError(Exception):
     """Base of every error whose message is meant for the user; command lines print it and exit with status 2."""
@@ -39,7 +43,7 @@ class DataError(InvalidValueError):
     """Input data cannot be read as asked: names the file and line, or the source and row."""
 
 
-class CheckpointError(UserError):
+class CheckpointError(UserError, ValueError):
     """A checkpoint is missing, damaged, foreign, or does not fit the model."""
 
 
@@ -49,3 +53,16 @@ class ExportError(UserError):
 
 class NanLossDuringTrainingError(UserError, RuntimeError):
     """The training loss became NaN."""
+
+
+@contextmanager
+def exit_on_user_error() -> Iterator[None]:
+    """Ends a command line with one sentence on stderr and exit status 2 where the user has to act.
+
+    Errors that are nobody's but ours keep their traceback.
+    """
+    try:
+        yield
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

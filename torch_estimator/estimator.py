@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import logging
 import tempfile
@@ -19,7 +20,7 @@ from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, loa
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation
 from torch_estimator.engine.loop import TrainingResult
 from torch_estimator.engine.model import Model
-from torch_estimator.engine.random_state import seeded
+from torch_estimator.engine.random_state import isolated, seeded
 from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
@@ -73,7 +74,6 @@ class Estimator:
         self._config = _with_model_dir(config or RunConfig(), model_dir)
         self._params = copy.deepcopy(dict(params or {}))
         self._evaluated: Model | None = None
-        self._last_training: TrainingResult | None = None
 
     @property
     def model_dir(self) -> str:
@@ -215,7 +215,7 @@ class Estimator:
         check_positive("steps", steps)
         told = checked_hooks(hooks)
         path = checkpoint_path or self.latest_checkpoint()
-        with seeded(self._config.random_seed):
+        with isolated(self._config.random_seed):
             # Building a model anew would cost more than many an evaluation; only its weights change in between.
             model = self._evaluated if path is not None and self._evaluated is not None else self._build(ModeKeys.EVAL)
             self._evaluated = model
@@ -253,7 +253,7 @@ class Estimator:
         path = checkpoint_path or self.latest_checkpoint()
         if path is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} to predict with; train first.")
-        with seeded(self._config.random_seed):
+        with isolated(self._config.random_seed):
             model = self._build(ModeKeys.PREDICT)
         step = self._restore(model, path)
         dataset = self._dataset(input_fn, ModeKeys.PREDICT)
@@ -291,7 +291,7 @@ class Estimator:
         path = checkpoint_path or self.latest_checkpoint()
         if path is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} to export; train first.")
-        with seeded(self._config.random_seed):
+        with isolated(self._config.random_seed):
             model = self._build(ModeKeys.PREDICT)
         step = self._restore(model, path)
         receiver = serving_input_receiver_fn() if callable(serving_input_receiver_fn) else serving_input_receiver_fn
@@ -392,7 +392,8 @@ def _as_keys(keys: str | Sequence[str] | None) -> tuple[str, ...] | None:
 
 def _named_in(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     parameters = inspect.signature(function).parameters
-    return {name: value for name, value in given.items() if name in parameters}
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    return {name: value for name, value in given.items() if name in parameters and name not in bound}
 
 
 def _check_model_fn(model_fn: object, params: Mapping[str, Any] | None) -> None:
@@ -401,7 +402,11 @@ def _check_model_fn(model_fn: object, params: Mapping[str, Any] | None) -> None:
     parameters = inspect.signature(model_fn).parameters
     known = ("mode", "params", "config")
     for name, parameter in parameters.items():
-        if name not in known and parameter.default is inspect.Parameter.empty:
+        optional = parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if name not in known and not optional:
             raise InvalidValueError(
                 f"model_fn may take {', '.join(known)}, but takes {name!r}; features and labels go to the module "
                 "and the loss of the EstimatorSpec that it returns."

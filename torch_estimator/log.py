@@ -14,7 +14,7 @@ class _DefaultHandler(logging.StreamHandler):  # type: ignore[type-arg]
         self.setFormatter(logging.Formatter("%(levelname)s:torch_estimator:%(message)s"))
 
     @property
-    def stream(self) -> object:  # type: ignore[override]
+    def stream(self) -> object:
         return sys.stderr
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ class _Default:
 
 _DEFAULT: Final = _Default()
 _DEFAULT_SAVE_CHECKPOINTS_SECS: Final = 600
+_WHOLE_NUMBERS: Final = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max", "log_step_count_steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +72,18 @@ class RunConfig:
             "save_checkpoints_secs",
             "keep_checkpoint_max",
         ):
-            value = _checked_number(name, getattr(self, name))
+            value = getattr(self, name)
+            _check_number(name, value)
             if value is not None and value < 0:
                 raise InvalidValueError(f"{name} must not be negative, but got {value}.")
         for name in ("keep_checkpoint_every_n_hours", "log_step_count_steps"):
-            value = _checked_number(name, getattr(self, name))
+            value = getattr(self, name)
+            _check_number(name, value)
             if value is not None and value <= 0:
                 raise InvalidValueError(f"{name} must be positive, but got {value}.")
+        for name in _WHOLE_NUMBERS:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, int(getattr(self, name)))
         for name in ("resume_input", "compile"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidTypeError(f"{name} must be True or False, but got {getattr(self, name)!r}.")
@@ -113,6 +120,8 @@ class RunConfig:
         object.__setattr__(self, "tf_random_seed", seed)
 
     def _resolve_model_dir(self) -> None:
+        if not isinstance(self.model_dir, str | os.PathLike | None):
+            raise InvalidTypeError(f"model_dir must be a path or a URL, but got {self.model_dir!r}.")
         model_dir = None if self.model_dir is None else os.fspath(self.model_dir)
         if model_dir is not None and not model_dir:
             raise InvalidValueError("model_dir must be a non-empty path or URL, but got ''.")
@@ -190,7 +199,10 @@ class RunConfig:
         return self._task.service
 
 
-def _checked_number(name: str, value: Any) -> float | None:
-    if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+def _check_number(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidTypeError(f"{name} must be a number or None, but got {value!r}.")
-    return value
+    if name in _WHOLE_NUMBERS and not float(value).is_integer():
+        raise InvalidValueError(f"{name} must be a whole number or None, but got {value}.")

@@ -52,7 +52,8 @@ def raw_features(
         defaults: Values of inputs that a caller may leave out. A name that no column reads declares an input
             that the model does not use, such as a key that is handed through.
         transform: A module from a dict of raw numeric inputs, float32 ``[batch, 1]``, to a dict of features
-            that the columns read; its attribute `input_names` lists what it takes. Features that it gives are no inputs.
+            that the columns read; its attribute `input_names` lists what it takes. Features that it gives are
+            no inputs.
 
     Raises:
         InvalidTypeError: Something given as a column is none, or a default is of the wrong type.
@@ -142,15 +143,16 @@ def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFea
     for key in given:
         if key not in features:
             raise InvalidValueError(
-                f"the transform {type(transform).__name__} gives {key!r}, which no column reads; the columns read {sorted(features)}."
+                f"the transform {type(transform).__name__} gives {key!r}, which no column reads; "
+                f"the columns read {sorted(features)}."
             )
     inputs = {key: feature for key, feature in features.items() if key not in given}
     for key in taken:
         kept = inputs.get(key)
         if kept is not None and (kept.dtype == "string" or kept.shape != (1,)):
             raise InvalidValueError(
-                f"the transform {type(transform).__name__} takes {key!r}, but that is {kept.dtype} of shape {kept.shape} per row; "
-                "a transform takes one number."
+                f"the transform {type(transform).__name__} takes {key!r}, but that is {kept.dtype} of shape "
+                f"{kept.shape} per row; a transform takes one number."
             )
         inputs.setdefault(key, RawFeature(key=key, dtype="float32"))
     return dict(sorted(inputs.items(), key=lambda item: item[0].encode())), transform
@@ -166,7 +168,8 @@ def transform_outputs(transform: nn.Module, names: Sequence[str]) -> dict[str, t
     for key, value in result.items():
         if not isinstance(value, torch.Tensor) or value.dim() < 1 or value.shape[0] != 2:
             raise InvalidValueError(
-                f"the transform {kind} must give tensors with the batch first, but {key!r} is {_say(value)} for a batch of 2."
+                f"the transform {kind} must give tensors with the batch first, "
+                f"but {key!r} is {_say(value)} for a batch of 2."
             )
     return {key: tuple(value.shape[1:]) for key, value in result.items()}
 
@@ -177,7 +180,8 @@ def _input_names(transform: nn.Module) -> tuple[str, ...]:
     names = getattr(transform, "input_names", None)
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidValueError(
-            f"the transform {type(transform).__name__} needs an attribute input_names, a list of the raw inputs it takes."
+            f"the transform {type(transform).__name__} needs an attribute input_names, "
+            "a list of the raw inputs it takes."
         )
     return tuple(str(name) for name in names)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,13 +28,21 @@ def check_input_fn(input_fn: object) -> None:
         raise InvalidTypeError(f"input_fn must be callable, but got {input_fn!r}.")
 
 
-def check_positive(name: str, value: int | None) -> None:
-    if value is not None and value <= 0:
+def check_positive(name: str, value: float | None) -> None:
+    if value is None:
+        return
+    _check_number(name, value)
+    if value <= 0:
         raise InvalidValueError(f"{name} must be positive, but got {value}.")
 
 
+def _check_number(name: str, value: object) -> None:
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise InvalidTypeError(f"{name} must be a number, but got {value!r}.")
+
+
 def checked_hooks(hooks: Iterable[Hook] | None) -> tuple[Hook, ...]:
-    checked = tuple(hooks or ())
+    checked = _as_tuple("hooks", hooks)
     for hook in checked:
         if not isinstance(hook, Hook):
             raise InvalidTypeError(f"hooks must be instances of torch_estimator.Hook, but got {hook!r}.")
@@ -43,13 +52,19 @@ def checked_hooks(hooks: Iterable[Hook] | None) -> tuple[Hook, ...]:
 def checked_listeners(
     listeners: Iterable[CheckpointSaverListener] | None,
 ) -> tuple[CheckpointSaverListener, ...]:
-    checked = tuple(listeners or ())
+    checked = _as_tuple("saving_listeners", listeners)
     for listener in checked:
         if not isinstance(listener, CheckpointSaverListener):
             raise InvalidTypeError(
                 f"saving_listeners must be instances of torch_estimator.CheckpointSaverListener, but got {listener!r}."
             )
     return checked
+
+
+def _as_tuple(name: str, values: Iterable[Any] | None) -> tuple[Any, ...]:
+    if values is not None and not isinstance(values, Iterable):
+        raise InvalidTypeError(f"{name} must be a list, but got {values!r}.")
+    return tuple(values or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,7 @@ class EvalSpec:
         object.__setattr__(self, "hooks", checked_hooks(self.hooks))
         object.__setattr__(self, "exporters", _checked_exporters(self.exporters))
         for name in ("start_delay_secs", "throttle_secs"):
+            _check_number(name, getattr(self, name))
             if getattr(self, name) < 0:
                 raise InvalidValueError(f"{name} must not be negative, but got {getattr(self, name)}.")
 
@@ -180,6 +196,11 @@ class EstimatorSpec:
     def __post_init__(self) -> None:
         if self.mode not in tuple(ModeKeys):
             raise InvalidValueError(f"mode must be one of {[str(m) for m in ModeKeys]}, but got {self.mode!r}.")
+        _check_module(self.module)
+        for name in ("loss", "predictions", "optimizer"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise InvalidTypeError(f"{name} of an EstimatorSpec must be a function, but got {value!r}.")
         if self.head is not None and (self.loss or self.predictions or self.metrics):
             raise InvalidValueError("An EstimatorSpec takes a head, or loss, predictions and metrics, not both.")
         if self.mode != ModeKeys.PREDICT and self.head is None and self.loss is None:
@@ -188,6 +209,13 @@ class EstimatorSpec:
             raise InvalidValueError("An EstimatorSpec for training needs an optimizer.")
         object.__setattr__(self, "training_hooks", checked_hooks(self.training_hooks))
         object.__setattr__(self, "evaluation_hooks", checked_hooks(self.evaluation_hooks))
+
+
+def _check_module(module: object) -> None:
+    from torch import nn
+
+    if not isinstance(module, nn.Module):
+        raise InvalidTypeError(f"module of an EstimatorSpec must be a torch.nn.Module, but got {module!r}.")
 
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 
 from torch_estimator import feature_column as fc
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.feature_column.hashing import hash_strings
+from torch_estimator.feature_column.hashing import fingerprint_cat64, hash_strings
 
 MISSING = -1
 
@@ -95,8 +95,6 @@ def test_a_cross_of_several_numbers_has_their_product_the_last_fastest() -> None
     assert cross.slots == 6
     raw = {"x": np.array([[-1.0, 1.0]]), "y": np.array([[-1.0, 1.0, 1.0]])}
     got = ids_of(cross, raw)[0]
-    from torch_estimator.feature_column.hashing import fingerprint_cat64
-
     expected = []
     for left in (0, 3):
         for right in (0, 3, 5):
@@ -226,7 +224,7 @@ def test_raw_features_are_the_parsing_schema() -> None:
 
 
 def test_a_key_read_as_two_types_is_one_clear_error() -> None:
-    with pytest.raises(InvalidValueError, match="raw column 'x' is read as float32 .* and as string"):
+    with pytest.raises(InvalidValueError, match=r"raw column 'x' is read as float32 .* and as string"):
         fc.FeatureTransform([fc.numeric_column("x")], [fc.indicator_column(_vocabulary("x", ["a"]))])
     with pytest.raises(InvalidValueError, match=r"of shape \(1,\) .* of shape \(2,\)"):
         fc.FeatureTransform([fc.numeric_column("x")], [fc.numeric_column("x", shape=2)])

@@ -19,16 +19,21 @@ def classifier_head(
     """A binary head for two classes, a multi-class head for more."""
     if n_classes == 2:
         return BinaryClassHead(
-            weight_column=weight_column, label_vocabulary=label_vocabulary, loss_reduction=loss_reduction
+            weight_column=weight_column,
+            label_vocabulary=label_vocabulary,
+            loss_reduction=LossReduction.of(loss_reduction),
+            pr_summation="trapezoidal",
         )
     return MultiClassHead(
         n_classes,
         weight_column=weight_column,
         label_vocabulary=label_vocabulary,
-        loss_reduction=loss_reduction,
+        loss_reduction=LossReduction.of(loss_reduction),
     )
 
 
 def regressor_head(*, label_dimension: int, weight_column: Any, loss_reduction: LossReduction | str) -> Head:
     """A regression head with the identity link."""
-    return RegressionHead(label_dimension=label_dimension, weight_column=weight_column, loss_reduction=loss_reduction)
+    return RegressionHead(
+        label_dimension=label_dimension, weight_column=weight_column, loss_reduction=LossReduction.of(loss_reduction)
+    )

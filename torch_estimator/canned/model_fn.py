@@ -115,7 +115,7 @@ def _factory(
     optimizer: OptimizerArgument, learning_rate: float
 ) -> Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]:
     if isinstance(optimizer, str):
-        return by_name(optimizer, learning_rate)  # type: ignore[return-value]  # takes named parameters, as torch does
+        return by_name(optimizer, learning_rate)
     if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
         raise InvalidTypeError(
             "An optimizer must be a name or a function from parameters to an optimizer, such as "

@@ -47,9 +47,7 @@ def run(options: argparse.Namespace) -> None:
         instances = list(_lines(options.text_instances))
     if not instances:
         raise InvalidValueError("No valid instance was found in input file.")
-    predictions = _predictions(
-        ExportedModel.load(chosen(options.model_dir)), instances, name or DEFAULT_SIGNATURE
-    )
+    predictions = _predictions(ExportedModel.load(chosen(options.model_dir)), instances, name or DEFAULT_SIGNATURE)
     if options.format == "json":
         print(json.dumps({"predictions": predictions}, indent=2, ensure_ascii=False))
     else:
@@ -108,7 +106,9 @@ def _text(path: str) -> str:
     except OSError as error:
         raise InvalidValueError(f"{where} cannot be read: {files.reason(error)}.") from error
     except UnicodeDecodeError as error:
-        raise InvalidValueError(f"{where} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}.") from error
+        raise InvalidValueError(
+            f"{where} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}."
+        ) from error
 
 
 def _called(path: str) -> str:

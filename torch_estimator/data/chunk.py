@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from torch_estimator.data import columns as column_functions
 from torch_estimator.data.columns import Array
-from torch_estimator.data.structure import as_columns, columns_of, count_rows, map_columns
+from torch_estimator.data.structure import as_columns, count_rows, map_columns
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
 Place = Callable[[int], str]
@@ -35,13 +37,11 @@ class Chunk:
 
     def slice(self, start: int, stop: int, step: int = 1) -> Chunk:
         """Returns rows ``start:stop:step`` as views."""
-        features, labels, place = self.features, self.labels, self.place
+        place = self.place
         where = slice(start, stop, step)
         return Chunk(
-            {name: column[where] for name, column in features.items()}
-            if type(features) is dict
-            else map_columns(lambda column: column[where], features),
-            labels[where] if type(labels) is Array else map_columns(lambda column: column[where], labels),
+            _sliced(self.features, where),
+            _sliced(self.labels, where),
             len(range(start, min(stop, self.rows), step)),
             lambda row: place(start + step * row),
             self.label_column,
@@ -109,6 +109,18 @@ def chunk_of(features: Any, labels: Any, place: Place) -> Chunk:
         raise DataError(f"{place(0)}: {error}") from error
 
 
+def _sliced(structure: Any, where: slice) -> Any:
+    # Every batch comes through here: the plain cases without a call per column.
+    if isinstance(structure, np.ndarray):
+        return structure[where]
+    if type(structure) is dict:
+        return {
+            name: column[where] if isinstance(column, np.ndarray) else _sliced(column, where)
+            for name, column in structure.items()
+        }
+    return map_columns(lambda column: column[where], structure)
+
+
 def _concat(structures: Sequence[Any]) -> Any:
     first = structures[0]
     if isinstance(first, dict):
@@ -116,8 +128,3 @@ def _concat(structures: Sequence[Any]) -> Any:
     if isinstance(first, tuple):
         return tuple(_concat(parts) for parts in zip(*structures, strict=True))
     return None if first is None else column_functions.concat(structures)
-
-
-def nbytes(chunk: Chunk) -> int:
-    """Returns the memory that a chunk's columns take."""
-    return sum(column.nbytes for column in (*columns_of(chunk.features), *columns_of(chunk.labels)))

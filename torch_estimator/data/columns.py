@@ -39,7 +39,7 @@ def to_numpy(column: Column) -> Array:
 
 
 def as_column(value: Any, name: str | None = None) -> Column:
-    """Returns what a user gives as a column (numpy, torch, Arrow, pandas, a list) as a `Column`, sharing memory if possible.
+    """Returns what a user gives (numpy, torch, Arrow, pandas, a list) as a `Column`, sharing memory if possible.
 
     Args:
         value: The values, rows first.
@@ -78,7 +78,8 @@ def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None)
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
     if pa.types.is_decimal(kind):
-        array = array.cast(pa.float64())
+        kind = pa.float64()
+        array = array.cast(kind)
     array = _without_nulls(array, name, default)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _rows_of_lists(array, name)
@@ -110,13 +111,12 @@ def concat(columns: Sequence[Column]) -> Column:
     try:
         if all(isinstance(column, np.ndarray) for column in columns):
             return np.concatenate(columns)
-        if any(isinstance(column, np.ndarray) for column in columns):
-            columns = [from_arrow(pa.array(column)) for column in map(to_numpy, columns)]
-        if len({column.type for column in columns}) > 1:
-            columns = [column.cast(STRINGS) for column in columns]
-        return pa.concat_arrays(columns)
+        arrays: list[Any] = [pa.array(column) if isinstance(column, np.ndarray) else column for column in columns]
+        if len({array.type for array in arrays}) > 1:
+            arrays = [array.cast(STRINGS) for array in arrays]
+        return pa.concat_arrays(arrays)
     except (ValueError, TypeError, pa.ArrowException) as error:
-        kinds = sorted({str(getattr(c, "dtype", None) or c.type) + str(list(c.shape[1:])) for c in columns})
+        kinds = sorted({_kind(column) for column in columns})
         raise InvalidValueError(
             f"rows of different kinds cannot be in one batch: {', '.join(kinds)} ({error})."
         ) from error
@@ -136,6 +136,12 @@ def replace_empty(strings: pa.DictionaryArray, default: str) -> pa.DictionaryArr
     lookup = np.array([place[value or default] for value in values], dtype=np.int32)
     indices = lookup[strings.indices.to_numpy(zero_copy_only=False)]
     return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(distinct, pa.string()))
+
+
+def _kind(column: Column) -> str:
+    if isinstance(column, np.ndarray):
+        return f"{column.dtype} of shape {[len(column), *column.shape[1:]]}"
+    return str(column.type)
 
 
 def _as_array(value: Any, name: str | None) -> Array:
@@ -187,9 +193,7 @@ def _strings(array: pa.Array, default: str) -> pa.DictionaryArray:
         except pa.ArrowInvalid as error:
             raise InvalidValueError(f"bytes that are not UTF-8 cannot be read as strings ({error}).") from error
     elif array.type != STRINGS:
-        array = pa.DictionaryArray.from_arrays(
-            array.indices.cast(pa.int32()), array.dictionary.cast(pa.string())
-        )
+        array = pa.DictionaryArray.from_arrays(array.indices.cast(pa.int32()), array.dictionary.cast(pa.string()))
     if array.null_count:
         values = [*array.dictionary.to_pylist(), default]
         indices = pc.fill_null(array.indices, pa.scalar(len(values) - 1, pa.int32()))

@@ -58,8 +58,10 @@ class Label:
     def extract(self, chunk: Chunk) -> Chunk:
         """Returns the chunk with its label column made the labels."""
         if not isinstance(chunk.features, dict) or self.column not in chunk.features:
-            there = f"the columns there are {', '.join(chunk.features)}" if isinstance(chunk.features, dict) else (
-                "the features have no names"
+            there = (
+                f"the columns there are {', '.join(chunk.features)}"
+                if isinstance(chunk.features, dict)
+                else ("the features have no names")
             )
             raise DataError(f"{chunk.place(0)}: label column {self.column!r} is not there; {there}.")
         features = {name: column for name, column in chunk.features.items() if name != self.column}

@@ -59,7 +59,7 @@ class HostTransform:
         if not self._with_labels:
             return prepared, None
         if self._head is None:
-            return prepared, labels  # type: ignore[return-value]  # the input's own arrays
+            return prepared, labels
         if labels is None:
             raise DataError(
                 "The input gives features only, but training and evaluation need labels: let input_fn return "
@@ -99,7 +99,8 @@ def _tensor(value: Any, device: torch.device) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype == object or value.dtype.kind in "SUM":
             return value
-        value = torch.from_numpy(value)
+        # Arrow's own memory is read-only, which a tensor cannot be.
+        value = torch.from_numpy(value if value.flags.writeable else value.copy())
     if isinstance(value, Tensor) and device.type != "cpu":
         return value.to(device, non_blocking=True)
     return value

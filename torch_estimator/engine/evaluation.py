@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 import torch
@@ -37,6 +37,7 @@ def run_evaluation(
         The metrics, ``loss`` (the mean of the batches' losses, each counting the same) and ``global_step``.
     """
     metrics = model.head.metrics()
+    _check_names(metrics.compute())
     total_loss, taken = 0.0, 0
     context = RunContext(global_step=global_step, module=model.module)
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
@@ -71,12 +72,15 @@ def run_evaluation(
     if taken == 0:
         logger.warning("The evaluation input is empty: all metrics are 0.")
     results = dict(metrics.compute())
-    for reserved in ("loss", "global_step"):
-        if reserved in results:
-            raise InvalidValueError(f"A metric must not be called {reserved!r}, which the evaluation adds itself.")
     results["loss"] = total_loss / taken if taken else 0.0
     results["global_step"] = global_step
     return dict(sorted(results.items()))
+
+
+def _check_names(results: Mapping[str, float]) -> None:
+    for reserved in ("loss", "global_step"):
+        if reserved in results:
+            raise InvalidValueError(f"A metric must not be called {reserved!r}, which the evaluation adds itself.")
 
 
 def write_evaluation(eval_dir: str, results: dict[str, float], checkpoint_path: str) -> None:

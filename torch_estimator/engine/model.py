@@ -13,12 +13,13 @@ from torch_estimator.data.iterator import DatasetIterator
 from torch_estimator.engine.batches import HostTransform, TensorBatch, to_tensors
 from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
 from torch_estimator.engine.variables import named_slots, named_variables, restore_slots
-from torch_estimator.errors import InvalidTypeError
+from torch_estimator.errors import CheckpointError, InvalidTypeError
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.specs import EstimatorSpec
 
+_OPTIMIZERS = "optimizers"
 _SEEN_STRINGS = "seen_strings"
 _PREFETCHED_BATCHES = 8
 
@@ -37,6 +38,8 @@ class Model:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.module: nn.Module = spec.module.to(self.device)
         self.module.train(spec.mode == ModeKeys.TRAIN)
+        if spec.transform is not None:
+            spec.transform.recording = spec.mode == ModeKeys.TRAIN
         self.head: Any = spec.head or FunctionHead(spec.loss, spec.predictions, spec.metrics)
 
     def batches(self, dataset: Dataset) -> DatasetIterator:
@@ -72,9 +75,12 @@ class Model:
         """Parameters and buffers by name, as views."""
         return named_variables(self.module)
 
-    def state(self) -> dict[str, Any]:
-        """What the host half has learnt, for the checkpoint."""
-        return {} if self.spec.transform is None else {_SEEN_STRINGS: self.spec.transform.seen_strings()}
+    def state(self, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
+        """What a checkpoint says beside numbers: what the host half has learnt, and the optimizers' kinds."""
+        state: dict[str, Any] = {_OPTIMIZERS: _kinds(optimizers)}
+        if self.spec.transform is not None:
+            state[_SEEN_STRINGS] = self.spec.transform.seen_strings()
+        return state
 
     def restore(self, checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer] | None = None) -> None:
         """Copies a checkpoint's numbers into the module and, if given, the optimizers.
@@ -86,13 +92,29 @@ class Model:
         slots = None
         if optimizers is not None and all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
             slots = named_slots(self.module, optimizers)
-        check_compatible(checkpoint, variables, slots)
+        check_compatible(checkpoint, variables)
+        if optimizers is not None:
+            _check_kinds(checkpoint, optimizers)
+            check_compatible(checkpoint, variables, slots)
         with torch.no_grad():
             _copy(checkpoint.variables, variables)
             if optimizers is not None:
                 restore_slots(self.module, optimizers, checkpoint.slots)
         if self.spec.transform is not None:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
+
+
+def _check_kinds(checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    before = checkpoint.state.get(_OPTIMIZERS, _kinds(optimizers))
+    if before != _kinds(optimizers):
+        raise CheckpointError(
+            f"checkpoint {checkpoint.path} was trained with {' and '.join(before)}, but the model's optimizer is "
+            f"{' and '.join(_kinds(optimizers))}; use the same or another model_dir."
+        )
+
+
+def _kinds(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
+    return [type(optimizer).__name__ for optimizer in optimizers]
 
 
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:

@@ -16,10 +16,17 @@ def seeded(seed: int | None) -> Iterator[None]:
 
     Without a seed one is drawn from the caller's generator, so that the caller's own seeding decides.
     """
-    drawn = int(torch.randint(0, 2**62, ())) if seed is None else seed
+    with isolated(int(torch.randint(0, 2**62, ())) if seed is None else seed):
+        yield
+
+
+@contextmanager
+def isolated(seed: int | None) -> Iterator[None]:
+    """Runs the body so that nothing it draws shows outside: an evaluation must not change the training around it."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
-        torch.manual_seed(drawn)
+        if seed is not None:
+            torch.manual_seed(seed)
         yield
 
 

@@ -156,4 +156,4 @@ def _group_of_each_parameter(
     for parameter in held:
         if parameter not in names:
             raise InvalidValueError("An optimizer holds a parameter that is not one of the module's.")
-    return {parameter: held[parameter] for parameter in names if parameter in held}
+    return {parameter: held[parameter] for parameter in names if parameter in held and parameter.requires_grad}

@@ -65,11 +65,13 @@ class TrainingRun:
         self._optimizers = model.make_optimizers()
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
+        self._step = TrainStep(model.module, model.loss, self._optimizers)
+        self._dataset = dataset
         self._batches = model.batches(dataset)
         self._input_ended = False
+        self._may_start_over = False
         if checkpoint is not None:
             self._restore_position(checkpoint, input_over_when_ended)
-        self._step = TrainStep(model.module, model.loss, self._optimizers)
 
     def run(
         self,
@@ -82,8 +84,10 @@ class TrainingRun:
         start = self._checkpoint.step if self._checkpoint is not None else 0
         context = RunContext(global_step=start, module=self._model.module)
         with ExitStack() as stack:
-            stack.callback(self._batches.close)
+            stack.callback(lambda: self._batches.close())
             events = stack.enter_context(EventWriter(self._model_dir))
+            if self._checkpoint is not None:
+                events.session_start(start + 1)
             bar = stack.enter_context(ProgressBar("Training", total=last_step, initial=start))
             all_hooks = [
                 *self._saver(stack, listeners),
@@ -144,7 +148,7 @@ class TrainingRun:
             _INPUT: self._batches.state(),
             _INPUT_ENDED: self._input_ended,
             _RANDOM: random_state(),
-            **self._model.state(),
+            **self._model.state(self._optimizers),
         }
 
     def _restore_position(self, checkpoint: Checkpoint, input_over_when_ended: bool) -> None:
@@ -153,6 +157,7 @@ class TrainingRun:
         if not starts_over and _INPUT in state:
             try:
                 self._batches.restore(state[_INPUT])
+                self._may_start_over = input_over_when_ended
             except StateMismatch as mismatch:
                 logger.warning("%s Reading the input from its beginning.", mismatch)
         # Last, since restoring an input may need the generators' state of its own start.
@@ -160,6 +165,12 @@ class TrainingRun:
 
     def _next_batch(self) -> TensorBatch | None:
         batch = next(self._batches, None)
+        if batch is None and self._may_start_over:
+            # The last call took the very last batch without meeting the end: this one starts from the beginning.
+            self._batches.close()
+            self._batches = self._model.batches(self._dataset)
+            batch = next(self._batches, None)
+        self._may_start_over = False
         if batch is None:
             self._input_ended = True
             return None
@@ -174,7 +185,7 @@ class TrainingRun:
 
 
 class _CompiledSteps:
-    """Takes compiled steps; batches of another size than the first, such as a partial last one, run eagerly."""
+    """Takes compiled steps; smaller batches than before, such as a partial last one, run eagerly."""
 
     def __init__(self, step: TrainStep, next_batch: Callable[[], TensorBatch | None]) -> None:
         self._eager = step
@@ -182,7 +193,7 @@ class _CompiledSteps:
         self._next_batch = next_batch
         self._rows: int | None = None
         # Lets autograd.grad be part of the compiled graph.
-        self._patch = torch._dynamo.config.patch(trace_autograd_ops=True)  # type: ignore[no-untyped-call]
+        self._patch = torch._dynamo.config.patch(trace_autograd_ops=True)
 
     def __enter__(self) -> Callable[[], Tensor | None]:
         self._patch.__enter__()
@@ -196,7 +207,7 @@ class _CompiledSteps:
         if batch is None:
             return None
         rows = batch_size(batch.features)
-        if self._rows is None:
+        if self._rows is None or rows > self._rows:
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
             self._rows = rows
         step = self._compiled if rows == self._rows else self._eager

@@ -39,32 +39,43 @@ def named_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) 
             for key, value in state.items():
                 if isinstance(value, Tensor):
                     suffix = slot_names.get(key, key)
-                    for name, view in _named_views(names[parameter], parameter, value):
+                    for name, view in _named_views(names[parameter], parameter.shape, value):
                         slots[f"{name}/{suffix}"] = view
     return slots
 
 
 def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, Tensor]) -> None:
     """Copies saved slots into the optimizers; makes the state of those of `torch.optim`, absent before a step."""
-    for name, view in named_slots(module, optimizers).items():
+    ours = [optimizer for optimizer in optimizers if isinstance(optimizer, Optimizer)]
+    for name, view in named_slots(module, ours).items():
         view.copy_(saved[name])
     names = _parameter_names(module)
     for optimizer in optimizers:
-        if isinstance(optimizer, Optimizer):
-            continue
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                prefix = f"{_first_name(names[parameter])}/"
-                state = {key[len(prefix) :]: value for key, value in saved.items() if key.startswith(prefix)}
-                optimizer.state[parameter] = {
-                    key: _whole(names[parameter], parameter, key, saved) for key in state if "/" not in key
-                }
+        if not isinstance(optimizer, Optimizer):
+            _load_state(optimizer, names, saved)
+
+
+def _load_state(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, _Name], saved: Mapping[str, Tensor]) -> None:
+    layout = optimizer.state_dict()["param_groups"]
+    state = {
+        index: _saved_state(names[parameter], parameter, saved)
+        for group, numbered in zip(optimizer.param_groups, layout, strict=True)
+        for parameter, index in zip(group["params"], numbered["params"], strict=True)
+    }
+    # torch knows which of these belong on the parameter's device.
+    optimizer.load_state_dict({"state": {k: v for k, v in state.items() if v}, "param_groups": layout})
+
+
+def _saved_state(name: _Name, parameter: nn.Parameter, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"{_first_name(name)}/"
+    keys = [key[len(prefix) :] for key in saved if key.startswith(prefix)]
+    return {key: _whole(name, parameter, key, saved) for key in keys if "/" not in key}
 
 
 _Name = str | Table
 
 
-def _parameter_names(module: nn.Module) -> dict[nn.Parameter, _Name]:
+def _parameter_names(module: nn.Module) -> dict[Tensor, _Name]:
     separator = getattr(module, "variable_separator", ".")
     tables = {table.weight: table for table in module.modules() if isinstance(table, Table)}
     return {
@@ -77,10 +88,10 @@ def _pieces(table: Table, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield piece.name, tensor[piece.offset : piece.offset + piece.rows]
 
 
-def _named_views(name: _Name, parameter: nn.Parameter, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _named_views(name: _Name, shape: torch.Size, value: Tensor) -> Iterator[tuple[str, Tensor]]:
     if isinstance(name, str):
         yield name, value
-    elif value.shape == parameter.shape:
+    elif value.shape == shape:
         yield from _pieces(name, value)
     else:
         yield _first_name(name), value

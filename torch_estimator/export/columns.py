@@ -116,8 +116,7 @@ class _Features:
             )
 
         inputs = [
-            Inlined(tensor=self._plain(column), row_shape=(column.width,), dtype="float32")
-            for column in normalized
+            Inlined(tensor=self._plain(column), row_shape=(column.width,), dtype="float32") for column in normalized
         ]
         outputs = inline(self.graph, call, inputs, what=f"the normalizer_fn of {names}")
         self._normalized = dict(zip(normalized, outputs, strict=True))
@@ -239,9 +238,7 @@ def _(column: CrossedColumn, features: _Features) -> list[Chain]:
         if isinstance(leaf, VocabularyListCategoricalColumn):
             missing.append(leaf.key)
     return [
-        Chain(
-            start=column.start, values=values, buckets=column.hash_bucket_size, missing=tuple(dict.fromkeys(missing))
-        )
+        Chain(start=column.start, values=values, buckets=column.hash_bucket_size, missing=tuple(dict.fromkeys(missing)))
         for values in itertools.product(*choices)
     ]
 

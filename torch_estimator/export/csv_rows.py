@@ -52,8 +52,7 @@ def lower_csv(
         fields_tensor=FIELDS,
         column_names=names,
         fields={
-            key: CsvField(dtype=_KINDS[feature.dtype], default=texts[key])
-            for key, feature in receiver.inputs.items()
+            key: CsvField(dtype=_KINDS[feature.dtype], default=texts[key]) for key, feature in receiver.inputs.items()
         },
     )
     return {ROW: info}, raw, csv

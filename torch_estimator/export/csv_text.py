@@ -67,9 +67,8 @@ def _unquoted(row: str, number: int) -> list[str]:
 def _not_a_number(text: str, name: str, number: int, dtype: str) -> str:
     wanted = "an integer" if dtype == "DT_INT64" else "a number"
     if not text:
-        return (
-            f"row {number} of the CSV input has nothing in the column {name!r}, which takes {wanted} and has no default."
-        )
+        where = f"row {number} of the CSV input has nothing in the column {name!r}"
+        return f"{where}, which takes {wanted} and has no default."
     return f"row {number} of the CSV input has {_shortened(text)} in the column {name!r}, which takes {wanted}."
 
 

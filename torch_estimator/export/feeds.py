@@ -63,9 +63,9 @@ def _strings(name: str, value: Any) -> Array:
         array = array.astype(object)
     if all(type(item) is str for item in array.flat):
         return array
-    texts = np.empty(array.shape, object)
-    texts.flat = [_text(name, item) for item in array.flat]
-    return texts
+    texts = np.empty(array.size, object)
+    texts[:] = [_text(name, item) for item in array.flat]
+    return texts.reshape(array.shape)
 
 
 def _text(name: str, item: Any) -> str:

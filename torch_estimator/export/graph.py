@@ -51,6 +51,7 @@ class GraphBuilder:
         self._outputs: list[onnx.ValueInfoProto] = []
         self._known: dict[Any, tuple[str, ...]] = {}
         self._names: set[str] = set()
+        self._renamed: dict[str, str] = {}
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Adds a node with one output and returns the output's name."""
@@ -70,7 +71,7 @@ class GraphBuilder:
     def constant(self, value: Any, dtype: npt.DTypeLike | None = None, *, hint: str = "constant") -> str:
         """Adds an initializer (numbers or strings) and returns its name; small equal ones are shared."""
         array = np.asarray(value, dtype=dtype)
-        identity = (str(array.dtype), array.shape, array.tobytes()) if array.size <= 64 else None
+        identity: Any = (str(array.dtype), array.shape, array.tobytes()) if array.size <= 64 else None
         if array.dtype.kind in "OU":
             identity = ("string", array.shape, tuple(array.ravel().tolist()))
         if identity is None or identity not in self._known:
@@ -99,15 +100,17 @@ class GraphBuilder:
     def output(self, name: str, tensor: str, info: TensorInfo) -> None:
         """Makes a tensor an output of the graph, under a name of its own."""
         self._claim(name)
-        self._nodes.append(helper.make_node("Identity", [tensor], [name]))
+        made_here = any(tensor in node.output for node in self._nodes)
+        if made_here and tensor not in self._renamed:
+            self._renamed[tensor] = name
+        else:
+            self._nodes.append(helper.make_node("Identity", [tensor], [name]))
         self._outputs.append(_value_info(name, info))
 
     def branch(self, condition: str, then: onnx.GraphProto, otherwise: onnx.GraphProto) -> str:
         """Adds an ``If`` whose branches have one output each."""
         name = self.name("if")
-        self._nodes.append(
-            helper.make_node("If", [condition], [name], then_branch=then, else_branch=otherwise)
-        )
+        self._nodes.append(helper.make_node("If", [condition], [name], then_branch=then, else_branch=otherwise))
         return name
 
     def inline(self, graph: onnx.GraphProto, inputs: Sequence[str]) -> tuple[str, ...]:
@@ -133,7 +136,8 @@ class GraphBuilder:
 
     def model(self, *, producer: str, version: str) -> onnx.ModelProto:
         """Returns the finished model."""
-        graph = helper.make_graph(self._nodes, "estimator", self._inputs, self._outputs, self._initializers)
+        nodes = [self._with_output_names(node) for node in self._nodes]
+        graph = helper.make_graph(nodes, "estimator", self._inputs, self._outputs, self._initializers)
         opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
         return helper.make_model(
             graph,
@@ -147,6 +151,15 @@ class GraphBuilder:
     def size(self) -> int:
         """Bytes of all numeric constants."""
         return sum(len(tensor.raw_data) for tensor in self._initializers)
+
+    def _with_output_names(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """A node whose tensors have the names they have as outputs of the graph."""
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        for names in (copy.input, copy.output):
+            for position, tensor in enumerate(names):
+                names[position] = self._renamed.get(tensor, tensor)
+        return copy
 
     def _claim(self, name: str) -> None:
         if name in self._names:

@@ -101,7 +101,8 @@ class HashChains:
         for tensor in dict.fromkeys(value.tensor for value in wanted if isinstance(value, ComputedSlot)):
             # A cross takes every slot of a column, so that the whole tensor goes in.
             slots = sorted(v.slot for v in wanted if isinstance(v, ComputedSlot) and v.tensor == tensor)
-            place.update((ComputedSlot(tensor=tensor, slot=slot), len(place) + slot) for slot in slots)
+            first = len(place)
+            place.update((ComputedSlot(tensor=tensor, slot=slot), first + slot) for slot in slots)
             pieces.append(graph.op("Cast", tensor, to=UINT64))
         return concat(graph, pieces), place
 
@@ -136,7 +137,9 @@ class HashChains:
             default_int64=absent,
         )
         is_unseen = graph.op("Equal", found, graph.constant(absent, np.int64))
-        return graph.op("Where", is_unseen, unseen, graph.op("Cast", found, to=UINT64))
+        # onnxruntime has no Where for unsigned numbers; a cast keeps the bits.
+        either = graph.op("Where", is_unseen, graph.op("Cast", unseen, to=INT64), found)
+        return graph.op("Cast", either, to=UINT64)
 
     def _combined(self, chains: Sequence[Chain], values: str, place: Mapping[Value, int]) -> str:
         """The chains before the modulus, uint64 ``[N, len(chains)]``."""

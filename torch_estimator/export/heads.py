@@ -123,9 +123,7 @@ def signatures(head: Any, predictions: dict[str, TensorInfo], inputs: dict[str, 
     }
 
 
-def _classes(
-    graph: GraphBuilder, *, probabilities: str, class_ids: str, names: Sequence[str]
-) -> dict[str, Prediction]:
+def _classes(graph: GraphBuilder, *, probabilities: str, class_ids: str, names: Sequence[str]) -> dict[str, Prediction]:
     table = graph.constant(np.array(names, dtype=object), hint="class_names")
     batch = graph.op("Shape", class_ids, start=0, end=1)
     shape = graph.op("Concat", batch, graph.constant([len(names)], np.int64), axis=0)
@@ -134,9 +132,7 @@ def _classes(
     return {
         "probabilities": Prediction(tensor=probabilities, dtype="DT_FLOAT", row_shape=every),
         "class_ids": Prediction(tensor=class_ids, dtype="DT_INT64", row_shape=(1,)),
-        "classes": Prediction(
-            tensor=graph.op("Gather", table, class_ids, axis=0), dtype="DT_STRING", row_shape=(1,)
-        ),
+        "classes": Prediction(tensor=graph.op("Gather", table, class_ids, axis=0), dtype="DT_STRING", row_shape=(1,)),
         "all_class_ids": Prediction(tensor=all_ids, dtype="DT_INT32", row_shape=every),
         "all_classes": Prediction(
             tensor=graph.op("Gather", table, all_ids, axis=0), dtype="DT_STRING", row_shape=every

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torch_estimator.errors import ExportError
-from torch_estimator.export.graph import GraphBuilder
+from torch_estimator.export.graph import FLOAT, GraphBuilder
 from torch_estimator.export.heads import Prediction
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.input_layer import InputLayer
@@ -21,6 +21,7 @@ from torch_estimator.feature_column.layouts import (
     LINEAR_IDS,
     LINEAR_NUMERIC,
     EmbeddingTableLayout,
+    PlacedIds,
 )
 from torch_estimator.feature_column.linear_model import LinearModel
 from torch_estimator.feature_column.table import Table
@@ -38,7 +39,7 @@ _ACTIVATIONS: dict[Any, str] = {
 _ACTIVATION_MODULES: dict[type, str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
 
 
-def lower_network(graph: GraphBuilder, module: nn.Module, features: Mapping[str, Inlined], width: int) -> Prediction:
+def lower_network(graph: GraphBuilder, module: Any, features: Mapping[str, Inlined], width: int) -> Prediction:
     """Emits a model; returns its logits, float32 ``[N, width]``.
 
     Args:
@@ -91,14 +92,17 @@ def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str]
     parts = []
     for table in model.modules():
         if isinstance(table, Table):
-            rows = graph.op("Gather", graph.constant(array(table.weight), hint="linear"), features[LINEAR_IDS])
-            parts.append(graph.op("ReduceSum", rows, graph.constant([1], np.int64), keepdims=0))
+            weights = array(table.weight)
+            single = table.dim == 1
+            stored = graph.constant(weights.ravel() if single else weights, hint="linear")
+            rows = graph.op("Gather", stored, features[LINEAR_IDS])
+            parts.append(graph.op("ReduceSum", rows, graph.constant([1], np.int64), keepdims=int(single)))
     bias = graph.constant(array(model.bias_weights), hint="linear_bias")
     if not model.layout.numeric:
         return graph.op("Add", _sum(graph, parts), bias)
     state = model.state_dict()
-    weights = [array(state[f"{placed.name}.weights"]) for placed in model.layout.numeric]
-    kernel = graph.constant(np.concatenate(weights), hint="linear_numeric")
+    numeric = [array(state[f"{placed.name}.weights"]) for placed in model.layout.numeric]
+    kernel = graph.constant(np.concatenate(numeric), hint="linear_numeric")
     return _sum(graph, [*parts, graph.op("Gemm", features[LINEAR_NUMERIC], kernel, bias)])
 
 
@@ -110,7 +114,7 @@ def _dnn(graph: GraphBuilder, dnn: Any, features: Mapping[str, str]) -> str:
         kernel, bias = array(dense.kernel), array(dense.bias)
         if index == 0:
             # The input's columns lie in the order that is cheapest to make; the kernel's rows follow them.
-            kernel = np.vstack([kernel, np.zeros((1, kernel.shape[1]), np.float32)])[rows]
+            kernel = kernel[rows]
         elif dnn.batch_norm:
             kernel, bias = _with_batch_norm(getattr(dnn, f"batchnorm_{index - 1}"), kernel, bias)
         weights = graph.constant(kernel, hint=f"dnn_kernel_{index}")
@@ -129,7 +133,7 @@ def _with_batch_norm(norm: nn.BatchNorm1d, kernel: FloatArray, bias: FloatArray)
 
 
 def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, str]) -> tuple[str, list[int]]:
-    """The input of a network, and for each of its columns the row of the first kernel (-1: none, zeros)."""
+    """The input of a network, and for each of its columns the row of the first kernel."""
     layout = layer.layout
     by_source: dict[str, list[int]] = {}
     for part in sorted(layout.parts, key=lambda part: part.index):
@@ -137,8 +141,9 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
     pieces: list[str] = []
     rows: list[int] = []
     if layout.indicators:
-        pieces.append(_counts(graph, features[DNN_INDICATOR_IDS], layout.indicator_width + 1))
-        rows += [*by_source[DNN_INDICATOR_IDS], -1]
+        ids = features[DNN_INDICATOR_IDS]
+        pieces.append(_counts(graph, ids, layout.indicators, layout.indicator_width))
+        rows += by_source[DNN_INDICATOR_IDS]
     for table, placed in zip(layer.tables, layout.tables, strict=True):
         assert isinstance(table, Table)
         pieces.append(_embeddings(graph, table, placed, features[placed.feature]))
@@ -150,11 +155,22 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
     return whole, rows
 
 
-def _counts(graph: GraphBuilder, ids: str, depth: int) -> str:
-    """How often each id occurs in a row, float32 ``[N, depth]``."""
-    values = graph.constant([0, 1], np.float32)
-    hot = graph.op("OneHot", ids, graph.constant(depth, np.int64), values, axis=-1)
-    return graph.op("ReduceSum", hot, graph.constant([1], np.int64), keepdims=0)
+def _counts(graph: GraphBuilder, ids: str, placed: Sequence[PlacedIds], width: int) -> str:
+    """How often each id occurs in a row, float32 ``[N, width]``."""
+    # Comparing every position with the slot that may hold it is a sixth of the work of OneHot and a sum.
+    positions = graph.constant([list(range(width))], np.int64, hint="positions")
+    most = max(item.column.slots for item in placed)
+    total = ""
+    for turn in range(most):
+        slots = [item.start + min(turn, item.column.slots - 1) for item in placed for _ in range(item.rows)]
+        hit = graph.op("Equal", graph.op("Gather", ids, graph.constant(slots, np.int64), axis=1), positions)
+        if turn:
+            # Columns with fewer slots have been counted.
+            open_ = [[turn < item.column.slots for item in placed for _ in range(item.rows)]]
+            hit = graph.op("And", hit, graph.constant(open_, np.bool_))
+        count = graph.op("Cast", hit, to=FLOAT)
+        total = graph.op("Add", total, count) if total else count
+    return total
 
 
 def _embeddings(graph: GraphBuilder, table: Table, layout: EmbeddingTableLayout, ids: str) -> str:

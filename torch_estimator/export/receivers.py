@@ -79,9 +79,7 @@ def check_raw(raw: Mapping[str, RawTensor], needed: Mapping[str, RawFeature]) ->
             )
 
 
-def _transformed(
-    graph: GraphBuilder, receiver: ServingInput, raw: dict[str, RawTensor]
-) -> dict[str, RawTensor]:
+def _transformed(graph: GraphBuilder, receiver: ServingInput, raw: dict[str, RawTensor]) -> dict[str, RawTensor]:
     """Adds the features that the user's transform makes of raw numbers."""
     transform: Any = receiver.transform
     if transform is None:
@@ -108,4 +106,3 @@ def _transformed(
         for (key, shape), tensor in zip(shapes.items(), tensors, strict=True)
     }
     return {**raw, **made}
-

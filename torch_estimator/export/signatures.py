@@ -135,7 +135,7 @@ class Manifest:
                 producer=content["producer"],
                 version=content["version"],
                 global_step=content.get("global_step"),
-                hashing=Hashing(**content["hashing"]),
+                hashing=_hashing(content["hashing"]),
                 csv=_csv(content.get("csv")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -158,6 +158,14 @@ def _tensor_info(content: Mapping[str, Any]) -> TensorInfo:
         shape=tuple(shape),
         tensor=content["tensor"],
         default=content.get("default"),
+    )
+
+
+def _hashing(content: Mapping[str, Any]) -> Hashing:
+    return Hashing(
+        functions=dict(content["functions"]),
+        seeds=tuple(content["seeds"]),
+        seen_strings=dict(content["seen_strings"]),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from torch_estimator import files
+from torch_estimator import __version__, files
 from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import Prediction, lower_predictions, signatures
@@ -25,6 +25,7 @@ from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"
 ASSETS_EXTRA = "assets.extra"
+TEMPORARY = "temp-"
 ATTEMPTS = 10
 
 # A protobuf message cannot be larger than 2 GiB.
@@ -107,7 +108,7 @@ def build(
         signatures=signatures(head, outputs, received.inputs),
         receiver=receiver.kind,
         producer=PRODUCER,
-        version=_version(),
+        version=__version__,
         global_step=global_step,
         hashing=_hashing(transform),
         csv=received.csv,
@@ -145,7 +146,7 @@ def _hashing(transform: FeatureTransform | None) -> Hashing:
     functions: dict[str, str] = {}
     for column in _categorical(transform):
         function = getattr(column, "hash_function", None)
-        if function is not None and (getattr(column, "num_oov_buckets", 1)):
+        if function is not None and (getattr(column, "num_oov_buckets", True)):
             functions[column.name] = function
     if not functions:
         return Hashing()
@@ -165,15 +166,15 @@ def _categorical(transform: FeatureTransform) -> Iterator[Any]:
 def _directory(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str]]:
     """A directory to write into, and its final name, which it has after the block."""
     files.makedirs(base)
-    final = _free_name(base, clock)
     if not files.is_local(base):
+        final = _free_name(base, clock, lambda final: not files.exists(final))
         with tempfile.TemporaryDirectory(prefix="torch-estimator-export-") as local:
             yield local, final
             _upload(local, final)
         return
-    temporary = files.join(base, f"temp-{files.basename(final)}")
+    final = _free_name(base, clock, _claimed)
+    temporary = _temporary(final)
     try:
-        os.mkdir(temporary)
         yield temporary, final
         files.commit_dir(temporary, final)
     except BaseException:
@@ -181,16 +182,35 @@ def _directory(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str
         raise
 
 
-def _free_name(base: str, clock: Callable[[], float]) -> str:
-    """The present second, or one of the next ones: two exporters may share a base."""
+def _free_name(base: str, clock: Callable[[], float], is_free: Callable[[str], bool]) -> str:
+    """The present second, or one of the next ones: exporters may share a base, or be quick."""
     first = int(clock())
     for second in range(first, first + ATTEMPTS):
         final = files.join(base, str(second))
-        if not files.exists(final) and not files.exists(files.join(base, f"temp-{second}")):
+        if is_free(final):
             return final
     raise ExportError(
-        f"no free name for an export in {base}: {first} to {first + ATTEMPTS - 1} are taken; remove unfinished temp- directories."
+        f"no free name for an export in {base}: {first} to {first + ATTEMPTS - 1} are taken; "
+        f"remove what is left of unfinished exports ({TEMPORARY}…) or try again."
     )
+
+
+def _claimed(final: str) -> bool:
+    """Makes the temporary directory of a name that is free; whoever makes it has the name."""
+    if files.exists(final):
+        return False
+    try:
+        os.mkdir(_temporary(final))
+    except FileExistsError:
+        return False
+    if files.exists(final):
+        os.rmdir(_temporary(final))
+        return False
+    return True
+
+
+def _temporary(final: str) -> str:
+    return files.join(files.parent(final), TEMPORARY + files.basename(final))
 
 
 def _upload(local: str, final: str) -> None:
@@ -249,12 +269,3 @@ def _copy_assets(assets: Mapping[str, files.PathLike], directory: str) -> None:
             files.write_file(target, [files.read_bytes(source)])
         except FileNotFoundError as error:
             raise ExportError(f"assets_extra names {files.as_url(source)}, which does not exist.") from error
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version(PRODUCER)
-    except metadata.PackageNotFoundError:
-        return "unknown"

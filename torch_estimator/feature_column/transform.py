@@ -24,9 +24,8 @@ from torch_estimator.feature_column.layouts import (
     LinearLayout,
     PlacedIds,
     PlacedNumbers,
-    input_layout,
-    linear_layout,
 )
+from torch_estimator.feature_column.place_columns import input_layout, linear_layout
 from torch_estimator.feature_column.raw_feature import RawFeature, merge_raw_features
 from torch_estimator.feature_column.raw_values import RawColumn
 from torch_estimator.feature_column.string_hasher import StringHasher

@@ -18,6 +18,7 @@ from torch_estimator.heads.labels import binary_labels
 from torch_estimator.heads.loss_fn import LossFn, UnweightedLoss, unweighted_loss
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.heads.metrics import BinaryMetrics, Buffered
+from torch_estimator.heads.metrics.area import Summation
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels
@@ -35,6 +36,8 @@ class BinaryClassHead(Head):
         loss_fn: Called with ``labels`` (float32 [N, 1]) and ``logits`` by keyword, and with
             ``loss_reduction`` if it names that; returns losses [N, 1]. Replaces sigmoid cross entropy.
         name: Suffix ``/<name>`` of the metrics' keys.
+        pr_summation: How ``auc_precision_recall`` is summed up: ``"interpolation"`` as tf.estimator's v2 heads did, or
+            ``"trapezoidal"`` as its v1 classes did.
 
     Raises:
         InvalidValueError: An argument is out of range.
@@ -53,6 +56,7 @@ class BinaryClassHead(Head):
     loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE
     loss_fn: LossFn | None = None
     name: str | None = None
+    pr_summation: Summation = "interpolation"
     _unweighted_loss: UnweightedLoss = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -119,7 +123,12 @@ class BinaryClassHead(Head):
     def metrics(self) -> Metrics:
         """Returns fresh `BinaryMetrics`."""
         return Buffered(
-            BinaryMetrics(unweighted_loss=self._unweighted_loss, thresholds=self.thresholds or (), name=self.name)
+            BinaryMetrics(
+                unweighted_loss=self._unweighted_loss,
+                thresholds=self.thresholds or (),
+                name=self.name,
+                summation=self.pr_summation,
+            )
         )
 
     def signatures(self) -> dict[str, signature.Signature]:

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Sequence
 
 from torch_estimator import files
-from torch_estimator.engine.checkpoint import checkpoint_paths
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.engine.checkpoint_index import checkpoint_step
+from torch_estimator.engine.loop import TrainingResult
+from torch_estimator.errors import CheckpointError, InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
@@ -41,8 +42,7 @@ def run_local(
     if not interrupted and train_spec.max_steps is not None and step is not None and step >= train_spec.max_steps:
         logger.info("Nothing to do: max_steps=%d is reached by the checkpoint of step %d.", train_spec.max_steps, step)
         return None
-    files.makedirs(estimator.model_dir)
-    files.write_atomic(unfinished, b"")
+    _mark(unfinished, estimator.model_dir)
     evaluators = [SpecEvaluator(estimator, spec, train_spec.max_steps) for spec in eval_specs]
     listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener)
     result = estimator._train(
@@ -52,29 +52,53 @@ def run_local(
         max_steps=train_spec.max_steps,
         input_over_when_ended=not interrupted,
     )
-    if not listener.vetoed:
-        _finish(estimator, evaluators, train_spec.max_steps)
+    finished = not listener.vetoed and _finish(estimator, evaluators, continuous_eval_listener)
     files.remove_tree(unfinished)
-    if result is not None and train_spec.max_steps is not None and result.global_step < train_spec.max_steps:
-        logger.info(
-            "Training ended at global step %d, before max_steps=%d: %s. The model of this step is the final one.",
-            result.global_step,
-            train_spec.max_steps,
-            result.reason.value,
-        )
+    if finished and result is not None:
+        _say_if_early(result, train_spec.max_steps)
     outcomes = [evaluator.outcome for evaluator in evaluators]
     return None if None in outcomes else outcomes  # type: ignore[return-value]  # checked just before
 
 
-def _finish(estimator: Estimator, evaluators: Sequence[SpecEvaluator], max_steps: int | None) -> None:
+def _say_if_early(result: TrainingResult, max_steps: int | None) -> None:
+    if max_steps is not None and result.global_step < max_steps:
+        logger.info(
+            "Training ended at global step %d, before max_steps=%d: %s. The model of this step is the final one.",
+            result.global_step,
+            max_steps,
+            result.reason.value,
+        )
+
+
+def _mark(unfinished: str, model_dir: str) -> None:
+    try:
+        files.makedirs(model_dir)
+        files.write_atomic(unfinished, b"")
+    except OSError as error:
+        raise CheckpointError(
+            f"model_dir {model_dir} cannot be written: {files.reason(error)}; use another model_dir."
+        ) from error
+
+
+def _finish(
+    estimator: Estimator, evaluators: Sequence[SpecEvaluator], continuous_eval_listener: ContinuousEvalListener
+) -> bool:
+    """Evaluates and exports what is not yet, as the final model; False where the listener does not want it."""
     step = _latest_step(estimator)
     latest = estimator.latest_checkpoint()
     if step is None or latest is None:
         raise RuntimeError(f"There was no new checkpoint in {estimator.model_dir} after the training.")
+    late = [evaluator for evaluator in evaluators if evaluator.last_step != step]
+    if late and not continuous_eval_listener.before_eval():
+        logger.info("The continuous_eval_listener asked to stop before the last evaluation.")
+        return False
+    for evaluator in late:
+        evaluator.evaluate(step, latest, final=True)
     for evaluator in evaluators:
-        if evaluator.last_step != step:
-            evaluator.evaluate(step, latest, final=True)
         evaluator.finish()
+    if late:
+        continuous_eval_listener.after_eval()
+    return True
 
 
 class _EvaluationListener(CheckpointSaverListener):
@@ -115,5 +139,5 @@ class _EvaluationListener(CheckpointSaverListener):
 
 
 def _latest_step(estimator: Estimator) -> int | None:
-    paths = checkpoint_paths(estimator.model_dir)
-    return int(paths[-1].rpartition("-")[2].partition(".")[0]) if paths else None
+    latest = estimator.latest_checkpoint()
+    return None if latest is None else checkpoint_step(files.basename(latest))

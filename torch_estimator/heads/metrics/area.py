@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -9,16 +11,25 @@ from torch_estimator.heads.metrics.histogram import LabelHistogram
 
 THRESHOLDS = 200
 
+Summation = Literal["interpolation", "trapezoidal"]
+
+# What tf.compat.v1.metrics.auc adds to numerators and denominators.
+_V1_EPSILON = 1e-6
+
 
 class AreaUnderCurves:
     """Areas approximated with 200 thresholds, evenly spaced from just below 0 to just above 1.
 
-    They equal those of `tf.keras.metrics.AUC` with its default, interpolation: trapezoids under the ROC
-    curve; for precision and recall, true and false positives are linear between thresholds (Davis and
-    Goadrich, 2006).
+    The ROC curve is summed up by trapezoids, the precision-recall curve as asked.
+
+    Args:
+        summation: ``"interpolation"``, as in `tf.keras.metrics.AUC`: between thresholds true and false positives are
+            linear (Davis and Goadrich, 2006). ``"trapezoidal"``, as in `tf.compat.v1.metrics.auc`: precision and
+            recall are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, summation: Summation = "interpolation") -> None:
+        self._summation = summation
         self._histogram = LabelHistogram(THRESHOLDS)
 
     def update(self, probabilities: Tensor, labels: Tensor, weights: Tensor | None) -> None:
@@ -36,6 +47,10 @@ class AreaUnderCurves:
     def precision_recall(self) -> float:
         """Returns the area under precision over recall; 0 if there are no positive labels."""
         true, false = self._positives_by_threshold()
+        if self._summation == "trapezoidal":
+            recall = (true + _V1_EPSILON) / (true[0] + _V1_EPSILON)
+            precision = (true + _V1_EPSILON) / (true + false + _V1_EPSILON)
+            return float(((recall[:-1] - recall[1:]) * (precision[:-1] + precision[1:]) / 2.0).sum())
         both = true + false
         true_step = true[:-1] - true[1:]
         slope = _ratio(true_step, both[:-1] - both[1:])

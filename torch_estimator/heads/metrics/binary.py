@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torch_estimator.heads.base import metric_key
 from torch_estimator.heads.loss_fn import UnweightedLoss
-from torch_estimator.heads.metrics.area import AreaUnderCurves
+from torch_estimator.heads.metrics.area import AreaUnderCurves, Summation
 from torch_estimator.heads.metrics.confusion import ThresholdRates
 from torch_estimator.heads.metrics.means import WeightedMeans
 
@@ -21,9 +21,17 @@ class BinaryMetrics:
         unweighted_loss: From (labels, logits), each [N, 1], to losses [N, 1].
         thresholds: Probabilities at which accuracy, precision and recall are reported, too.
         name: Suffix of the keys, or None.
+        summation: How the area under the precision-recall curve is summed up; see `AreaUnderCurves`.
     """
 
-    def __init__(self, *, unweighted_loss: UnweightedLoss, thresholds: Sequence[float], name: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        unweighted_loss: UnweightedLoss,
+        thresholds: Sequence[float],
+        name: str | None,
+        summation: Summation = "interpolation",
+    ) -> None:
         self._unweighted_loss = unweighted_loss
         self._thresholds = tuple(thresholds)
         self._name = name
@@ -31,7 +39,7 @@ class BinaryMetrics:
         # The class is 1 where the logit is above 0; in float32 its probability may still be one half.
         self._rates = ThresholdRates([0.0])
         self._threshold_rates = ThresholdRates(self._thresholds)
-        self._areas = AreaUnderCurves()
+        self._areas = AreaUnderCurves(summation)
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:

@@ -1,0 +1,83 @@
+"""The contract of every iterator: from any saved position it goes on with exactly what would have come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_estimator.data import Batch, Dataset
+from torch_estimator.data.columns import to_numpy
+from torch_estimator.data.structure import map_columns
+
+
+def check_every_position(make: Callable[[], Dataset], *, transform: Any = None, compared: int | None = None) -> int:
+    """Saves the position after every batch and compares what a new iterator gives from there; returns the batches.
+
+    Like a training run, it draws from torch's generator after each batch, and sets its state when it goes on.
+
+    Args:
+        make: Makes the Dataset; called for every position, as every process would.
+        transform: Given to every iterator.
+        compared: Batches to compare from every position; None for all.
+    """
+    states, randoms, batches = [], [], []
+    with make().iterator(transform) as iterator:
+        states.append(saved(iterator.state()))
+        randoms.append(torch.get_rng_state())
+        for batch in iterator:
+            batches.append(as_arrays(batch))
+            torch.rand(3)  # As a model may.
+            states.append(saved(iterator.state()))
+            randoms.append(torch.get_rng_state())
+    for place, state in enumerate(states):
+        with make().iterator(transform) as iterator:
+            iterator.restore(json.loads(state))
+            assert saved(iterator.state()) == state
+            torch.set_rng_state(randoms[place])
+            expected = batches[place:]
+            wanted = len(expected) + 1 if compared is None else min(compared, len(expected) + 1)
+            for number in range(wanted):
+                batch = next(iterator, None)
+                if number == len(expected):
+                    assert batch is None
+                else:
+                    assert_equal(as_arrays(batch), expected[number])
+                    torch.rand(3)
+    return len(batches)
+
+
+def saved(state: dict[str, Any]) -> str:
+    """A state as a checkpoint keeps it."""
+    text = json.dumps(state)
+    assert len(text) < 10_000
+    return text
+
+
+def as_arrays(batch: Batch) -> tuple[Any, Any]:
+    """A batch with strings as object arrays."""
+    return map_columns(to_numpy, batch.features), map_columns(to_numpy, batch.labels)
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    """Fails unless two structures of arrays hold the same."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for name in one:
+            assert_equal(one[name], other[name])
+    elif isinstance(one, tuple):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_equal(left, right)
+    elif one is not None:
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+
+
+def numbers(data: Dataset, name: str = "x") -> list[int]:
+    """The values of a column, over all batches."""
+    return [int(value) for batch in data.iterator() for value in batch.features[name]]

@@ -1,0 +1,136 @@
+"""What arrays in memory and pandas frames become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from torch_estimator.data import Dataset
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, UserError
+
+
+def only_batch(data: Dataset) -> Any:
+    (batch,) = data.batch(100)
+    return batch
+
+
+def test_columns_of_any_library() -> None:
+    got = only_batch(
+        Dataset.from_arrays(
+            {
+                "numpy": np.array([1.5, 2.5], np.float16),
+                "torch": torch.tensor([[1, 2], [3, 4]], requires_grad=False),
+                "grad": torch.tensor([1.0, 2.0], requires_grad=True),
+                "arrow": pa.chunked_array([["a"], [None]]),
+                "list": ["x", "y"],
+                "unicode": np.array(["x", "ü"]),
+                "bytes": np.array([b"x", b"y"]),
+                "objects": np.array(["x", None], object),
+                "column": np.array([["x"], ["y"]]),
+                "dates": np.array(["2020-01-01", "2020-01-02"], "datetime64[D]").astype(str),
+            }
+        )
+    )
+    assert {name: column.tolist() for name, column in got.items()} == {
+        "numpy": [1.5, 2.5],
+        "torch": [[1, 2], [3, 4]],
+        "grad": [1.0, 2.0],
+        "arrow": ["a", ""],
+        "list": ["x", "y"],
+        "unicode": ["x", "ü"],
+        "bytes": ["x", "y"],
+        "objects": ["x", ""],
+        "column": ["x", "y"],
+        "dates": ["2020-01-01", "2020-01-02"],
+    }
+    assert got["numpy"].dtype == np.float16
+
+
+def test_structures_are_kept() -> None:
+    features, labels = only_batch(Dataset.from_arrays((np.zeros((3, 2)), np.ones(3)), {"a": [1, 2, 3]}))
+    assert [part.shape for part in features] == [(3, 2), (3,)]
+    assert labels["a"].tolist() == [1, 2, 3]
+    assert only_batch(Dataset.from_arrays(torch.arange(3))).tolist() == [0, 1, 2]
+
+
+def test_batches_in_order_share_memory_with_the_arrays() -> None:
+    array = np.arange(10)
+    with Dataset.from_arrays({"x": array}).batch(4).iterator() as iterator:
+        assert all(np.shares_memory(batch.features["x"], array) for batch in iterator)
+
+
+def test_a_label_column_with_a_mapping() -> None:
+    data = Dataset.from_arrays({"x": [1, 2, 3], "y": ["no", "yes", "no"]}).label("y", {"no": 0.0, "yes": 1.0})
+    features, labels = only_batch(data)
+    assert list(features) == ["x"]
+    assert labels.tolist() == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Dataset.from_arrays({}), "at least one column"),
+        (lambda: Dataset.from_arrays({"x": []}), "at least one row"),
+        (lambda: Dataset.from_arrays({"x": [1, 2], "z": [1]}), "same number of rows, but features have {'x': 2"),
+        (lambda: Dataset.from_arrays([1, 2], [1]), "features have 2 and labels 1"),
+        (lambda: Dataset.from_arrays({"x": 3}), "column 'x' must have one row per example, but it is the scalar 3"),
+        (lambda: Dataset.from_arrays({"x": [[1], [1, 2]]}), "column 'x' cannot be made an array"),
+        (lambda: Dataset.from_arrays(torch.zeros(2, dtype=torch.bfloat16)), "bfloat16"),
+        (lambda: Dataset.from_arrays({"x": pa.array([1, None])}), "row 1 .from 0.: column 'x': the value is missing"),
+        (lambda: Dataset.from_arrays({"x": [1]}).label("x").label("x"), "has one already"),
+        (lambda: only_batch(Dataset.from_arrays({"x": [1]}).label("y")), "column 'y' is not in the features"),
+        (lambda: only_batch(Dataset.from_arrays({"x": [1]}, [1]).label("x")), "has labels already"),
+        (lambda: only_batch(Dataset.from_arrays([1]).label("x")), "no names"),
+        (lambda: only_batch(Dataset.from_arrays({"y": ["a"]}).label("y", {"b": 1})), "row 0 .*unknown label 'a'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_arrays_is_said(make: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+def test_frames_of_every_dtype() -> None:
+    frame = pd.DataFrame(
+        {
+            "i": [1, 2],
+            "f": [0.5, float("nan")],
+            "b": [True, False],
+            "s": ["x", None],
+            "o": np.array(["x", None], object),
+            "c": pd.Categorical(["b", "a"]),
+            "n": pd.array([1, 2], "Int64"),
+            "t": pd.to_datetime(["2020-01-01", "2020-01-02"]),
+        },
+        index=[7, 3],
+    )
+    got = only_batch(Dataset.from_pandas(frame))
+    assert got["i"].tolist() == [1, 2]
+    assert np.isnan(got["f"]).tolist() == [False, True]
+    assert got["b"].tolist() == [True, False]
+    assert [got[name].tolist() for name in "soc"] == [["x", ""], ["x", ""], ["b", "a"]]
+    assert got["n"].tolist() == [1, 2]
+    assert got["t"][0].startswith("2020-01-01")
+
+
+def test_the_label_of_a_frame_is_a_column_or_a_series() -> None:
+    frame = pd.DataFrame({"x": [1, 2], "y": [3, 4]})
+    features, labels = only_batch(Dataset.from_pandas(frame, label="y"))
+    assert (list(features), labels.tolist()) == (["x"], [3, 4])
+    features, labels = only_batch(Dataset.from_pandas(frame[["x"]], label=frame["y"]))
+    assert (list(features), labels.tolist()) == (["x"], [3, 4])
+
+
+def test_what_is_wrong_with_frames_is_said() -> None:
+    with pytest.raises(InvalidTypeError, match=r"takes a pandas\.DataFrame, but got dict"):
+        Dataset.from_pandas({"x": [1]})
+    with pytest.raises(InvalidValueError, match="several columns called 'x'"):
+        Dataset.from_pandas(pd.DataFrame([[1, 2]], columns=["x", "x"]))
+    with pytest.raises(DataError, match=r"row 1 \(from 0\): column 'x': the value is missing"):
+        Dataset.from_pandas(pd.DataFrame({"x": pd.array([1, None], "Int64")}))
+    with pytest.raises(DataError, match="column 'x' of the frame cannot be used"):
+        Dataset.from_pandas(pd.DataFrame({"x": [1, "a"]}))

@@ -1,0 +1,304 @@
+"""What CSV files are read as."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tests.data.positions import numbers
+from torch_estimator.data import Dataset
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
+
+
+def written(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def features(data: Dataset) -> dict[str, Any]:
+    """All rows, as one batch."""
+    (batch,) = data.batch(10_000)
+    return batch if isinstance(batch, dict) else batch[0]
+
+
+class Wants:
+    """A transform that wants some columns and leaves them as they are."""
+
+    def __init__(self, **required: pa.DataType) -> None:
+        self.required = required
+
+    def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
+        return features, labels
+
+
+def test_types_are_inferred_once_from_the_first_rows(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "i,f,b,s,d,e\n1,1.5,true,x,2020-01-01,\n-2,2,false,ü,2021-01-01,\n")
+    got = features(Dataset.from_csv(file))
+    assert {name: column.dtype for name, column in got.items()} == {
+        "i": np.int64, "f": np.float32, "b": np.bool_, "s": object, "d": object, "e": object,
+    }  # fmt: skip
+    assert got["s"].tolist() == ["x", "ü"]
+    assert got["d"].tolist() == ["2020-01-01", "2021-01-01"]
+    assert got["e"].tolist() == ["", ""]
+
+
+def test_the_model_decides_about_types_and_the_user_overrules_it(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "1,2,3\n4,5,6\n")
+    data = Dataset.from_csv(file, column_names=["a", "b", "c"], column_types={"b": "float64"}).batch(2)
+    with data.iterator(Wants(b=pa.int64(), a=pa.string())) as iterator:
+        batch = next(iterator)
+    assert set(batch.features) == {"a", "b"}
+    assert batch.features["a"].to_pylist() == ["1", "4"]
+    assert isinstance(batch.features["a"], pa.DictionaryArray)
+    assert batch.features["b"].dtype == np.float64
+
+
+@pytest.mark.parametrize("given", ["float32", float, np.float32, np.dtype("float32"), torch.float32, pa.float32()])
+def test_types_may_be_given_in_any_library_s_names(given: object, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "1\n")
+    assert features(Dataset.from_csv(file, column_names=["a"], column_types=[given]))["a"].dtype == np.float32
+
+
+def test_defaults_fill_missing_values_and_say_the_type(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "1,,x\n,2,\n,,\n")
+    data = Dataset.from_csv(file, column_names=["a", "b", "c"], defaults={"a": 7, "b": 0.5, "c": "none"})
+    got = features(data)
+    assert got["a"].tolist() == [1, 7, 7]
+    assert got["b"].tolist() == [0.5, 2, 0.5]
+    assert got["c"].tolist() == ["x", "none", "none"]
+    assert got["b"].dtype == np.float32
+
+
+def test_defaults_may_be_a_list_as_in_tf_data(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "1,,x\n,2,\n")
+    data = Dataset.from_csv(file, column_names=["a", "b", "c"], defaults=[[0], [1.0], [""]])
+    assert [column.tolist() for column in features(data).values()] == [[1, 0], [1, 2], ["x", ""]]
+    data = Dataset.from_csv(file, column_names=["a", "b", "c"], select_columns=["b", "c"], defaults=[3, str])
+    assert [column.tolist() for column in features(data).values()] == [[3, 2], ["x", ""]]
+
+
+def test_missing_strings_are_empty_without_a_default(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", 's\nNA\n""\nnull\n')
+    assert features(Dataset.from_csv(file))["s"].tolist() == ["NA", "", "null"]
+
+
+def test_columns_are_selected_and_the_label_taken_out(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "a,b,c\n1,2,yes\n3,4,no\n")
+    data = Dataset.from_csv(file, select_columns=["b"], label="c")
+    ((got, labels),) = data.batch(2)
+    assert list(got) == ["b"]
+    assert labels.tolist() == ["yes", "no"]
+    ((got, labels),) = Dataset.from_csv(file, select_columns=["b", "c"]).label("c", {"no": 0, "yes": 1}).batch(2)
+    assert list(got) == ["b"]
+    assert labels.tolist() == [1, 0]
+
+
+def test_a_header_may_be_skipped_for_other_names(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "a,b\n1,2\n")
+    assert list(features(Dataset.from_csv(file, column_names=["x", "y"], header=True))) == ["x", "y"]
+
+
+def test_other_delimiters_and_quotes(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "a;b\n'1;2';3\n")
+    assert features(Dataset.from_csv(file, delimiter=";", quote_char="'"))["a"].tolist() == ["1;2"]
+    file = written(tmp_path / "b.csv", 'a|b\n"x|3\n')
+    assert features(Dataset.from_csv(file, delimiter="|", quote_char=None))["a"].tolist() == ['"x']
+
+
+@pytest.mark.parametrize("text", ["x\n1\n2\n", "x\r\n1\r\n2\r\n", "x\n1\n2", "\ufeffx\n1\n2\n", "x\n\n1\n\n2\n\n"])
+def test_line_ends_byte_order_marks_and_blank_lines(text: str, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", text)
+    assert numbers(Dataset.from_csv(file).repeat(2).batch(3)) == [1, 2, 1, 2]
+
+
+def test_files_follow_each_other_and_globs_are_sorted(tmp_path: Path) -> None:
+    for name in ("b2", "a", "b1"):
+        written(tmp_path / f"{name}.csv", f"x\n{ord(name[-1])}\n")
+    assert numbers(Dataset.from_csv([tmp_path / "b*.csv", str(tmp_path / "a.csv")]).batch(1)) == [49, 50, 97]
+
+
+def test_gzip_and_urls(tmp_path: Path) -> None:
+    packed = gzip.compress(b"x\n1\n") + gzip.compress(b"2\n")
+    assert numbers(Dataset.from_csv(written(tmp_path / "a.csv.gz", packed)).batch(5)) == [1, 2]
+    for number in (2, 1):
+        with fsspec.open(f"memory://csv/{number}.csv.gz", "wb") as file:
+            file.write(gzip.compress(f"x\n{number}\n".encode()))
+    assert numbers(Dataset.from_csv("memory://csv/*.csv.gz").batch(5)) == [1, 2]
+    assert numbers(Dataset.from_csv((tmp_path / "a.csv.gz").as_uri()).batch(5)) == [1, 2]
+
+
+@pytest.mark.parametrize("width", [1, 100, 5000, 200_000])
+def test_lines_of_any_length_are_read_once(width: int, tmp_path: Path) -> None:
+    rows = max(2, 600_000 // width)
+    text = "x,s\n" + "".join(f"{i},{'s' * (i * 7919 % width)}\n" for i in range(rows))
+    file = written(tmp_path / "a.csv", text.encode()[:-1])
+    data = Dataset.from_csv(file)
+    assert numbers(data.batch(1000)) == list(range(rows))
+    assert sorted(numbers(data.shuffle(2, seed=1).batch(1000))) == list(range(rows))
+
+
+def test_a_remote_file_of_many_ranges_is_read_once() -> None:
+    rows = 400_000
+    with fsspec.open("memory://csv/large.csv", "w") as file:
+        file.write("x\n" + "".join(f"{i}\n" for i in range(rows)))
+    data = Dataset.from_csv("memory://csv/large.csv")
+    assert numbers(data.batch(50_000)) == list(range(rows))
+    assert sorted(numbers(data.shuffle(2, seed=1).batch(50_000))) == list(range(rows))
+
+
+def test_a_header_without_rows_is_an_empty_input_that_ends(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x,y\n")
+    assert list(Dataset.from_csv(file, label="y").shuffle(10).repeat().batch(2)) == []
+    file = written(tmp_path / "b.csv", "\n\n")
+    assert list(Dataset.from_csv(file, column_names=["x"]).repeat().batch(2)) == []
+
+
+GOOD = "1,a,0\n2,b,1\n\n3,c,0\n"
+
+
+def fails(make: Callable[[], Dataset]) -> str:
+    """The message of the DataError that reading to the end raises."""
+    with pytest.raises(DataError) as raised:
+        for _ in make():
+            pass
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("x,d,0", "column 'n': 'x' is not a whole number (int64)"),
+        ("1.5,d,0", "column 'n': '1.5' is not a whole number"),
+        (",d,0", "column 'n': the value is missing and has no default."),
+        ("4,d", "2 fields, but there are 3 columns (n, s, y)."),
+        ("4,d,0,0", "4 fields, but there are 3 columns (n, s, y)."),
+        (b"4,\xff\xfe,0", "column 's': '��' is not UTF-8 text."),
+        ("4,d,7", "column 'y': unknown label 7; expected one of 0, 1."),
+    ],
+)
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_a_bad_line_is_named(line: str | bytes, message: str, shuffle: bool, ending: str, tmp_path: Path) -> None:
+    bad = line.encode() if isinstance(line, str) else line
+    good = GOOD.replace("\n", ending).encode()
+    text = b"n,s,y" + ending.encode() + good * 20_000 + bad + ending.encode() + good * 3
+    file = written(tmp_path / "a.csv", text)
+
+    def make() -> Dataset:
+        data = Dataset.from_csv(file).label("y", {0: 0, 1: 1})
+        return (data.shuffle(10, seed=1) if shuffle else data).repeat(2).batch(7).prefetch(2)
+
+    assert fails(make).startswith(f"{file}, line 80002: {message}")
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_the_header_counts_as_a_line(header: bool, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", ("n,s,y\n" if header else "") + GOOD + "x,d,0\n")
+    names = None if header else ["n", "s", "y"]
+    data = Dataset.from_csv(file, column_names=names, column_types={"n": "float32"})
+    assert fails(lambda: data.batch(2)) == f"{file}, line {5 + header}: column 'n': 'x' is not a number (float)."
+
+
+def test_the_bad_line_s_own_file_is_named(tmp_path: Path) -> None:
+    paths = [written(tmp_path / f"{i}.csv", "x\n1\n2\n" if i != 2 else "x\n1\nbad\n") for i in range(5)]
+    message = fails(lambda: Dataset.from_csv(paths, column_types={"x": "int64"}).shuffle(9, seed=1).batch(2))
+    assert message.startswith(f"{paths[2]}, line 3: column 'x': 'bad'")
+
+
+def test_an_inferred_type_that_does_not_hold_says_what_to_do(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x\n" + "1\n" * 100_000 + "1.5\n")
+    assert "give column_types={'x': ...}" in fails(lambda: Dataset.from_csv(file).batch(1000))
+
+
+def test_a_row_that_the_transform_refuses_is_named(tmp_path: Path) -> None:
+    from torch_estimator.errors import RowError
+
+    class Refuses:
+        required = None
+
+        def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
+            rows = np.flatnonzero(features["x"] == 777)
+            if len(rows):
+                raise RowError("unlucky", row=int(rows[0]))
+            return features, labels
+
+    file = written(tmp_path / "a.csv", "x,y\n" + "".join(f"{i},0\n" for i in range(2000)))
+    data = Dataset.from_csv(file, label="y")
+    chains = [data.shuffle(50, seed=1), data.skip(5).shuffle(50), data.shard(2, 1), data.repeat(2)]
+    for chain in chains:
+        with chain.batch(10).iterator(Refuses()) as iterator, pytest.raises(DataError) as raised:
+            list(iterator)
+        assert str(raised.value) == f"{file}, line 779: column 'y': unlucky."
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: Dataset.from_csv(p / "none.csv"), "There is no file {p}/none.csv."),
+        (lambda p: Dataset.from_csv(p / "none*.csv"), "No file matches {p}/none*.csv."),
+        (lambda p: Dataset.from_csv("memory://none.csv"), "There is no file memory://none.csv."),
+        (lambda p: Dataset.from_csv("memory://none/*.csv"), "No file matches memory://none/*.csv."),
+        (lambda p: Dataset.from_csv(p), "{p} is a directory; name its files, for instance with {p}/*."),
+        (lambda p: Dataset.from_csv(p / "empty.csv"), "{p}/empty.csv is empty."),
+        (lambda p: Dataset.from_csv(p / "a.csv", label="z"), "column 'z' is not in {p}/a.csv; the columns there are x"),
+        (lambda p: Dataset.from_csv(p / "a.csv", select_columns=["z"]), "column 'z' is not in {p}/a.csv;"),
+        (lambda p: Dataset.from_csv(p / "a.csv", column_types={"z": int}), "column 'z' is not in {p}/a.csv;"),
+        (lambda p: Dataset.from_csv([p / "a.csv", p / "b.csv"]), "{p}/b.csv, line 1: the header is x, z, but that of"),
+        (lambda p: Dataset.from_csv(p / "twice.csv"), "{p}/twice.csv, line 1: two columns are called 'x'."),
+        (lambda p: Dataset.from_csv(p / "broken.csv.gz"), "{p}/broken.csv.gz cannot be read: "),
+        (lambda p: Dataset.from_csv(p / "cut.csv.gz"), "{p}/cut.csv.gz cannot be read: the file is cut off"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_files_is_said(make: Callable[[Path], Dataset], message: str, tmp_path: Path) -> None:
+    written(tmp_path / "empty.csv", "")
+    written(tmp_path / "a.csv", "x,y\n1,2\n")
+    written(tmp_path / "b.csv", "x,z\n1,2\n")
+    written(tmp_path / "twice.csv", "x,x\n1,2\n")
+    written(tmp_path / "broken.csv.gz", "x\n1\n")
+    written(tmp_path / "cut.csv.gz", gzip.compress(b"x\n1\n")[:-9])
+    assert fails(lambda: make(tmp_path).batch(2)).startswith(message.format(p=tmp_path))
+
+
+def test_a_column_that_the_model_wants_but_is_not_there_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x,y\n1,2\n")
+    with pytest.raises(DataError, match=r"column 'agee' is not in .*a\.csv; the columns there are x, y\."):
+        Dataset.from_csv(file).batch(1).iterator(Wants(agee=pa.float32()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"files": []}, InvalidValueError, "at least one file"),
+        ({"files": 3}, InvalidTypeError, "path or a sequence of paths"),
+        ({"header": False}, InvalidValueError, "need column_names"),
+        ({"column_names": ["a", "a"]}, InvalidValueError, "distinct, but 'a'"),
+        ({"column_names": "ab"}, InvalidTypeError, "sequence of strings"),
+        ({"column_names": ["a"], "defaults": [1, 2]}, InvalidValueError, "one entry for each of 1 columns, but has 2"),
+        ({"defaults": [1, 2]}, InvalidValueError, "need column_names"),
+        ({"defaults": 3}, InvalidTypeError, "a dict by column"),
+        ({"defaults": {"a": {}}}, InvalidTypeError, "default of column 'a' must be a number or a string"),
+        ({"column_types": {"a": "flaot"}}, InvalidTypeError, "cannot be read as 'flaot'"),
+        ({"delimiter": ",,"}, InvalidValueError, "delimiter must be one ASCII character"),
+        ({"label": 3}, InvalidTypeError, "label must be the name of a column"),
+    ],
+)
+def test_arguments_are_checked_at_once(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Dataset.from_csv(**{"files": "a.csv", **arguments})
+
+
+def test_a_default_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x\n1\n")
+    data = Dataset.from_csv(file, column_types={"x": "float32"}, defaults={"x": "unknown"})
+    with pytest.raises(InvalidValueError, match="default 'unknown' of column 'x' cannot be read as float"):
+        data.batch(1).iterator()

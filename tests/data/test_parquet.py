@@ -1,0 +1,132 @@
+"""What Parquet files are read as."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.data.positions import numbers
+from torch_estimator.data import Dataset
+from torch_estimator.errors import DataError
+
+
+def written(path: Path, **columns: Any) -> Path:
+    pq.write_table(pa.table(columns), path, row_group_size=4)
+    return path
+
+
+def test_types_become_numpy_arrays_and_strings(tmp_path: Path) -> None:
+    file = written(
+        tmp_path / "a.parquet",
+        i=pa.array([1, 2], pa.int16()),
+        f=pa.array([1.0, 2.0], pa.float64()),
+        b=[True, False],
+        s=["x", None],
+        e=pa.array(["x", None]).dictionary_encode(),
+        d=[date(2020, 1, 2), None],
+        m=[Decimal("1.5"), Decimal("2.5")],
+        v=pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32())),
+        w=pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)),
+        n=pa.nulls(2),
+    )
+    (batch,) = Dataset.from_parquet(file).batch(2)
+    assert {name: column.tolist() for name, column in batch.items()} == {
+        "i": [1, 2],
+        "f": [1.0, 2.0],
+        "b": [True, False],
+        "s": ["x", ""],
+        "e": ["x", ""],
+        "d": ["2020-01-02", ""],
+        "m": [1.5, 2.5],
+        "v": [[1.0, 2.0], [3.0, 4.0]],
+        "w": [[1, 2], [3, 4]],
+        "n": ["", ""],
+    }
+    assert batch["i"].dtype == np.int16
+    assert batch["v"].dtype == np.float32
+
+
+def test_defaults_fill_missing_values(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.parquet", x=[1, None, 3], s=["a", None, ""])
+    (batch,) = Dataset.from_parquet(file, defaults={"x": 9, "s": "none"}).batch(3)
+    assert batch["x"].tolist() == [1, 9, 3]
+    assert batch["s"].tolist() == ["a", "none", "none"]
+
+
+def test_columns_label_globs_and_urls(tmp_path: Path) -> None:
+    for number in (2, 1):
+        written(tmp_path / f"{number}.parquet", x=[number], y=[7], z=[0])
+    batches = list(Dataset.from_parquet(tmp_path / "*.parquet", columns=["x"], label="y").batch(3))
+    assert [(list(features), features["x"].tolist(), labels.tolist()) for features, labels in batches] == [
+        (["x"], [1, 2], [7, 7])
+    ]
+    with fsspec.open("memory://parquet/a.parquet", "wb") as file:
+        file.write((tmp_path / "1.parquet").read_bytes())
+    assert numbers(Dataset.from_parquet("memory://parquet/*.parquet").batch(3)) == [1]
+
+
+def test_large_row_groups_are_read_in_slices(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": np.arange(200_000)}), file)
+    assert numbers(Dataset.from_parquet(file).batch(30_000)) == list(range(200_000))
+    assert sorted(numbers(Dataset.from_parquet(file).shuffle(2, seed=1).batch(30_000))) == list(range(200_000))
+
+
+def test_a_missing_number_is_named_by_file_and_row(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.parquet", x=[*range(9), None])
+    with pytest.raises(DataError) as raised:
+        list(Dataset.from_parquet(file).batch(2))
+    assert str(raised.value) == f"{file}, row 9 (from 0): column 'x': the value is missing and has no default."
+
+
+def test_an_unknown_label_is_named_by_file_and_row_even_if_shuffled(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.parquet", x=range(9), y=[*"abababab", "c"])
+    data = Dataset.from_parquet(file).label("y", {"a": 0, "b": 1}).shuffle(100, seed=1).batch(2)
+    with pytest.raises(DataError) as raised:
+        list(data)
+    assert str(raised.value) == f"{file}, row 8 (from 0): column 'y': unknown label 'c'; expected one of 'a', 'b'."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"columns": ["z"]}, "column 'z' is not in {file}; the columns there are x, s"),
+        ({"label": "z"}, "column 'z' is not in {file}; the columns there are x, s"),
+        ({"files": "none.parquet"}, "There is no file none.parquet."),
+    ],
+)
+def test_what_is_not_there_is_named(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.parquet", x=[1], s=["a"])
+    with pytest.raises(DataError) as raised:
+        list(Dataset.from_parquet(**{"files": file, **arguments}).batch(2))
+    assert str(raised.value).startswith(message.format(file=file))
+
+
+def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    file.write_text("x\n1\n")
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read as Parquet: "):
+        list(Dataset.from_parquet(file).batch(2))
+
+
+def test_a_column_of_the_wrong_kind_for_the_model_is_named(tmp_path: Path) -> None:
+    class Wants:
+        required = {"s": pa.float32()}  # noqa: RUF012 - a constant
+
+        def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
+            return features, labels
+
+    file = written(tmp_path / "a.parquet", s=["a"])
+    with (
+        Dataset.from_parquet(file).batch(1).iterator(Wants()) as iterator,
+        pytest.raises(DataError, match="column 's' holds strings, but the model wants numbers"),
+    ):
+        next(iterator)

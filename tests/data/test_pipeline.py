@@ -1,0 +1,156 @@
+"""What the operations do, alone and together: tf.data's semantics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.data.positions import numbers
+from torch_estimator.data import Dataset
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+
+
+def rows(count: int) -> Dataset:
+    return Dataset.from_arrays({"x": np.arange(count)}, np.arange(count) * 10)
+
+
+def batches(data: Dataset) -> list[list[int]]:
+    return [batch[0]["x"].tolist() for batch in data]
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        (lambda d: d.batch(2), [[0, 1], [2, 3], [4]]),
+        (lambda d: d.batch(2, drop_remainder=True), [[0, 1], [2, 3]]),
+        (lambda d: d.batch(9), [[0, 1, 2, 3, 4]]),
+        (lambda d: d.batch(9, drop_remainder=True), []),
+        (lambda d: d.repeat(2).batch(3), [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4]]),
+        (lambda d: d.batch(3).repeat(2), [[0, 1, 2], [3, 4], [0, 1, 2], [3, 4]]),
+        (lambda d: d.repeat(3).batch(12), [[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1], [2, 3, 4]]),
+        (lambda d: d.repeat(0).batch(3), []),
+        (lambda d: d.repeat(-1).take(7).batch(4), [[0, 1, 2, 3], [4, 0, 1]]),
+        (lambda d: d.take(3).repeat(2).batch(4), [[0, 1, 2, 0], [1, 2]]),
+        (lambda d: d.skip(3).batch(4), [[3, 4]]),
+        (lambda d: d.skip(9).batch(4), []),
+        (lambda d: d.take(0).repeat().batch(4), []),
+        (lambda d: d.batch(2).skip(1).take(1), [[2, 3]]),
+        (lambda d: d.batch(2).shard(2, 0), [[0, 1], [4]]),
+        (lambda d: d.shard(2, 0).batch(2), [[0, 2], [4]]),
+        (lambda d: d.shard(2, 1).batch(2), [[1, 3]]),
+        (lambda d: d.repeat(2).shard(2, 1).batch(9), [[1, 3, 0, 2, 4]]),
+        (lambda d: d.shard(9, 7).batch(2), []),
+        (lambda d: d.shuffle(1, seed=3).batch(9), [[0, 1, 2, 3, 4]]),
+        (lambda d: d.batch(3).batch(2), [[0, 1], [2, 3], [4]]),
+        (lambda d: d.prefetch(2).batch(3).prefetch(0).prefetch(2), [[0, 1, 2], [3, 4]]),
+    ],
+)
+def test_operations_act_in_their_order(chain: Callable[[Dataset], Dataset], expected: list[list[int]]) -> None:
+    assert batches(chain(rows(5))) == expected
+
+
+def test_the_shards_together_are_the_data() -> None:
+    parts = [numbers(rows(10).shuffle(10, seed=2).shard(3, i).batch(4)) for i in range(3)]
+    assert sorted(x for part in parts for x in part) == list(range(10))
+
+
+def test_small_data_is_shuffled_fully_and_anew_in_every_epoch() -> None:
+    epochs = np.array(numbers(rows(1000).shuffle(2, seed=1).repeat(3).batch(7))).reshape(3, 1000)
+    assert all(sorted(epoch) == list(range(1000)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    # A uniform permutation moves a row by a third of the length on average.
+    assert abs(np.abs(epochs[0] - np.arange(1000)).mean() - 333) < 30
+
+
+def test_the_seed_decides_about_the_order() -> None:
+    assert numbers(rows(50).shuffle(9, seed=1).batch(7)) == numbers(rows(50).shuffle(9, seed=1).batch(8))
+    assert numbers(rows(50).shuffle(9, seed=1).batch(7)) != numbers(rows(50).shuffle(9, seed=2).batch(7))
+
+
+def test_shuffling_after_repeat_mixes_epochs() -> None:
+    order = numbers(rows(50).repeat(2).shuffle(100, seed=1).batch(10))
+    assert sorted(order) == sorted([*range(50), *range(50)])
+    assert sorted(order[:50]) != list(range(50))
+
+
+def test_features_and_labels_stay_together() -> None:
+    for features, labels in rows(100).shuffle(9, seed=1).repeat(2).batch(7):
+        assert (features["x"] * 10 == labels).all()
+
+
+def test_datasets_are_never_changed() -> None:
+    data = rows(4)
+    batched = data.batch(2)
+    batched.repeat(2).map(lambda features, labels: (features, labels)).take(1)
+    assert batches(batched) == batches(batched) == [[0, 1], [2, 3]]
+
+
+def test_a_map_sees_batches_of_plain_arrays() -> None:
+    seen = []
+
+    def double(features: dict[str, np.ndarray], labels: np.ndarray) -> tuple[Any, Any]:
+        seen.append({name: column.dtype for name, column in features.items()})
+        return {"x": features["x"] * 2, "s": features["s"]}, labels + 1
+
+    data = Dataset.from_arrays({"x": [1, 2, 3], "s": ["a", "b", "a"]}, [0, 1, 0]).batch(2).map(double).map(double)
+    assert [(features["x"].tolist(), labels.tolist()) for features, labels in data] == [([4, 8], [2, 3]), ([12], [2])]
+    assert seen[0] == {"x": np.int64, "s": object}
+
+
+def test_a_map_may_make_labels() -> None:
+    data = Dataset.from_arrays({"x": [1, 2]}).batch(2).map(lambda features: (features, features["x"] > 1))
+    ((_, labels),) = data
+    assert labels.tolist() == [False, True]
+
+
+def test_a_transform_is_applied_after_the_last_map_and_before_everything_else() -> None:
+    sizes = []
+
+    class Transform:
+        required = {"x": pa.int64(), "s": pa.string()}  # noqa: RUF012 - a constant
+
+        def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
+            assert isinstance(features["s"], pa.DictionaryArray)
+            sizes.append(len(features["x"]))
+            return features["x"] * 2, labels
+
+    data = Dataset.from_arrays({"x": np.arange(10), "s": ["a"] * 10, "other": np.arange(10)}).repeat(2).batch(4)
+    with data.iterator(Transform()) as iterator:
+        assert [batch.features.tolist() for batch in iterator][:2] == [[0, 2, 4, 6], [8, 10, 12, 14]]
+    assert sizes == [10]
+    sizes.clear()
+    with data.map(lambda features: features).iterator(Transform()) as iterator:
+        assert [batch.features.tolist() for batch in iterator][:2] == [[0, 2, 4, 6], [8, 10, 12, 14]]
+    assert sizes == [4] * 5
+
+
+@pytest.mark.parametrize(
+    ("chain", "error", "message"),
+    [
+        (lambda d: list(d), InvalidValueError, "no batch size"),
+        (lambda d: d.iterator(), InvalidValueError, "no batch size"),
+        (lambda d: d.batch(0), InvalidValueError, "batch's size must be at least 1, but got 0"),
+        (lambda d: d.batch("9"), InvalidTypeError, "batch's size must be a whole number, but got '9'"),
+        (lambda d: d.shuffle(0), InvalidValueError, "buffer must be positive"),
+        (lambda d: d.shuffle(None), InvalidTypeError, "buffer must be a number"),
+        (lambda d: d.shuffle(5, seed=-1), InvalidValueError, "seed must be a whole number from 0"),
+        (lambda d: d.batch(2).shuffle(5), InvalidValueError, "before batch"),
+        (lambda d: d.repeat(-2), InvalidValueError, "repeat's count must be at least 0"),
+        (lambda d: d.shard(2, 2), InvalidValueError, "index must be less than num_shards 2, but got 2"),
+        (lambda d: d.shard(0, 0), InvalidValueError, "num_shards must be at least 1"),
+        (lambda d: d.skip(-1), InvalidValueError, "skip's count"),
+        (lambda d: d.take(-1), InvalidValueError, "take's count"),
+        (lambda d: d.prefetch(-1), InvalidValueError, "prefetch's count"),
+        (lambda d: d.map(len), InvalidValueError, "after batch"),
+        (lambda d: d.batch(2).map(3), InvalidTypeError, "map takes a function"),
+        (lambda d: list(d.batch(2).map(lambda f, y: f)), InvalidValueError, "if it gets both, but returned a dict"),
+        (lambda d: list(d.batch(2).map(lambda f, y: (f, y[:1]))), InvalidValueError, "same number of rows"),
+    ],
+)
+def test_mistakes_are_said(chain: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        chain(rows(5))

@@ -1,0 +1,262 @@
+"""Saving and restoring positions, for every source and every operation."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.data.positions import check_every_position, numbers, saved
+from torch_estimator.data import Dataset, StateMismatch
+
+ROWS = 23
+TEXT = "x,word,y\n" + "".join(f"{i},{'word' if i % 3 else ''}{i % 5},{i % 2}\n" for i in range(ROWS))
+MANY_ROWS = 150_000
+
+Make = Callable[[], Dataset]
+
+
+def columns() -> dict[str, np.ndarray]:
+    return {"x": np.arange(ROWS), "word": np.array([f"w{i % 5}" for i in range(ROWS)])}
+
+
+def csv(folder: Path) -> Dataset:
+    (folder / "a.csv").write_text(TEXT)
+    return Dataset.from_csv(folder / "*.csv", label="y")
+
+
+def csv_gz(folder: Path) -> Dataset:
+    (folder / "a.csv.gz").write_bytes(gzip.compress(TEXT.encode()))
+    return Dataset.from_csv(folder / "a.csv.gz", label="y")
+
+
+def csv_remote(folder: Path) -> Dataset:
+    with fsspec.open("memory://positions/a.csv", "w") as file:
+        file.write(TEXT)
+    return Dataset.from_csv("memory://positions/a.csv", label="y")
+
+
+def csv_files(folder: Path) -> Dataset:
+    lines = TEXT.splitlines(keepends=True)
+    for number in range(3):
+        (folder / f"{number}.csv").write_text("".join([lines[0], *lines[1 + number :: 3]]))
+    return Dataset.from_csv([folder / "1.csv", folder / "[02].csv"], label="y")
+
+
+def parquet(folder: Path) -> Dataset:
+    table = pa.table({**columns(), "y": np.arange(ROWS) % 2})
+    pq.write_table(table, folder / "a.parquet", row_group_size=5)
+    return Dataset.from_parquet(folder / "a.parquet", label="y")
+
+
+def arrays(folder: Path) -> Dataset:
+    return Dataset.from_arrays(columns(), np.arange(ROWS) % 2)
+
+
+def one_tensor(folder: Path) -> Dataset:
+    return Dataset.from_arrays(torch.arange(2 * ROWS).reshape(ROWS, 2))
+
+
+def tuple_of_arrays(folder: Path) -> Dataset:
+    return Dataset.from_arrays((np.arange(ROWS), np.ones((ROWS, 3))), {"a": np.arange(ROWS), "b": np.arange(ROWS)})
+
+
+def frame(folder: Path) -> Dataset:
+    return Dataset.from_pandas(pd.DataFrame({**columns(), "y": np.arange(ROWS) % 2}), label="y")
+
+
+def iterable(folder: Path) -> Dataset:
+    return Dataset.from_iterable([({"x": np.arange(i, i + 4)}, np.arange(4)) for i in range(7)])
+
+
+def function(folder: Path) -> Dataset:
+    return Dataset.from_iterable(lambda: (np.full((3, 2), i) for i in range(7)))
+
+
+def loader(folder: Path) -> Dataset:
+    data = TensorDataset(torch.arange(ROWS), torch.arange(ROWS) % 2)
+    return Dataset.from_iterable(DataLoader(data, batch_size=4, shuffle=True))
+
+
+SOURCES = [csv, csv_gz, csv_remote, csv_files, parquet, arrays, one_tensor, tuple_of_arrays, frame]
+ITERABLES = [iterable, function, loader]
+
+ON_ROWS: dict[str, Callable[[Dataset], Dataset]] = {
+    "batch": lambda data: data.batch(4),
+    "drop": lambda data: data.batch(4, drop_remainder=True),
+    "shuffle": lambda data: data.shuffle(100, seed=7).batch(4),
+    "shuffle repeat": lambda data: data.shuffle(100, seed=7).repeat(3).batch(4),
+    "shuffle repeat, seed drawn": lambda data: data.shuffle(100).repeat(2).batch(4),
+    "repeat shuffle": lambda data: data.repeat(3).shuffle(100, seed=7).batch(4),
+    "batch repeat": lambda data: data.shuffle(100, seed=7).batch(4).repeat(3),
+    "repeat twice": lambda data: data.shuffle(100, seed=7).repeat(2).batch(4).repeat(2),
+    "shard": lambda data: data.shard(3, 1).shuffle(100, seed=7).repeat(2).batch(2),
+    "shuffle shard": lambda data: data.shuffle(100, seed=7).shard(3, 2).batch(2),
+    "skip take": lambda data: data.skip(3).take(11).shuffle(9, seed=1).repeat(2).batch(4),
+    "prefetch": lambda data: data.shuffle(100, seed=7).repeat(2).batch(4).prefetch(3),
+    "prefetch early": lambda data: data.prefetch(3).shuffle(100, seed=7).repeat(2).batch(4).prefetch(2),
+    "batch again": lambda data: data.batch(4).batch(5),
+}
+
+ON_BATCHES: dict[str, Callable[[Dataset], Dataset]] = {
+    "nothing": lambda data: data,
+    "repeat": lambda data: data.repeat(3),
+    "map": lambda data: data.map(lambda *batch: batch if len(batch) == 2 else batch[0]),
+    "skip take": lambda data: data.skip(1).take(3).repeat(2),
+    "shard": lambda data: data.shard(2, 1).repeat(2),
+    "prefetch": lambda data: data.repeat(2).prefetch(3),
+    "map prefetch": lambda data: data.map(lambda *batch: batch if len(batch) == 2 else batch[0]).repeat(2).prefetch(2),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("steps", ON_ROWS)
+def test_every_position_of_rows_is_restored_exactly(
+    source: Callable[[Path], Dataset], steps: str, tmp_path: Path
+) -> None:
+    assert check_every_position(lambda: ON_ROWS[steps](source(tmp_path))) > 3
+
+
+@pytest.mark.parametrize("source", [csv, arrays, *ITERABLES])
+@pytest.mark.parametrize("steps", ON_BATCHES)
+def test_every_position_of_batches_is_restored_exactly(
+    source: Callable[[Path], Dataset], steps: str, tmp_path: Path
+) -> None:
+    def make() -> Dataset:
+        data = source(tmp_path)
+        return ON_BATCHES[steps](data if source in ITERABLES else data.batch(4))
+
+    assert check_every_position(make) > 2
+
+
+def big_csv(folder: Path) -> Dataset:
+    path = folder / "big.csv"
+    if not path.exists():
+        path.write_text("x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(MANY_ROWS)))
+    return Dataset.from_csv(path, label="y")
+
+
+def big_parquet(folder: Path) -> Dataset:
+    path = folder / "big.parquet"
+    if not path.exists():
+        table = pa.table({"x": np.arange(MANY_ROWS), "y": np.arange(MANY_ROWS) % 2})
+        pq.write_table(table, path, row_group_size=20_000)
+    return Dataset.from_parquet(path, label="y")
+
+
+def big_arrays(folder: Path) -> Dataset:
+    return Dataset.from_arrays({"x": np.arange(MANY_ROWS)}, np.arange(MANY_ROWS) % 2)
+
+
+@pytest.mark.parametrize("source", [big_csv, big_parquet, big_arrays])
+@pytest.mark.parametrize("steps", ["shuffle repeat", "repeat shuffle", "prefetch", "plain"])
+def test_positions_in_data_of_several_windows_are_restored_exactly(
+    source: Callable[[Path], Dataset], steps: str, tmp_path: Path
+) -> None:
+    chains: dict[str, Callable[[Dataset], Dataset]] = {
+        "plain": lambda data: data.repeat(2),
+        "shuffle repeat": lambda data: data.shuffle(1000, seed=3).repeat(2),
+        "repeat shuffle": lambda data: data.repeat(2).shuffle(1000, seed=3),
+        "prefetch": lambda data: data.shuffle(1000, seed=3).repeat(2).prefetch(4),
+    }
+    batches = check_every_position(lambda: chains[steps](source(tmp_path)).batch(17_001), compared=3)
+    assert batches == -(-2 * MANY_ROWS // 17_001)
+
+
+@pytest.mark.parametrize("source", [big_csv, big_parquet, big_arrays])
+def test_shuffling_several_windows_gives_every_row_once_and_mixes_far(
+    source: Callable[[Path], Dataset], tmp_path: Path
+) -> None:
+    first, second = np.split(np.array(numbers(source(tmp_path).shuffle(1000, seed=3).repeat(2).batch(30_000))), 2)
+    assert sorted(first) == sorted(second) == list(range(MANY_ROWS))
+    assert (first != second).mean() > 0.99
+    assert np.ptp(first[:1000]) > MANY_ROWS * 0.6
+
+
+def test_a_position_may_be_restored_with_another_batch_size() -> None:
+    def make(size: int) -> Dataset:
+        return arrays(Path()).shuffle(100, seed=1).repeat(2).batch(size)
+
+    everything = numbers(make(1))
+    with make(5).iterator() as iterator:
+        next(iterator), next(iterator)
+        state = iterator.state()
+    with make(3).iterator() as iterator:
+        iterator.restore(state)
+        assert [int(x) for batch in iterator for x in batch.features["x"]] == everything[10:]
+
+
+def test_more_epochs_go_on_where_fewer_ended() -> None:
+    with arrays(Path()).shuffle(100, seed=1).repeat(1).batch(5).iterator() as iterator:
+        list(iterator)
+        state = iterator.state()
+    with arrays(Path()).shuffle(100, seed=1).repeat(3).batch(5).iterator() as iterator:
+        iterator.restore(state)
+        assert len([x for batch in iterator for x in batch.features["x"]]) == 2 * ROWS
+
+
+def test_the_drawn_seed_is_restored_with_the_position() -> None:
+    torch.manual_seed(1)
+    one = arrays(Path()).shuffle(100).repeat(2).batch(5)
+    torch.manual_seed(2)
+    other = arrays(Path()).shuffle(100).repeat(2).batch(5)
+    assert numbers(one) != numbers(other)
+    with one.iterator() as iterator:
+        next(iterator)
+        state = iterator.state()
+    with other.iterator() as iterator:
+        iterator.restore(state)
+        assert [int(x) for batch in iterator for x in batch.features["x"]] == numbers(one)[5:]
+
+
+def test_the_seed_of_torch_decides_about_a_drawn_seed() -> None:
+    orders = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        orders.append(numbers(arrays(Path()).shuffle(100).batch(5)))
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (lambda: Dataset.from_arrays({"x": np.arange(9)}).shuffle(9, seed=1).batch(2), "rows was 8, but is 9"),
+        (lambda: Dataset.from_arrays({"x": np.arange(8)}).shuffle(9, seed=2).batch(2), r"shuffle\(9, 2\)"),
+        (lambda: Dataset.from_arrays({"x": np.arange(8)}).batch(2), "steps was shuffle"),
+        (lambda: Dataset.from_iterable([np.arange(8)]), "source was memory"),
+    ],
+)
+def test_a_position_of_another_input_is_refused_and_changes_nothing(other: Make, named: str) -> None:
+    with Dataset.from_arrays({"x": np.arange(8)}).shuffle(9, seed=1).batch(2).iterator() as iterator:
+        next(iterator)
+        state = iterator.state()
+    with other().iterator() as iterator:
+        before = saved(iterator.state())
+        with pytest.raises(StateMismatch, match=named):
+            iterator.restore(state)
+        assert saved(iterator.state()) == before
+
+
+@pytest.mark.parametrize("state", [{}, {"signature": None}, {"signature": {}, "position": {}}])
+def test_something_that_is_no_position_is_refused(state: dict[str, object]) -> None:
+    with arrays(Path()).batch(2).iterator() as iterator, pytest.raises(StateMismatch):
+        iterator.restore(state)
+
+
+def test_a_file_that_grew_is_another_input(tmp_path: Path) -> None:
+    with csv(tmp_path).batch(4).iterator() as iterator:
+        state = iterator.state()
+    with (tmp_path / "b.csv").open("w") as file:
+        file.write(TEXT)
+    larger = Dataset.from_csv(tmp_path / "*.csv", label="y").batch(4)
+    with larger.iterator() as iterator, pytest.raises(StateMismatch, match="files was"):
+        iterator.restore(state)

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.export.models import Built, model_of
+from torch_estimator import feature_column as fc
+from torch_estimator import serving_input
+from torch_estimator.errors import ExportError, InvalidValueError
+from torch_estimator.export.exported_model import ExportedModel
+
+
+@pytest.fixture(scope="module")
+def built() -> Built:
+    columns = [
+        fc.categorical_column_with_hash_bucket("word", 10),
+        fc.categorical_column_with_vocabulary_list("count", [1, 2]),
+        fc.numeric_column("x"),
+        fc.numeric_column("v", shape=2),
+    ]
+    return model_of(columns, [])
+
+
+@pytest.fixture(scope="module")
+def model(built: Built, tmp_path_factory: pytest.TempPathFactory) -> ExportedModel:
+    receiver = serving_input.raw_features(built.transform, defaults={"x": 1.5, "key": "nokey", "v": [1, 2]})
+    return built.export(tmp_path_factory.mktemp("export"), receiver)
+
+
+def inputs(**changes: Any) -> dict[str, Any]:
+    return {"word": ["a", "b"], "count": [1, 2], "x": [1.0, 2.0], "v": [[1, 2], [3, 4]]} | changes
+
+
+def test_plain_features_are_vectors_or_columns(model: ExportedModel) -> None:
+    flat = model.predict(inputs())
+    column = model.predict(inputs(word=[["a"], ["b"]], count=np.array([[1], [2]]), x=[[1], [2]]))
+    np.testing.assert_array_equal(flat["logits"], column["logits"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [b"\xc3\xa9", "b"],
+        np.array(["é", "b"]),
+        np.array([b"\xc3\xa9", b"b"]),
+        np.array(["é", "b"], object),
+        [np.str_("é"), np.str_("b")],
+        ("é", "b"),
+    ],
+    ids=["bytes", "U", "S", "object", "str_", "tuple"],
+)
+def test_strings_of_every_kind(model: ExportedModel, words: Any) -> None:
+    expected = model.predict(inputs(word=["é", "b"]))
+    np.testing.assert_array_equal(model.predict(inputs(word=words))["logits"], expected["logits"])
+
+
+def test_none_is_a_missing_string(model: ExportedModel) -> None:
+    missing = model.predict(inputs(word=["", "b"]))
+    np.testing.assert_array_equal(model.predict(inputs(word=[None, "b"]))["logits"], missing["logits"])
+
+
+def test_inputs_with_a_default_may_be_left_out(model: ExportedModel) -> None:
+    given = model.predict(inputs(x=[1.5, 1.5], v=[[1, 2], [1, 2]], key=["k", "k"]))
+    left_out = model.predict({"word": ["a", "b"], "count": [1, 2]})
+    np.testing.assert_array_equal(left_out["logits"], given["logits"])
+
+
+def test_an_empty_batch_gives_empty_outputs(model: ExportedModel) -> None:
+    answer = model.predict({"word": [], "count": [], "x": np.empty((0, 1))})
+    assert {name: array.shape for name, array in answer.items()}["probabilities"] == (0, 2)
+    assert answer["class_ids"].dtype == np.int64
+    assert answer["classes"].dtype == object
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"size": [1, 2]}, "Unexpected tensor name: size; the inputs are"),
+        ({"word": [1, 2]}, "Input word takes strings, but has 1 (int)."),
+        ({"word": ["a", 2.5]}, "Input word takes strings, but has 2.5 (float)."),
+        ({"word": [b"\xff", "b"]}, "Input word has b'\\xff', which is not UTF-8."),
+        ({"word": [["a"], ["b", "c"]]}, "Input word has rows of different lengths"),
+        ({"word": "ab"}, "Input word is the single value 'ab'; give a list"),
+        ({"word": [["a", "b"], ["c", "d"]]}, "Input word must have the shape [rows, 1], but has [2, 2]."),
+        ({"x": ["1", "2"]}, "Input x takes numbers, but has '1' (str)."),
+        ({"x": [1, None]}, "Input x takes numbers, but has None (NoneType)."),
+        ({"x": [True, False]}, "Input x takes numbers, but has True (bool)."),
+        ({"x": [1.0, True]}, "Input x takes numbers, but has True (bool)."),
+        ({"x": [[1], [2, 3]]}, "Input x has rows of different lengths"),
+        ({"x": 3.0}, "Input x is the single value 3.0; give a list"),
+        ({"x": [1, 2, 3]}, "the inputs must have the same number of rows, but have"),
+        ({"count": [1.0, 2.0]}, "Input count takes integers, but has 1.0 (float)."),
+        ({"count": [1, 2**70]}, "Input count takes integers, but has"),
+        ({"v": [1, 2]}, "Input v must have the shape [rows, 2], but has [2]."),
+    ],
+)
+def test_inputs_that_do_not_fit_are_one_sentence(model: ExportedModel, changes: Any, problem: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"^{re.escape(problem)}") as error:
+        model.predict(inputs(**changes))
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_input_is_named(model: ExportedModel) -> None:
+    with pytest.raises(InvalidValueError, match="Input count was missing"):
+        model.predict({"word": ["a"]})
+
+
+def test_an_unknown_signature_is_named(model: ExportedModel) -> None:
+    with pytest.raises(InvalidValueError, match=r"'classify' is not in .*, which has predict, serving_default"):
+        model.predict(inputs(), "classify")
+
+
+def test_the_newest_of_several_exports_is_loaded(model: ExportedModel, tmp_path: Path) -> None:
+    for name in ("9", "10", "temp-11", "12"):
+        shutil.copytree(model.directory, tmp_path / name)
+    (tmp_path / "12" / "signatures.json").unlink()
+    assert Path(ExportedModel.load(tmp_path).directory).name == "10"
+
+
+def test_a_place_without_an_export_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"there is no export in .*: it has neither signatures\.json nor"):
+        ExportedModel.load(tmp_path)
+    with pytest.raises(ExportError, match=r"there is no export in .*: it does not exist"):
+        ExportedModel.load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("signatures.json", b"{", "is not the description of an export"),
+        ("signatures.json", b"[]", "is not the description of an export"),
+        ("signatures.json", b'{"format": "x", "format_version": 1}', "has the format 'x', version 1"),
+        ("signatures.json", b"\xff", "cannot be read"),
+        ("model.onnx", b"garbage", "cannot be loaded"),
+        ("model.onnx", b"", "cannot be loaded"),
+        ("model.onnx", None, "has no model.onnx"),
+    ],
+)
+def test_a_damaged_export_is_named(
+    model: ExportedModel, tmp_path: Path, name: str, content: bytes | None, problem: str
+) -> None:
+    shutil.copytree(model.directory, tmp_path / "1")
+    if content is None:
+        (tmp_path / "1" / name).unlink()
+    else:
+        (tmp_path / "1" / name).write_bytes(content)
+    with pytest.raises(ExportError, match=problem) as error:
+        ExportedModel.load(tmp_path / "1")
+    assert "\n" not in str(error.value)
+
+
+def test_operators_that_onnxruntime_lacks_are_refused(model: ExportedModel, tmp_path: Path) -> None:
+    import onnx
+
+    shutil.copytree(model.directory, tmp_path / "1")
+    path = str(tmp_path / "1" / "model.onnx")
+    graph = onnx.load(path)
+    graph.opset_import.append(onnx.helper.make_opsetid("ai.onnx.contrib", 1))
+    graph.graph.node[0].domain = "ai.onnx.contrib"
+    onnx.save(graph, path)
+    with pytest.raises(ExportError, match="cannot be loaded"):
+        ExportedModel.load(tmp_path)
+
+
+def test_the_description_survives_a_round_trip(model: ExportedModel) -> None:
+    from torch_estimator.export.signatures import Manifest
+
+    text = model.manifest.to_json()
+    assert Manifest.from_json(text, where="here") == model.manifest
+    assert json.loads(text)["hashing"]["functions"] == {"word": "murmur3"}
+
+
+def test_json_inputs_are_vectors(built: Built, tmp_path: Path) -> None:
+    exported = built.export(tmp_path, serving_input.json(built.transform))
+    shapes = {name: info.shape for name, info in exported.signatures["predict"].inputs.items()}
+    assert shapes == {"count": (-1,), "v": (-1, 2), "word": (-1,), "x": (-1,)}
+    raw = {
+        "word": np.array(["a", ""], object),
+        "count": np.array([1, -1]),
+        "x": np.array([1, 2], np.float32),
+        "v": np.array([[1, 2], [3, 4]], np.float32),
+    }
+    np.testing.assert_allclose(exported.predict(raw)["logits"], built.predict(raw)["logits"], atol=1e-6)

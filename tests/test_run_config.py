@@ -1,0 +1,159 @@
+"""RunConfig: defaults, checks, and what replace() does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import torch_estimator as te
+
+
+def test_defaults_are_tf_estimators() -> None:
+    config = te.RunConfig()
+    assert (config.model_dir, config.random_seed, config.tf_random_seed) == (None, None, None)
+    assert (config.save_summary_steps, config.log_step_count_steps) == (100, 100)
+    assert (config.save_checkpoints_secs, config.save_checkpoints_steps) == (600, None)
+    assert (config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours) == (5, 10_000)
+    assert (config.resume_input, config.compile) == (True, False)
+    assert (config.task_type, config.task_id, config.is_chief) == ("worker", 0, True)
+    assert (config.num_worker_replicas, config.num_ps_replicas, config.global_id_in_cluster) == (1, 0, 0)
+    assert (config.cluster_spec, config.service) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "secs"),
+    [
+        ({"save_checkpoints_steps": 10}, 10, None),
+        ({"save_checkpoints_secs": 30}, None, 30),
+        ({"save_checkpoints_steps": None}, None, None),
+        ({"save_checkpoints_secs": None}, None, None),
+        ({"save_checkpoints_steps": None, "save_checkpoints_secs": 5}, None, 5),
+        ({"save_checkpoints_steps": 0}, 0, None),
+    ],
+)
+def test_giving_one_of_the_two_ways_to_save_switches_the_other_off(
+    given: dict[str, Any], steps: int | None, secs: int | None
+) -> None:
+    config = te.RunConfig(**given)
+    assert (config.save_checkpoints_steps, config.save_checkpoints_secs) == (steps, secs)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (
+            {"save_checkpoints_steps": 1, "save_checkpoints_secs": 2},
+            ValueError,
+            "Give save_checkpoints_steps or save_checkpoints_secs, not both, but got save_checkpoints_steps=1 and "
+            "save_checkpoints_secs=2.",
+        ),
+        ({"model_dir": ""}, ValueError, "model_dir must be a non-empty path or URL, but got ''."),
+        ({"model_dir": 5}, TypeError, "model_dir must be a path or a URL, but got 5."),
+        ({"save_summary_steps": -1}, ValueError, "save_summary_steps must not be negative, but got -1."),
+        ({"save_checkpoints_steps": -1}, ValueError, "save_checkpoints_steps must not be negative, but got -1."),
+        ({"save_checkpoints_secs": -0.5}, ValueError, "save_checkpoints_secs must not be negative, but got -0.5."),
+        ({"keep_checkpoint_max": -1}, ValueError, "keep_checkpoint_max must not be negative, but got -1."),
+        ({"keep_checkpoint_every_n_hours": 0}, ValueError, "keep_checkpoint_every_n_hours must be positive, but got 0"),
+        ({"log_step_count_steps": 0}, ValueError, "log_step_count_steps must be positive, but got 0."),
+        ({"log_step_count_steps": -5}, ValueError, "log_step_count_steps must be positive, but got -5."),
+        ({"save_checkpoints_steps": 2.5}, ValueError, "save_checkpoints_steps must be a whole number or None, but got"),
+        ({"save_summary_steps": "9"}, TypeError, "save_summary_steps must be a number or None, but got '9'."),
+        ({"keep_checkpoint_max": True}, TypeError, "keep_checkpoint_max must be a number or None, but got True."),
+        ({"random_seed": 1.5}, TypeError, "random_seed must be an integer, but got 1.5."),
+        ({"tf_random_seed": "1"}, TypeError, "tf_random_seed must be an integer, but got '1'."),
+        (
+            {"random_seed": 1, "tf_random_seed": 2},
+            ValueError,
+            "random_seed and tf_random_seed are two names of one setting, but got random_seed=1 and tf_random_seed=2",
+        ),
+        ({"resume_input": None}, TypeError, "resume_input must be True or False, but got None."),
+        ({"compile": "auto"}, TypeError, "compile must be True or False, but got 'auto'."),
+    ],
+)
+def test_checks(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=f"^{message}") as raised:
+        te.RunConfig(**given)
+    assert isinstance(raised.value, te.UserError)
+
+
+@pytest.mark.parametrize(
+    "name", ["save_summary_steps", "keep_checkpoint_max", "keep_checkpoint_every_n_hours", "log_step_count_steps"]
+)
+def test_none_is_allowed(name: str) -> None:
+    assert getattr(te.RunConfig(**{name: None}), name) is None
+
+
+def test_whole_numbers_of_other_types_become_integers() -> None:
+    config = te.RunConfig(save_checkpoints_steps=np.int64(5), keep_checkpoint_max=2.0)
+    assert (config.save_checkpoints_steps, config.keep_checkpoint_max) == (5, 2)
+    assert type(config.save_checkpoints_steps) is type(config.keep_checkpoint_max) is int
+
+
+@pytest.mark.parametrize("name", ["random_seed", "tf_random_seed"])
+def test_the_seed_has_two_names(name: str) -> None:
+    config = te.RunConfig(**{name: 3})
+    assert (config.random_seed, config.tf_random_seed) == (3, 3)
+    assert config.replace(**{name: 4}).random_seed == 4
+    assert config.replace(**{name: None}).tf_random_seed is None
+    assert te.RunConfig(random_seed=3, tf_random_seed=3).random_seed == 3
+
+
+def test_a_path_becomes_a_string() -> None:
+    assert te.RunConfig(model_dir=Path("/tmp/job")).model_dir == "/tmp/job"
+
+
+def test_it_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        te.RunConfig().compile = True  # type: ignore[misc]
+
+
+def test_replace_leaves_the_original_alone() -> None:
+    config = te.RunConfig(model_dir="a", save_checkpoints_steps=7, random_seed=1)
+    changed = config.replace(model_dir="b", keep_checkpoint_max=None)
+    assert (changed.model_dir, changed.keep_checkpoint_max) == ("b", None)
+    assert (changed.save_checkpoints_steps, changed.save_checkpoints_secs, changed.random_seed) == (7, None, 1)
+    assert (config.model_dir, config.keep_checkpoint_max) == ("a", 5)
+
+
+def test_replacing_one_way_to_save_takes_the_other_back() -> None:
+    by_steps = te.RunConfig().replace(save_checkpoints_steps=5)
+    assert (by_steps.save_checkpoints_steps, by_steps.save_checkpoints_secs) == (5, None)
+    by_secs = by_steps.replace(save_checkpoints_secs=9)
+    assert (by_secs.save_checkpoints_steps, by_secs.save_checkpoints_secs) == (None, 9)
+    unchanged = by_secs.replace(save_checkpoints_steps=None)
+    assert (unchanged.save_checkpoints_steps, unchanged.save_checkpoints_secs) == (None, 9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"session_config": 1}, "Replacing session_config is not supported; the settings of a RunConfig are compile, "),
+        ({"_task": 1}, "Replacing _task is not supported"),
+        ({"is_chief": False}, "Replacing is_chief is not supported"),
+        ({"save_checkpoints_steps": 1, "save_checkpoints_secs": 1}, "Give save_checkpoints_steps or save_checkpoints_s"),
+        ({"keep_checkpoint_max": -1}, "keep_checkpoint_max must not be negative, but got -1."),
+        ({"model_dir": ""}, "model_dir must be a non-empty path or URL"),
+    ],
+)
+def test_replace_checks(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        te.RunConfig().replace(**changes)
+
+
+def test_tf_config_gives_model_dir_and_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", '{"model_dir": "runs/a", "service": {"zone": "b"}}')
+    config = te.RunConfig()
+    assert (config.model_dir, config.service) == ("runs/a", {"zone": "b"})
+    assert te.RunConfig(model_dir="runs/a").model_dir == "runs/a"
+    with pytest.raises(ValueError, match=r"^model_dir is 'x' in RunConfig but 'runs/a' in TF_CONFIG; make them the"):
+        te.RunConfig(model_dir="x")
+
+
+def test_replace_does_not_read_tf_config_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", '{"service": {"zone": "b"}}')
+    config = te.RunConfig()
+    monkeypatch.setenv("TF_CONFIG", "not JSON any more")
+    assert config.replace(keep_checkpoint_max=1).service == {"zone": "b"}

@@ -1,0 +1,13 @@
+"""Checks of the arguments of a Dataset's methods."""
+
+from __future__ import annotations
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+
+
+def check_count(what: str, value: object, *, at_least: int) -> None:
+    """Raises unless ``value`` is a whole number from ``at_least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidTypeError(f"{what} must be a whole number, but got {value!r}.")
+    if value < at_least:
+        raise InvalidValueError(f"{what} must be at least {at_least}, but got {value}.")

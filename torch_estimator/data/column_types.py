@@ -1,0 +1,87 @@
+"""The types that text can be parsed as."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_estimator.data.columns import STRINGS
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+
+_NAMES = {"str": "string", "object": "string", "utf8": "string", "int": "int64", "float": "float32", "bool": "bool_"}
+_FIRST = {float: "float32", int: "int64", str: "string", bool: "bool_", bytes: "string"}
+
+
+def as_arrow_type(given: Any, column: str) -> pa.DataType:
+    """Returns the Arrow type that a user means: a name, a Python type, or a numpy, torch or Arrow type.
+
+    >>> as_arrow_type("float32", "age"), as_arrow_type(int, "age")
+    (DataType(float), DataType(int64))
+
+    Raises:
+        InvalidTypeError: Columns of that type cannot be read.
+    """
+    if isinstance(given, pa.DataType):
+        return _readable(given, column)
+    name = _FIRST.get(given) if isinstance(given, type) else None
+    if name is None and isinstance(given, type | np.dtype):
+        name = np.dtype(given).name
+    if name is None:
+        name = str(given).removeprefix("torch.")
+    name = _NAMES.get(name, name)
+    if name.startswith(("str", "bytes", "<U")):
+        name = "string"
+    factory = getattr(pa, name, None)
+    try:
+        return _readable(factory(), column)  # type: ignore[misc]
+    except (TypeError, AttributeError) as error:
+        raise _unreadable(given, column) from error
+
+
+def type_of_default(value: Any) -> pa.DataType | None:
+    """Returns the type of a column whose missing values become ``value``; None for no default."""
+    name = _FIRST.get(type(value))
+    if name is None and isinstance(value, np.generic):
+        return pa.from_numpy_dtype(value.dtype)
+    return None if name is None else (STRINGS if name == "string" else getattr(pa, name)())
+
+
+def inferred(kind: pa.DataType) -> pa.DataType:
+    """Returns what a type that Arrow found in some rows is read as: int64, float32, booleans or strings."""
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    if pa.types.is_floating(kind):
+        return pa.float32()
+    return pa.bool_() if pa.types.is_boolean(kind) else STRINGS
+
+
+def default_as(value: Any, kind: pa.DataType, column: str) -> Any:
+    """Returns a default in the type of its column, as a Python value.
+
+    Raises:
+        InvalidValueError: It does not fit.
+    """
+    if pa.types.is_dictionary(kind):
+        return value.decode() if isinstance(value, bytes) else str(value)
+    try:
+        return pa.scalar(value.item() if isinstance(value, np.generic) else value).cast(kind).as_py()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise InvalidValueError(
+            f"the default {value!r} of column {column!r} cannot be read as {kind}, the type of the column."
+        ) from error
+
+
+def _readable(kind: pa.DataType, column: str) -> pa.DataType:
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
+        return STRINGS
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return kind
+    raise _unreadable(kind, column)
+
+
+def _unreadable(given: Any, column: str) -> InvalidTypeError:
+    return InvalidTypeError(
+        f"column {column!r} cannot be read as {given!r}; use 'string', 'float32', 'int64' or another number type."
+    )

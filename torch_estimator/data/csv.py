@@ -1,0 +1,152 @@
+"""CSV files as a source: read in ranges of whole lines, parsed by Arrow a window at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_estimator.data.byte_files import ByteFile, open_byte_file
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.columns import Array, Column, replace_empty
+from torch_estimator.data.csv_errors import Locator
+from torch_estimator.data.csv_parser import CsvParser
+from torch_estimator.data.csv_schema import CsvFormat, CsvSchema, read_header, resolve_schema
+from torch_estimator.data.lines import LineRanges, Piece, first_line
+from torch_estimator.data.paths import expand
+from torch_estimator.data.source import Reader, Wanted
+from torch_estimator.data.state import Signature
+from torch_estimator.errors import DataError, RowError
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CsvSource:
+    """CSV files, one record a line.
+
+    Attributes:
+        patterns: Paths, URLs and globs.
+        format: Delimiter, quotes, whether there is a header.
+        column_names: Names of the columns, or None for those of the header.
+        column_types: Types that the user gave.
+        defaults: Column -> what a missing value becomes.
+        select_columns: Columns to use, or None for all.
+    """
+
+    patterns: tuple[str, ...]
+    format: CsvFormat
+    column_names: tuple[str, ...] | None = None
+    column_types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    select_columns: tuple[str, ...] | None = None
+
+    def open(self, wanted: Wanted) -> Reader:
+        """Finds the files and settles columns and types.
+
+        Raises:
+            DataError: There is no file, one is empty or its header differs, or a column is missing.
+        """
+        opened = [_open(path) for path in expand(self.patterns)]
+        starts, names = self._headers(opened)
+        ranges = LineRanges(opened, starts)
+        schema = resolve_schema(self, wanted, names, where=_where(opened), sample=_sample(ranges))
+        return _CsvReader(ranges, opened, schema, wanted)
+
+    def _headers(self, opened: Sequence[ByteFile]) -> tuple[list[int], tuple[str, ...]]:
+        """Returns where each file's rows begin, and the names of the columns."""
+        starts: list[int] = []
+        names = self.column_names
+        for file in opened:
+            mark = len(_BYTE_ORDER_MARK) if file.read(0, 3) == _BYTE_ORDER_MARK else 0
+            line = first_line(file, mark) if self.format.header else b""
+            starts.append(mark + len(line))
+            if self.column_names is not None:
+                continue
+            header = read_header(line, self.format, file.url)
+            if names is not None and header != names:
+                raise DataError(
+                    f"{file.url}, line 1: the header is {', '.join(header)}, but that of {opened[0].url} is "
+                    f"{', '.join(names)}."
+                )
+            names = header
+        assert names is not None
+        return starts, names
+
+
+class _CsvReader(Reader):
+    def __init__(self, lines: LineRanges, opened: Sequence[ByteFile], schema: CsvSchema, wanted: Wanted) -> None:
+        self._lines = lines
+        self._files = opened
+        self._schema = schema
+        self._label = wanted.label
+        self._parser = CsvParser(schema)
+        self.ranges = len(lines)
+        self.bytes_per_row = schema.bytes_per_line
+        self.rows_per_range = lines.bytes / max(len(lines), 1) / self.bytes_per_row
+
+    def read(self, ranges: Array) -> Chunk:
+        pieces = self._lines.read(ranges)
+        data = pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
+        try:
+            columns = self._columns(data)
+        except pa.ArrowInvalid as error:
+            raise self._locator(pieces).parse_error(error) from error
+        except RowError as error:
+            raise DataError(
+                f"{self._locator(pieces).place(error.row)}: column {error.column!r}: {error.problem}."
+            ) from error
+        rows = len(next(iter(columns.values()))) if columns else self._parser.count_rows(data)
+        chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).place(row))
+        return chunk if self._label is None else self._label.extract(chunk)
+
+    def signature(self) -> Signature:
+        from hashlib import sha256
+
+        stored = [file.signature for file in self._files]
+        return {
+            "source": "csv",
+            "files": [len(stored), sha256(repr(stored).encode()).hexdigest()[:16]],
+            "bytes": sum(size for _, size in stored),
+        }
+
+    def _columns(self, data: bytes | memoryview) -> dict[str, Column]:
+        return {name: self._column(name, array) for name, array in self._parser.parse(data).items()}
+
+    def _column(self, name: str, array: pa.Array) -> Column:
+        default = self._schema.defaults.get(name)
+        if isinstance(array, pa.DictionaryArray):
+            return replace_empty(array, default) if default else array
+        if array.null_count:
+            if default is None:
+                row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+                raise RowError("the value is missing and has no default", row=row, column=name)
+            array = array.fill_null(default)
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+
+    def _locator(self, pieces: Sequence[Piece]) -> Locator:
+        return Locator(self._files, pieces, self._parser)
+
+
+def _open(path: str) -> ByteFile:
+    file = open_byte_file(path)
+    if file.size == 0:
+        raise DataError(f"{path} is empty.")
+    return file
+
+
+def _sample(ranges: LineRanges) -> bytes:
+    """Returns the first lines of the first file that has any."""
+    for number in range(len(ranges)):
+        pieces = ranges.read(np.array([number]))
+        if pieces and bytes(pieces[0].data).strip():
+            return bytes(pieces[0].data)
+    return b""
+
+
+def _where(opened: Sequence[ByteFile]) -> str:
+    more = len(opened) - 1
+    return opened[0].url + (f" (and {more} more file{'s' if more > 1 else ''})" if more else "")

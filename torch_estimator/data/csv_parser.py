@@ -1,0 +1,105 @@
+"""Parsing of CSV text with Arrow, in the calling thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+
+from torch_estimator.data.columns import STRINGS
+
+if TYPE_CHECKING:
+    from torch_estimator.data.csv_schema import CsvFormat, CsvSchema
+
+_MOST_BLOCK_BYTES = 2**30
+
+
+class CsvParser:
+    """Parses lines, without a header, into Arrow arrays: strings dictionary encoded, missing numbers null."""
+
+    def __init__(self, schema: CsvSchema) -> None:
+        self.schema = schema
+        self._parse_options = _parse_options(schema.format)
+        self._convert_options = _convert_options(schema.types)
+
+    def parse(self, data: bytes | memoryview, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
+        """Returns the wanted columns, or some of them.
+
+        Raises:
+            pyarrow.ArrowInvalid: A line has too few or too many fields, or a field cannot be read.
+        """
+        types = self.schema.types
+        options = self._convert_options
+        if columns is not None:
+            types = {name: types[name] for name in columns}
+            options = _convert_options(types)
+        if _is_blank(data):
+            return {name: pa.array([], kind) for name, kind in types.items()}
+        table = _read(data, self.schema.names, self._parse_options, options)
+        return {name: _one_array(table.column(name)) for name in types}
+
+    def count_rows(self, data: bytes | memoryview) -> int:
+        """Returns the number of lines that are not blank, which is what Arrow reads as rows."""
+        return sum(1 for line in bytes(data).split(b"\n") if line.strip(b"\r"))
+
+
+def infer_types(
+    form: CsvFormat, names: Sequence[str], columns: Sequence[str], sample: bytes
+) -> Mapping[str, pa.DataType]:
+    """Returns the types that some columns seem to have in a sample; nothing if it cannot be parsed."""
+    if not sample.strip():
+        return {}
+    options = arrow_csv.ConvertOptions(
+        include_columns=list(columns), null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=True
+    )
+    try:
+        table = _read(sample, names, _parse_options(form), options)
+    except pa.ArrowInvalid:
+        # What is wrong is said where the lines are read as data, with the line's number.
+        return {name: pa.string() for name in columns}
+    return {name: table.schema.field(name).type for name in columns}
+
+
+def _is_blank(data: bytes | memoryview) -> bool:
+    return not bytes(data[:64]).strip() and not bytes(data).strip()
+
+
+def _read(
+    data: bytes | memoryview,
+    names: Sequence[str],
+    parse: arrow_csv.ParseOptions,
+    convert: arrow_csv.ConvertOptions,
+) -> pa.Table:
+    read = arrow_csv.ReadOptions(
+        use_threads=False, column_names=list(names), block_size=min(len(data) + 1, _MOST_BLOCK_BYTES)
+    )
+    return arrow_csv.read_csv(
+        pa.BufferReader(pa.py_buffer(data)), read_options=read, parse_options=parse, convert_options=convert
+    )
+
+
+def _parse_options(form: CsvFormat) -> arrow_csv.ParseOptions:
+    return arrow_csv.ParseOptions(
+        delimiter=form.delimiter, quote_char=False if form.quote_char is None else form.quote_char
+    )
+
+
+def _convert_options(types: Mapping[str, pa.DataType]) -> arrow_csv.ConvertOptions:
+    return arrow_csv.ConvertOptions(
+        include_columns=list(types),
+        column_types=dict(types),
+        null_values=[""],
+        strings_can_be_null=False,
+        quoted_strings_can_be_null=True,
+    )
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
+    return array if not pa.types.is_dictionary(array.type) else array.cast(STRINGS)

@@ -1,0 +1,169 @@
+"""What the columns of CSV files are: names, types, defaults, and which of them are read."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from torch_estimator.data.column_types import as_arrow_type, default_as, inferred, type_of_default
+from torch_estimator.data.csv_parser import infer_types
+from torch_estimator.data.source import Wanted, missing_column
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
+
+if TYPE_CHECKING:
+    from torch_estimator.data.csv import CsvSource
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CsvFormat:
+    """How lines are written.
+
+    Attributes:
+        delimiter: One character between fields.
+        quote_char: One character around fields that hold the delimiter, or None where quotes mean nothing.
+        header: Whether the first line names the columns.
+    """
+
+    delimiter: str = ","
+    quote_char: str | None = '"'
+    header: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("delimiter", "quote_char"):
+            value = getattr(self, name)
+            if name == "quote_char" and value is None:
+                continue
+            if not isinstance(value, str) or len(value) != 1 or value in "\r\n" or ord(value) > 127:
+                raise InvalidValueError(f"{name} must be one ASCII character, but got {value!r}.")
+
+    def fields(self, line: str) -> list[str]:
+        """Returns the fields of one line."""
+        text = line.rstrip("\r\n")
+        if self.quote_char is None:
+            return text.split(self.delimiter)
+        return next(csv.reader([text], delimiter=self.delimiter, quotechar=self.quote_char), [])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CsvSchema:
+    """How to parse.
+
+    Attributes:
+        format: How lines are written.
+        names: All columns of the files, in order.
+        types: The columns to read and the types to read them as.
+        defaults: What missing values become, in the columns' types.
+        inferred: Columns whose type was found in the first rows.
+        bytes_per_line: Mean length of a line in the first rows.
+    """
+
+    format: CsvFormat
+    names: tuple[str, ...]
+    types: Mapping[str, pa.DataType]
+    defaults: Mapping[str, Any]
+    inferred: frozenset[str]
+    bytes_per_line: float
+
+
+def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
+    """Returns the names in a header.
+
+    Raises:
+        DataError: It is not text, or two columns have the same name.
+    """
+    try:
+        names = tuple(name.strip() for name in form.fields(line.decode("utf-8")))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{url}, line 1: the header is not UTF-8 text.") from error
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{url}, line 1: two columns are called {twice[0]!r}.")
+    if not any(names):
+        raise DataError(f"{url}, line 1: there is no header; give column_names if the files have none.")
+    return names
+
+
+def resolve_schema(
+    source: CsvSource, wanted: Wanted, names: tuple[str, ...], *, where: str, sample: bytes
+) -> CsvSchema:
+    """Settles which columns are read and as what: as the user said, else as the model wants, else as they look.
+
+    Args:
+        source: What the user said.
+        wanted: What the model and the Dataset want.
+        names: Columns of the files.
+        where: The files, for messages.
+        sample: The first lines, from which missing types are inferred.
+
+    Raises:
+        DataError: A column is not there, or the sample cannot be parsed.
+        InvalidValueError: A default does not fit its column.
+    """
+    for given in (source.column_types, source.defaults, source.select_columns or ()):
+        for name in given:
+            if name not in names:
+                raise missing_column(name, where, names)
+    read = _columns_to_read(source, wanted, names, where)
+    types = {name: _known_type(name, source, wanted) for name in read}
+    unknown = [name for name, kind in types.items() if kind is None]
+    lines = max(sample.count(b"\n"), 1)
+    if unknown:
+        found = infer_types(source.format, names, unknown, sample)
+        types |= {name: inferred(found[name]) if name in found else pa.float32() for name in unknown}
+    return CsvSchema(
+        format=source.format,
+        names=names,
+        types=types,
+        defaults={
+            name: default_as(source.defaults[name], kind, name)
+            for name, kind in types.items()
+            if source.defaults.get(name) is not None
+        },
+        inferred=frozenset(unknown),
+        bytes_per_line=max(len(sample) / lines, 1),
+    )
+
+
+def _columns_to_read(source: CsvSource, wanted: Wanted, names: tuple[str, ...], where: str) -> list[str]:
+    label = wanted.label.column if wanted.label is not None else None
+    if label is not None and label not in names:
+        raise missing_column(label, where, names)
+    selected = [name for name in (source.select_columns or names) if name != label]
+    if wanted.columns is not None:
+        for name in wanted.columns:
+            if name not in selected:
+                raise missing_column(name, where, selected)
+        selected = [name for name in selected if name in wanted.columns]
+    return [*selected, label] if label is not None else selected
+
+
+def _known_type(name: str, source: CsvSource, wanted: Wanted) -> pa.DataType | None:
+    if name in source.column_types:
+        return source.column_types[name]
+    if wanted.columns is not None and name in wanted.columns:
+        return as_arrow_type(wanted.columns[name], name)
+    return type_of_default(source.defaults.get(name))
+
+
+def by_column(given: Any, what: str, names: Sequence[str] | None) -> dict[str, Any]:
+    """Returns what a user gave per column, by name or in the order of ``names``, as a dict.
+
+    Raises:
+        InvalidTypeError: It is neither.
+        InvalidValueError: It has another number of entries than there are names.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise InvalidTypeError(f"{what} must be a dict by column, or a list in their order, but got {given!r}.")
+    if names is None:
+        raise InvalidValueError(f"{what} in a list need column_names or select_columns; or give a dict by column.")
+    if len(given) != len(names):
+        raise InvalidValueError(f"{what} must have one entry for each of {len(names)} columns, but has {len(given)}.")
+    return dict(zip(names, given, strict=True))

@@ -1,0 +1,276 @@
+"""The Dataset: where rows come from and what is done to them on their way into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch_estimator.data.batching import Batching
+from torch_estimator.data.column_types import as_arrow_type, type_of_default
+from torch_estimator.data.csv import CsvSource
+from torch_estimator.data.csv_schema import CsvFormat, by_column
+from torch_estimator.data.frames import frame_columns, is_series, series_column
+from torch_estimator.data.iterable import IterableSource
+from torch_estimator.data.iterator import DatasetIterator
+from torch_estimator.data.label import Label
+from torch_estimator.data.mapping import Map
+from torch_estimator.data.memory import memory_source
+from torch_estimator.data.paths import Files, as_patterns
+from torch_estimator.data.permutation import draw_seed
+from torch_estimator.data.plan import Operation, make_iterator
+from torch_estimator.data.portion import Shard, Skip, Take
+from torch_estimator.data.prefetch import Prefetch
+from torch_estimator.data.repeat import Repeat
+from torch_estimator.data.shuffle import Shuffle
+from torch_estimator.data.source import Source
+from torch_estimator.data.transform import AsNumpy, Transform
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Rows of features and labels. Every method returns a new Dataset; nothing is read before iterating.
+
+    >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4, 5]}, [0, 1, 0, 1, 0])
+    >>> for features, labels in data.repeat(2).batch(4):
+    ...     print(features["x"], labels)
+    [1 2 3 4] [0 1 0 1]
+    [5 1 2 3] [0 0 1 0]
+    [4 5] [1 0]
+    """
+
+    _source: Source | IterableSource
+    _operations: tuple[Operation, ...] = ()
+    _batched: bool = False
+
+    @classmethod
+    def from_csv(
+        cls,
+        files: Files,
+        *,
+        column_names: Sequence[str] | None = None,
+        header: bool | None = None,
+        column_types: Mapping[str, Any] | Sequence[Any] | None = None,
+        defaults: Mapping[str, Any] | Sequence[Any] | None = None,
+        select_columns: Sequence[str] | None = None,
+        label: str | None = None,
+        delimiter: str = ",",
+        quote_char: str | None = '"',
+    ) -> Dataset:
+        """Reads CSV files, one record a line (a field cannot hold a newline); blank lines are skipped.
+
+        Args:
+            files: A path, glob or fsspec URL, or several; those of a glob in sorted order. ``.gz`` is decompressed.
+            column_names: Names of the columns; None takes them from the header.
+            header: Whether the first line of each file is a header; None means that it is where there are no
+                ``column_names``.
+            column_types: Type by column (``"string"``, ``"float32"``, ``"int64"``, ...), or a list of all. A column
+                without one has the type that the model's feature columns want, else that of its default, else int64,
+                float32, bool or strings, as its first rows look.
+            defaults: What a missing value becomes, by column, or a list of all in the order of the columns read
+                (None where a value is required; one-element lists as in tf.io.decode_csv are taken, too). Strings
+                default to '', numbers to an error.
+            select_columns: Columns to use; None for all.
+            label: Column to use as label; see `label`.
+            delimiter: Character between fields.
+            quote_char: Character around fields that hold the delimiter, or None.
+
+        Raises:
+            InvalidValueError, InvalidTypeError: Arguments do not fit each other. What is wrong with the files is a
+                `DataError` of the iterator.
+        """
+        names = None if column_names is None else _names("column_names", column_names)
+        selected = None if select_columns is None else _names("select_columns", select_columns)
+        has_header = names is None if header is None else header
+        if names is None and not has_header:
+            raise InvalidValueError("CSV files without a header need column_names.")
+        by_default = {
+            name: _unwrapped(value) for name, value in by_column(defaults, "defaults", selected or names).items()
+        }
+        types = by_column(column_types, "column_types", names)
+        # tf.data's column_defaults may hold a type where a value is required.
+        types |= {name: value for name, value in by_default.items() if isinstance(value, type) and name not in types}
+        source = CsvSource(
+            patterns=as_patterns(files),
+            format=CsvFormat(delimiter=delimiter, quote_char=quote_char, header=has_header),
+            column_names=names,
+            column_types={name: as_arrow_type(kind, name) for name, kind in types.items() if kind is not None},
+            defaults={
+                name: _checked_default(value, name) for name, value in by_default.items() if not isinstance(value, type)
+            },
+            select_columns=selected,
+        )
+        return cls(source)._labelled(label)
+
+    @classmethod
+    def from_parquet(
+        cls,
+        files: Files,
+        *,
+        columns: Sequence[str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        label: str | None = None,
+    ) -> Dataset:
+        """Reads Parquet files. Shuffled, they are read in whole row groups, a random choice of them at a time.
+
+        Args:
+            files: A path, glob or fsspec URL, or several.
+            columns: Columns to use; None for all.
+            defaults: What a missing value becomes, by column; strings default to '', numbers to an error.
+            label: Column to use as label; see `label`.
+        """
+        from torch_estimator.data.parquet import ParquetSource
+
+        selected = None if columns is None else _names("columns", columns)
+        source = ParquetSource(patterns=as_patterns(files), columns=selected, defaults=dict(defaults or {}))
+        return cls(source)._labelled(label)
+
+    @classmethod
+    def from_arrays(cls, features: Any, labels: Any = None) -> Dataset:
+        """Uses arrays in memory, without copying them where possible.
+
+        Args:
+            features: One column, or a dict or tuple of columns: numpy, torch, Arrow or lists, rows first.
+            labels: The same, or None.
+
+        Raises:
+            InvalidValueError: Columns differ in length, or there are no rows.
+            DataError: A number is missing.
+        """
+        return cls(memory_source(features, labels))
+
+    @classmethod
+    def from_pandas(cls, frame: Any, label: Any = None) -> Dataset:
+        """Uses a pandas DataFrame; its index is dropped.
+
+        Args:
+            frame: The features.
+            label: Name of the column to use as labels, or a Series of the same length.
+        """
+        columns = frame_columns(frame)
+        if label is None or isinstance(label, str):
+            return cls(memory_source(columns))._labelled(label)
+        return cls(memory_source(columns, series_column(label, "label") if is_series(label) else label))
+
+    @classmethod
+    def from_iterable(cls, iterable: Iterable[Any] | Callable[[], Iterable[Any]]) -> Dataset:
+        """Uses batches that any Python object yields: features, or pairs (features, labels).
+
+        Args:
+            iterable: An iterable, such as a list of batches or a torch DataLoader, or a function that returns one,
+                called for every pass. A resumed run skips what was used, so it must yield the same again; a
+                DataLoader does, also with ``shuffle=True``.
+        """
+        return cls(IterableSource(iterable=iterable), _batched=True)
+
+    def label(self, column: str, mapping: Mapping[Any, float] | None = None) -> Dataset:
+        """Takes a column out of the features and makes it the labels.
+
+        Args:
+            column: Name of the column.
+            mapping: Raw value -> number. A value that is not in it is a `DataError` that names the line.
+        """
+        if any(isinstance(operation, Label) for operation in self._operations):
+            raise InvalidValueError(f"column {column!r} cannot be the label: the Dataset has one already.")
+        return self._then(Label(column=column, mapping=mapping))
+
+    def shuffle(self, buffer: int, seed: int | None = None) -> Dataset:
+        """Shuffles rows, in another order in every epoch of a `repeat` that follows.
+
+        Args:
+            buffer: Rows that are mixed at least; there are never fewer than about 65,536, read from a random choice of
+                small pieces of the files. Data with fewer rows is shuffled completely. 1 does not shuffle.
+            seed: What the order depends on. None draws one from torch's global generator now; it is saved with the
+                position, so that a resumed run goes on in the same order.
+        """
+        if self._batched and any(isinstance(operation, Batching) for operation in self._operations):
+            raise InvalidValueError("shuffle mixes rows, so it must come before batch.")
+        shuffle = Shuffle(buffer=buffer, seed=seed, drawn_seed=draw_seed() if seed is None else 0)
+        return replace(self._then(shuffle), _batched=self._batched and buffer == 1)
+
+    def repeat(self, count: int | None = None) -> Dataset:
+        """Goes through the data ``count`` times; None (or -1) for ever. Before `batch`, batches straddle epochs."""
+        return self._then(Repeat(count=None if count == -1 else count))
+
+    def shard(self, num_shards: int, index: int) -> Dataset:
+        """Keeps every ``num_shards``-th row from row ``index`` on (every such batch after `batch`)."""
+        return self._then(Shard(num_shards=num_shards, index=index, of_batches=self._batched))
+
+    def batch(self, size: int, drop_remainder: bool = False) -> Dataset:
+        """Makes batches of ``size`` rows; the last may be smaller unless ``drop_remainder``."""
+        return replace(self._then(Batching(size=size, drop_remainder=drop_remainder)), _batched=True)
+
+    def map(self, fn: Callable[..., Any]) -> Dataset:
+        """Applies a function to every batch.
+
+        Args:
+            fn: Called with features, or features and labels if there are any, as numpy arrays (strings as object
+                arrays); returns the same. Without labels going in, it may return a pair (features, labels).
+        """
+        if not self._batched:
+            raise InvalidValueError("map works on batches, so it must come after batch.")
+        return self._then(Map(function=fn))
+
+    def prefetch(self, n: int) -> Dataset:
+        """Prepares ``n`` batches ahead in a thread; where that is cheaper, the window of rows ahead instead."""
+        return self._then(Prefetch(count=n))
+
+    def skip(self, rows: int) -> Dataset:
+        """Leaves out the first ``rows`` rows (batches after `batch`)."""
+        return self._then(Skip(count=rows, of_batches=self._batched))
+
+    def take(self, rows: int) -> Dataset:
+        """Ends after ``rows`` rows (batches after `batch`)."""
+        return self._then(Take(count=rows, of_batches=self._batched))
+
+    def iterator(self, transform: Transform | None = None) -> DatasetIterator:
+        """Returns an iterator whose position can be saved and restored.
+
+        Args:
+            transform: A model's host half: says which raw columns it wants, and turns them into arrays. Without one,
+                batches hold raw columns: numpy arrays, and Arrow arrays of strings.
+
+        Raises:
+            DataError: Files cannot be found or read, or columns are missing.
+            InvalidValueError: There is no batch size.
+        """
+        if not self._batched:
+            raise InvalidValueError("the Dataset has no batch size; call batch(size) on it.")
+        return make_iterator(self._source, self._operations, transform)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yields (features, labels), or features if there are no labels: numpy arrays, strings as object arrays."""
+        with self.iterator(AsNumpy()) as batches:
+            for features, labels in batches:
+                yield features if labels is None else (features, labels)
+
+    def _labelled(self, label: str | None) -> Dataset:
+        return self if label is None else self.label(label)
+
+    def _then(self, operation: Operation) -> Dataset:
+        return replace(self, _operations=(*self._operations, operation))
+
+
+def _names(what: str, given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        raise InvalidTypeError(f"{what} must be a sequence of strings, but got {given!r}.")
+    names = tuple(given)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidValueError(f"{what} must be distinct, but {twice[0]!r} is there several times.")
+    if not names:
+        raise InvalidValueError(f"{what} must not be empty.")
+    return names
+
+
+def _unwrapped(default: Any) -> Any:
+    if isinstance(default, list | tuple):
+        return default[0] if default else None
+    return default
+
+
+def _checked_default(value: Any, column: str) -> Any:
+    if value is not None and type_of_default(value) is None:
+        raise InvalidTypeError(f"the default of column {column!r} must be a number or a string, but got {value!r}.")
+    return value

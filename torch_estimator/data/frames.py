@@ -1,0 +1,58 @@
+"""pandas frames as columns; nothing here imports pandas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from torch_estimator.data.columns import Column, as_column, from_arrow
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
+
+
+def is_frame(value: object) -> bool:
+    """Whether a value is a pandas DataFrame."""
+    return _is_pandas(value, "DataFrame")
+
+
+def is_series(value: object) -> bool:
+    """Whether a value is a pandas Series."""
+    return _is_pandas(value, "Series")
+
+
+def frame_columns(frame: Any) -> dict[str, Column]:
+    """Returns the columns of a DataFrame; its index is dropped.
+
+    Raises:
+        InvalidTypeError: ``frame`` is no DataFrame.
+        InvalidValueError: Two columns have the same name.
+        DataError: A value of a column of nullable numbers is missing.
+    """
+    if not is_frame(frame):
+        raise InvalidTypeError(f"from_pandas takes a pandas.DataFrame, but got {type(frame).__name__}.")
+    names = [str(name) for name in frame.columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidValueError(f"the frame has several columns called {twice[0]!r}; rename them.")
+    return {name: series_column(frame.iloc[:, place], name) for place, name in enumerate(names)}
+
+
+def series_column(series: Any, name: str) -> Column:
+    """Returns a Series as a column: missing strings are empty, NaNs stay.
+
+    Raises:
+        DataError: A value of nullable numbers is missing.
+    """
+    try:
+        if series.dtype.kind in "biuf" and type(series.dtype).__module__.startswith("numpy"):
+            return as_column(series.to_numpy(), name)
+        array = pa.array(series, from_pandas=True)
+        return from_arrow(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array, name=name)
+    except RowError as error:
+        raise DataError(f"row {error.row} (from 0): column {name!r}: {error.problem}; fill it first.") from error
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise DataError(f"column {name!r} of the frame cannot be used: {str(error).splitlines()[0]}.") from error
+
+
+def _is_pandas(value: object, name: str) -> bool:
+    return any(kind.__name__ == name and kind.__module__.partition(".")[0] == "pandas" for kind in type(value).__mro__)

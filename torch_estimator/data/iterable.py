@@ -1,0 +1,142 @@
+"""Any iterable of batches as a source, torch DataLoaders among them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from torch_estimator.data.chunk import Chunk, chunk_of
+from torch_estimator.data.state import Signature
+from torch_estimator.data.stream import State, Stream
+from torch_estimator.data.structure import as_pair
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class IterableSource:
+    """Yields batches: features, or pairs (features, labels). A function is called for a new iterable at every pass."""
+
+    iterable: Iterable[Any] | Callable[[], Iterable[Any]]
+
+    def __post_init__(self) -> None:
+        if not callable(self.iterable) and not hasattr(self.iterable, "__iter__"):
+            raise InvalidTypeError(
+                f"from_iterable takes an iterable of batches, or a function giving one, but got {self.iterable!r}."
+            )
+
+    def stream(self) -> Elements:
+        """Returns the batches."""
+        return Elements(self.iterable)
+
+    def signature(self) -> Signature:
+        """What a position in this source depends on."""
+        kind = "function" if callable(self.iterable) else type(self.iterable).__name__
+        return {"source": kind}
+
+
+class Elements(Stream):
+    """The position counts elements; it is restored by making a new iterator and skipping.
+
+    A DataLoader's pass also depends on the state of torch's generator at its beginning, which is part of the
+    position.
+
+    Attributes:
+        from_loader: Whether a torch DataLoader makes the batches, drawing from torch's global generator.
+    """
+
+    def __init__(self, given: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
+        self._given = given
+        self._next_pass: Iterable[Any] | None = given() if callable(given) else given
+        self.from_loader = isinstance(self._next_pass, DataLoader)
+        self._iterator: Iterator[Any] | None = None
+        self._taken = 0
+        self._random: str | None = None
+
+    def start(self, epoch: int) -> None:
+        self._drop()
+
+    def next(self) -> Chunk | None:
+        if self._iterator is None:
+            self._random = _random_state() if self.from_loader else None
+            self._iterator = self._new_pass()
+        element = next(self._iterator, _END)
+        if element is _END:
+            return None
+        place = _Place(self._taken)
+        self._taken += 1
+        try:
+            features, labels = as_pair(element)
+        except InvalidValueError as error:
+            raise DataError(f"{place(0)}: {error}") from error
+        chunk = chunk_of(features, labels, place)
+        # An empty batch says nothing, and an end of the stream is something else.
+        return chunk if chunk.rows else self.next()
+
+    def state(self) -> State:
+        state: State = {"taken": self._taken}
+        if self._random is not None:
+            state["random"] = self._random
+        return state
+
+    def restore(self, state: State) -> None:
+        self._drop()
+        if not state["taken"]:
+            return
+        self._random = state.get("random")
+        with torch.random.fork_rng(devices=[]):
+            if self._random is not None:
+                torch.set_rng_state(_decode(self._random))
+            self._iterator = self._new_pass()
+            for _ in range(state["taken"]):
+                if next(self._iterator, _END) is _END:
+                    raise DataError(
+                        f"The input ended before batch {state['taken']}, where the saved position is: it must "
+                        "yield the same batches again."
+                    )
+        self._taken = state["taken"]
+
+    def close(self) -> None:
+        self._drop()
+
+    def _new_pass(self) -> Iterator[Any]:
+        iterable = self._next_pass
+        if callable(self._given):
+            iterable = self._given() if iterable is None else iterable
+            self._next_pass = None
+        elif isinstance(self._given, Iterator):
+            self._next_pass = None
+        if iterable is None:
+            raise DataError(
+                "The input is an iterator, which cannot be gone through a second time: give from_iterable a function "
+                "that makes a new one."
+            )
+        return iter(iterable)
+
+    def _drop(self) -> None:
+        self._iterator = None
+        self._taken = 0
+        self._random = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    batch: int
+
+    def __call__(self, row: int) -> str:
+        return f"batch {self.batch} of the input, row {row} (both from 0)"
+
+
+_END = object()
+
+
+def _random_state() -> str:
+    return base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode("ascii")
+
+
+def _decode(state: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(state)), dtype=torch.uint8)

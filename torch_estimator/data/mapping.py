@@ -1,0 +1,71 @@
+"""A user's function on batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch_estimator.data.chunk import Chunk, chunk_of
+from torch_estimator.data.columns import to_numpy
+from torch_estimator.data.stream import Passing, Stream
+from torch_estimator.data.structure import map_columns
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Map:
+    """Applies ``function`` to the features (and labels, if there are any) of every batch, as numpy arrays."""
+
+    function: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise InvalidTypeError(f"map takes a function, but got {self.function!r}.")
+
+    def stream(self, upstream: Stream) -> Stream:
+        """Returns the mapped batches."""
+        return _Mapped(upstream, self.function)
+
+    def signature(self) -> str:
+        """What a position depends on."""
+        return "map"
+
+
+class _Mapped(Passing):
+    def __init__(self, upstream: Stream, function: Callable[..., Any]) -> None:
+        super().__init__(upstream)
+        self._function = function
+
+    def next(self) -> Chunk | None:
+        chunk = self._upstream.next()
+        if chunk is None:
+            return None
+        features = map_columns(to_numpy, chunk.features)
+        if chunk.labels is None:
+            result = _pair_or_features(self._function(features), features)
+        else:
+            result = _pair(self._function(features, map_columns(to_numpy, chunk.labels)))
+        mapped = chunk_of(*result, chunk.place)
+        mapped.label_column = chunk.label_column
+        return mapped
+
+
+def _pair(result: Any) -> tuple[Any, Any]:
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise InvalidValueError(
+            f"the function given to map must return (features, labels) if it gets both, but returned {_kind(result)}."
+        )
+    return result[0], result[1]
+
+
+def _pair_or_features(result: Any, features: Any) -> tuple[Any, Any]:
+    """Without labels going in, a pair coming out adds some, unless features were a pair themselves."""
+    was_pair = isinstance(features, tuple) and len(features) == 2
+    if isinstance(result, tuple) and len(result) == 2 and not was_pair:
+        return result
+    return result, None
+
+
+def _kind(result: Any) -> str:
+    return f"a {type(result).__name__}" + (f" of {len(result)}" if isinstance(result, tuple | list) else "")

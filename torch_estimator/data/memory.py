@@ -1,0 +1,127 @@
+"""Arrays as a source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.columns import Array, Column, take
+from torch_estimator.data.source import Reader, Wanted, missing_column
+from torch_estimator.data.state import Signature
+from torch_estimator.data.structure import as_columns, columns_of, count_rows, map_columns
+from torch_estimator.errors import DataError, InvalidValueError, RowError
+
+_MOST_RANGES = 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MemorySource:
+    """Columns in memory: features (one, a dict or a tuple of them) and labels (the same, or None)."""
+
+    features: Any
+    labels: Any
+    rows: int
+
+    def open(self, wanted: Wanted) -> Reader:
+        """Returns a reader of the wanted columns."""
+        features, labels, label_column = self.features, self.labels, None
+        if wanted.label is not None:
+            label_column = wanted.label.column
+            features, labels = self._with_label(wanted)
+        if wanted.columns is not None and isinstance(features, dict):
+            for name in wanted.columns:
+                if name not in features:
+                    raise missing_column(name, "the features", features)
+            features = {name: features[name] for name in wanted.columns}
+        return _MemoryReader(features, labels, self.rows, label_column)
+
+    def _with_label(self, wanted: Wanted) -> tuple[dict[str, Column], Column]:
+        assert wanted.label is not None
+        name = wanted.label.column
+        if self.labels is not None:
+            raise InvalidValueError(f"column {name!r} cannot be the label: the data has labels already.")
+        if not isinstance(self.features, dict):
+            raise InvalidValueError(f"column {name!r} cannot be the label: the features have no names.")
+        if name not in self.features:
+            raise missing_column(name, "the features", self.features)
+        features = {key: column for key, column in self.features.items() if key != name}
+        try:
+            return features, wanted.label.apply(self.features[name])
+        except RowError as error:
+            raise DataError(f"row {error.row} (from 0): column {name!r}: {error.problem}.") from error
+
+
+def memory_source(features: Any, labels: Any = None) -> MemorySource:
+    """Makes a source of what a user gives.
+
+    Raises:
+        InvalidValueError: Columns differ in length, or there are no rows.
+        DataError: A number is missing.
+    """
+    try:
+        features, labels = as_columns(features), as_columns(labels)
+    except RowError as error:
+        raise DataError(f"row {error.row} (from 0): column {error.column!r}: {error.problem}.") from error
+    rows = count_rows(features, labels)
+    if rows == 0:
+        raise InvalidValueError("features must have at least one row, but have none.")
+    return MemorySource(features=features, labels=labels, rows=rows)
+
+
+class _MemoryReader(Reader):
+    def __init__(self, features: Any, labels: Any, rows: int, label_column: str | None) -> None:
+        self._features = features
+        self._labels = labels
+        self._rows = rows
+        self._label_column = label_column
+        self._range = -(-rows // _MOST_RANGES)
+        self.ranges = -(-rows // self._range)
+        self.rows_per_range = rows / self.ranges
+        self.bytes_per_row = sum(column.nbytes for column in self._columns()) / rows
+
+    def read(self, ranges: Array) -> Chunk:
+        rows = self._indices(ranges)
+        if isinstance(rows, slice):
+            chosen = rows
+
+            def pick(column: Any) -> Any:
+                return column[chosen]
+
+            count, first = rows.stop - rows.start, rows.start
+            place = _Place(np.arange(first, first + count))
+        else:
+            indices = rows
+
+            def pick(column: Any) -> Any:
+                return take(column, indices)
+
+            count, place = len(rows), _Place(rows)
+        return Chunk(
+            map_columns(pick, self._features), map_columns(pick, self._labels), count, place, self._label_column
+        )
+
+    def signature(self) -> Signature:
+        kinds = [str(column.type if not isinstance(column, np.ndarray) else column.dtype) for column in self._columns()]
+        return {"source": "memory", "rows": self._rows, "columns": ", ".join(kinds)}
+
+    def _columns(self) -> list[Column]:
+        return [*columns_of(self._features), *columns_of(self._labels)]
+
+    def _indices(self, ranges: Array) -> slice | Array:
+        if len(ranges) and (np.diff(ranges) == 1).all():
+            return slice(int(ranges[0]) * self._range, min((int(ranges[-1]) + 1) * self._range, self._rows))
+        if self._range == 1:
+            return ranges
+        rows = (ranges[:, None] * self._range + np.arange(self._range)).ravel()
+        return rows[rows < self._rows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    rows: Array
+
+    def __call__(self, row: int) -> str:
+        return f"row {self.rows[row]} (from 0)"

@@ -1,0 +1,80 @@
+"""Whatever an input_fn returns, as a Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch.utils.data import DataLoader
+
+from torch_estimator.data.columns import as_column
+from torch_estimator.data.dataset import Dataset
+from torch_estimator.data.frames import frame_columns, is_frame, is_series, series_column
+from torch_estimator.data.memory import memory_source
+from torch_estimator.data.structure import as_pair
+from torch_estimator.errors import InvalidTypeError
+
+
+def to_dataset(value: Any, *, repeat_single_batch: bool) -> Dataset:
+    """Returns what an input_fn gave as a Dataset of batches.
+
+    Args:
+        value: A Dataset; features (a dict of columns, an array, a DataFrame) or a pair (features, labels), which are
+            one batch; a torch DataLoader or any other iterable of batches.
+        repeat_single_batch: Whether one batch is repeated for ever, as tf.estimator does in training.
+
+    Raises:
+        InvalidValueError: A tuple or list that is no pair.
+        InvalidTypeError: Something else.
+
+    >>> data = to_dataset(({"x": [1.0, 2.0]}, [0, 1]), repeat_single_batch=False)
+    >>> [labels.tolist() for features, labels in data]
+    [[0, 1]]
+    """
+    if isinstance(value, Dataset):
+        return value
+    if _is_iterable_of_batches(value):
+        return Dataset.from_iterable(value)
+    features, labels = as_pair(value)
+    if features is None:
+        raise _unusable(value)
+    source = memory_source(_columns(features), _columns(labels))
+    data = Dataset(source).batch(source.rows)
+    return data.repeat() if repeat_single_batch else data
+
+
+def _is_iterable_of_batches(value: Any) -> bool:
+    if isinstance(value, DataLoader):
+        return True
+    if isinstance(value, Mapping | tuple | list | str | bytes) or _is_array(value):
+        return False
+    return hasattr(value, "__iter__")
+
+
+def _columns(value: Any) -> Any:
+    if is_frame(value):
+        return frame_columns(value)
+    if is_series(value):
+        return series_column(value, str(value.name))
+    if isinstance(value, Mapping):
+        return {name: _columns(column) for name, column in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_columns(column) for column in value)
+    if value is None or _is_array(value) or isinstance(value, list):
+        return value if value is None else as_column(value)
+    raise _unusable(value)
+
+
+def _unusable(value: Any) -> InvalidTypeError:
+    return InvalidTypeError(
+        f"input_fn must return a Dataset, a pair (features, labels), features, or an iterable of batches, but "
+        f"returned {value!r}."
+    )
+
+
+def _is_array(value: Any) -> bool:
+    kinds = np.ndarray | torch.Tensor | pa.Array | pa.ChunkedArray
+    return isinstance(value, kinds) or is_frame(value) or is_series(value)

@@ -1,0 +1,180 @@
+"""Parquet files as a source, read in row groups or in slices of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from torch_estimator import files
+from torch_estimator.data.chunk import Chunk, concat_chunks
+from torch_estimator.data.columns import Array, Column, from_arrow
+from torch_estimator.data.paths import expand
+from torch_estimator.data.source import Reader, Wanted, missing_column
+from torch_estimator.data.state import Signature
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
+
+_SLICE_ROWS = 65_536
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ParquetSource:
+    """Parquet files.
+
+    Attributes:
+        patterns: Paths, URLs and globs.
+        columns: Columns to use, or None for all.
+        defaults: Column -> what a missing value becomes.
+    """
+
+    patterns: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def open(self, wanted: Wanted) -> Reader:
+        """Reads the files' metadata and settles the columns.
+
+        Raises:
+            DataError: There is no file, one cannot be read, or a column is missing.
+        """
+        groups: list[_Group] = []
+        stored: list[tuple[str, int]] = []
+        for url in expand(self.patterns):
+            with _opened(url) as file:
+                names = self._columns_to_read(wanted, file.schema_arrow, url)
+                stored.append((url, file.metadata.serialized_size + file.metadata.num_rows))
+                groups += _groups(url, file.metadata)
+        ranges = groups if wanted.shuffled else [part for group in groups for part in group.slices()]
+        return _ParquetReader(self, ranges, names, stored, wanted)
+
+    def _columns_to_read(self, wanted: Wanted, schema: pa.Schema, url: str) -> list[str]:
+        label = wanted.label.column if wanted.label is not None else None
+        there = [name for name in (self.columns or schema.names) if name != label]
+        used = list(wanted.columns) if wanted.columns is not None else there
+        for name in used:
+            if name not in there:
+                raise missing_column(name, url, there)
+        used = [*used, label] if label is not None else used
+        for name in (*used, *self.defaults):
+            if name not in schema.names:
+                raise missing_column(name, url, schema.names)
+        return used
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Group:
+    """Rows ``start:start + rows`` of a row group whose first row is number ``first`` of its file."""
+
+    url: str
+    group: int
+    first: int
+    start: int
+    rows: int
+    bytes: int
+
+    def slices(self) -> Iterator[_Group]:
+        for start in range(0, self.rows, _SLICE_ROWS):
+            rows = min(_SLICE_ROWS, self.rows - start)
+            yield _Group(
+                url=self.url,
+                group=self.group,
+                first=self.first,
+                start=start,
+                rows=rows,
+                bytes=self.bytes * rows // self.rows,
+            )
+
+
+class _ParquetReader(Reader):
+    def __init__(
+        self,
+        source: ParquetSource,
+        groups: Sequence[_Group],
+        names: Sequence[str],
+        stored: Sequence[tuple[str, int]],
+        wanted: Wanted,
+    ) -> None:
+        self._source = source
+        self._groups = groups
+        self._names = names
+        self._stored = stored
+        self._wanted = wanted
+        self._table: tuple[tuple[str, int], pa.Table] | None = None
+        rows = sum(group.rows for group in groups)
+        self.ranges = len(groups)
+        self.rows_per_range = rows / max(len(groups), 1)
+        self.bytes_per_row = sum(group.bytes for group in groups) / max(rows, 1)
+
+    def read(self, ranges: Array) -> Chunk:
+        return concat_chunks([self._read(self._groups[number]) for number in ranges])
+
+    def signature(self) -> Signature:
+        from hashlib import sha256
+
+        return {
+            "source": "parquet",
+            "files": [len(self._stored), sha256(repr(self._stored).encode()).hexdigest()[:16]],
+            "rows": sum(group.rows for group in self._groups),
+        }
+
+    def _read(self, group: _Group) -> Chunk:
+        table = self._row_group(group).slice(group.start, group.rows)
+        begin = group.first + group.start
+
+        def place(row: int) -> str:
+            return f"{group.url}, row {begin + row} (from 0)"
+
+        chunk = Chunk({}, None, group.rows, place)
+        try:
+            chunk.features = {name: self._column(name, table.column(name), group.url) for name in self._names}
+        except RowError as error:
+            raise chunk.error(error) from error
+        return chunk if self._wanted.label is None else self._wanted.label.extract(chunk)
+
+    def _row_group(self, group: _Group) -> pa.Table:
+        # Slices of one row group follow each other: it is decoded once for all of them.
+        key = (group.url, group.group)
+        if self._table is None or self._table[0] != key:
+            self._table = None
+            with _opened(group.url) as file:
+                self._table = key, file.read_row_group(group.group, columns=list(self._names), use_threads=False)
+        return self._table[1]
+
+    def _column(self, name: str, values: pa.ChunkedArray, url: str) -> Column:
+        array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+        try:
+            return from_arrow(array, name=name, default=self._source.defaults.get(name))
+        except RowError:
+            raise
+        except (InvalidTypeError, InvalidValueError, pa.ArrowInvalid) as error:
+            raise DataError(f"{url}: {error}") from error
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[pq.ParquetFile]:
+    try:
+        if files.is_local(url):
+            with pq.ParquetFile(url) as file:
+                yield file
+            return
+        import fsspec
+
+        with fsspec.open(url, "rb") as stream, pq.ParquetFile(stream) as file:
+            yield file
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{url} cannot be read as Parquet: {files.reason(error)}.") from error
+
+
+def _groups(url: str, metadata: pq.FileMetaData) -> Iterator[_Group]:
+    first = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if group.num_rows:
+            yield _Group(url=url, group=number, first=first, start=0, rows=group.num_rows, bytes=group.total_byte_size)
+        first += group.num_rows

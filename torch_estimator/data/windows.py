@@ -1,0 +1,111 @@
+"""Reading a source window by window, shuffled or in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.columns import Array
+from torch_estimator.data.permutation import permute_ranges, permute_rows
+from torch_estimator.data.source import Reader
+from torch_estimator.data.stream import State, Stream
+
+WINDOW_ROWS = 65_536
+"""Rows that are read, transformed and shuffled at once: enough to make the work per batch small."""
+
+WINDOW_BYTES = 64 * 2**20
+"""Windows of wide rows hold fewer rows, so that they hold about this much."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Shuffling:
+    """How a stream is shuffled: at least ``buffer`` rows at a time, in the order that ``seed`` gives."""
+
+    buffer: int
+    seed: int
+
+
+class WindowStream(Stream):
+    """The chunks of a source: each is a window of consecutive ranges, of a permutation of them if shuffled.
+
+    All ranges of a source are permuted anew in every epoch; a window's ranges are read as one piece, prepared, and
+    its rows permuted. A source that fits into one window is fully shuffled, and is read only once.
+
+    Args:
+        reader: The open source.
+        shuffling: How to shuffle, or None for the source's order.
+        prepare: What to do with every window after it was read: row-wise and pure.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        shuffling: Shuffling | None = None,
+        prepare: Callable[[Chunk], Chunk] | None = None,
+    ) -> None:
+        self._reader = reader
+        self._shuffling = shuffling
+        self._prepare = prepare
+        self._windows = window_count(reader, buffer=shuffling.buffer if shuffling is not None else 1)
+        self._only_window: Chunk | None = None
+        self._ranges: Array = np.arange(reader.ranges)
+        self.start(0)
+
+    def start(self, epoch: int) -> None:
+        self._go_to(epoch, 0)
+
+    def next(self) -> Chunk | None:
+        while self._window < self._windows:
+            chunk = self._read(self._window)
+            if self._shuffling is not None and chunk.rows > 1:
+                order = permute_rows(chunk.rows, seed=self._shuffling.seed, epoch=self._epoch, window=self._window)
+                chunk = chunk.take(order)
+            self._window += 1
+            if chunk.rows:
+                return chunk
+        return None
+
+    def state(self) -> State:
+        state: State = {"epoch": self._epoch, "window": self._window}
+        if self._shuffling is not None:
+            state["seed"] = self._shuffling.seed
+        return state
+
+    def restore(self, state: State) -> None:
+        if self._shuffling is not None:
+            self._shuffling.seed = state["seed"]
+        self._go_to(state["epoch"], state["window"])
+
+    def close(self) -> None:
+        self._only_window = None
+
+    def _go_to(self, epoch: int, window: int) -> None:
+        self._epoch = epoch
+        self._window = window
+        # With one window, the rows' own permutation is enough, and the window can be kept for the next epoch.
+        if self._shuffling is not None and self._windows > 1:
+            self._ranges = permute_ranges(self._reader.ranges, seed=self._shuffling.seed, epoch=epoch)
+
+    def _read(self, window: int) -> Chunk:
+        if self._only_window is not None:
+            return self._only_window
+        first = window * len(self._ranges) // self._windows
+        last = (window + 1) * len(self._ranges) // self._windows
+        chunk = self._reader.read(self._ranges[first:last])
+        if self._prepare is not None and chunk.rows:
+            chunk = self._prepare(chunk)
+        if self._windows == 1:
+            self._only_window = chunk
+        return chunk
+
+
+def window_count(reader: Reader, *, buffer: int) -> int:
+    """Returns how many windows a source is read in; they differ by one range at most."""
+    if not reader.ranges:
+        return 0
+    rows = max(buffer, min(WINDOW_ROWS, int(WINDOW_BYTES / max(reader.bytes_per_row, 1))), 1)
+    return max(1, min(reader.ranges, int(reader.ranges * reader.rows_per_range / rows)))
