@@ -7,25 +7,66 @@ from typing import Any
 
 from torch_estimator import feature_column as fc
 
-CENSUS_NAMES = (
-    "age,workclass,fnlwgt,education,education_num,marital_status,occupation,relationship,race,gender,"
-    "capital_gain,capital_loss,hours_per_week,native_country,income_bracket"
-).split(",")
-BABYWEIGHT_NAMES = "weight_pounds,is_male,mother_age,plurality,gestation_weeks,key".split(",")
+CENSUS_NAMES = [
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education_num",
+    "marital_status",
+    "occupation",
+    "relationship",
+    "race",
+    "gender",
+    "capital_gain",
+    "capital_loss",
+    "hours_per_week",
+    "native_country",
+    "income_bracket",
+]
+BABYWEIGHT_NAMES = ["weight_pounds", "is_male", "mother_age", "plurality", "gestation_weeks", "key"]
 CENSUS_VOCABULARIES = {
     "gender": ["Female", "Male"],
     "race": ["Amer-Indian-Eskimo", "Asian-Pac-Islander", "Black", "Other", "White"],
-    "education": (
-        "Bachelors HS-grad 11th Masters 9th Some-college Assoc-acdm Assoc-voc 7th-8th Doctorate Prof-school 5th-6th "
-        "10th 1st-4th Preschool 12th"
-    ).split(),
-    "marital_status": (
-        "Married-civ-spouse Divorced Married-spouse-absent Never-married Separated Married-AF-spouse Widowed"
-    ).split(),
-    "relationship": "Husband Not-in-family Wife Own-child Unmarried Other-relative".split(),
-    "workclass": (
-        "Self-emp-not-inc Private State-gov Federal-gov Local-gov ? Self-emp-inc Without-pay Never-worked"
-    ).split(),
+    "education": [
+        "Bachelors",
+        "HS-grad",
+        "11th",
+        "Masters",
+        "9th",
+        "Some-college",
+        "Assoc-acdm",
+        "Assoc-voc",
+        "7th-8th",
+        "Doctorate",
+        "Prof-school",
+        "5th-6th",
+        "10th",
+        "1st-4th",
+        "Preschool",
+        "12th",
+    ],
+    "marital_status": [
+        "Married-civ-spouse",
+        "Divorced",
+        "Married-spouse-absent",
+        "Never-married",
+        "Separated",
+        "Married-AF-spouse",
+        "Widowed",
+    ],
+    "relationship": ["Husband", "Not-in-family", "Wife", "Own-child", "Unmarried", "Other-relative"],
+    "workclass": [
+        "Self-emp-not-inc",
+        "Private",
+        "State-gov",
+        "Federal-gov",
+        "Local-gov",
+        "?",
+        "Self-emp-inc",
+        "Without-pay",
+        "Never-worked",
+    ],
 }
 
 

@@ -40,7 +40,11 @@ def test_model_dir_and_service_are_taken_over() -> None:
         ('{"cluster": {"chief": ["a:1"]}}', ValueError, "TF_CONFIG names a cluster, but this version .* one machine"),
         ('{"task": "worker"}', TypeError, r"TF_CONFIG\['task'\] must be a JSON object, but got 'worker'"),
         ('{"task": null}', TypeError, r"TF_CONFIG\['task'\] must be a JSON object, but got None"),
-        ('{"task": {"type": "evaluator"}}', ValueError, r"TF_CONFIG\['task'\]\['type'\] must be 'worker' .*'evaluator'"),
+        (
+            '{"task": {"type": "evaluator"}}',
+            ValueError,
+            r"TF_CONFIG\['task'\]\['type'\] must be 'worker' .*'evaluator'",
+        ),
         ('{"task": {"index": 1}}', ValueError, r"TF_CONFIG\['task'\]\['index'\] must be 0 .*, but got 1"),
         ('{"task": {"index": "first"}}', ValueError, r"TF_CONFIG\['task'\]\['index'\] must be an integer, .*'first'"),
         ('{"task": {"index": null}}', ValueError, r"TF_CONFIG\['task'\]\['index'\] must be an integer, but got None"),

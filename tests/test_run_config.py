@@ -133,7 +133,10 @@ def test_replacing_one_way_to_save_takes_the_other_back() -> None:
         ({"session_config": 1}, "Replacing session_config is not supported; the settings of a RunConfig are compile, "),
         ({"_task": 1}, "Replacing _task is not supported"),
         ({"is_chief": False}, "Replacing is_chief is not supported"),
-        ({"save_checkpoints_steps": 1, "save_checkpoints_secs": 1}, "Give save_checkpoints_steps or save_checkpoints_s"),
+        (
+            {"save_checkpoints_steps": 1, "save_checkpoints_secs": 1},
+            "Give save_checkpoints_steps or save_checkpoints_s",
+        ),
         ({"keep_checkpoint_max": -1}, "keep_checkpoint_max must not be negative, but got -1."),
         ({"model_dir": ""}, "model_dir must be a non-empty path or URL"),
     ],

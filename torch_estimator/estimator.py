@@ -16,15 +16,17 @@ import torch
 
 from torch_estimator import files
 from torch_estimator.data.normalise import to_dataset
+from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation
 from torch_estimator.engine.loop import TrainingResult
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.random_state import isolated, seeded
+from torch_estimator.engine.threads import sized_threads
 from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
-from torch_estimator.hooks.hook import Hook
+from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import (
@@ -344,8 +346,6 @@ def _predictions(
     hooks: Sequence[Hook],
     single_examples: bool,
 ) -> Iterator[dict[str, Any]]:
-    from torch_estimator.hooks.hook import RunContext
-
     context = RunContext(global_step=step, module=model.module)
     for hook in hooks:
         hook.begin(context)
@@ -353,7 +353,7 @@ def _predictions(
         for batch in batches:
             for hook in hooks:
                 hook.before_step(context)
-            with torch.inference_mode():
+            with torch.inference_mode(), sized_threads(model.module, batch_size(batch.features)):
                 outputs = model.module(model.to_tensors(batch).features)
                 tensors = model.head.predictions(outputs)
             arrays = model.head.decode({key: tensor.cpu().numpy() for key, tensor in tensors.items()})

@@ -170,9 +170,9 @@ def _logit(people: dict[str, np.ndarray]) -> np.ndarray:
     occupation = _index(people["occupation"], _OCCUPATION_NAMES)
     effects = np.random.default_rng(_PROCESS_SEED)
     of_occupation = np.array([pay for *_, pay in _OCCUPATIONS.values()])
-    of_pair = effects.normal(0.0, 0.9, (len(columns.EDUCATION), len(of_occupation)))
-    of_decade = effects.normal(0.0, 0.5, (10, len(of_occupation)))
-    of_country = effects.normal(0.0, 0.5, len(_ABROAD) + 1)
+    of_pair = effects.normal(0.0, 0.5, (len(columns.EDUCATION), len(of_occupation)))
+    of_decade = effects.normal(0.0, 0.3, (10, len(of_occupation)))
+    of_country = effects.normal(0.0, 0.4, len(_ABROAD) + 1)
     country = _index(people["native_country"], ("United-States", *_ABROAD))
     owns_company = people["workclass"] == "Self-emp-inc"
     return np.asarray(

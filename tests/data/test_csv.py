@@ -181,6 +181,7 @@ def fails(make: Callable[[], Dataset]) -> str:
         ("1.5,d,0", "column 'n': '1.5' is not a whole number"),
         (",d,0", "column 'n': the value is missing and has no default."),
         ("4,d", "2 fields, but there are 3 columns (n, s, y)."),
+        ('4,"d,0', 'a quoted field (") does not end on this line'),
         ("4,d,0,0", "4 fields, but there are 3 columns (n, s, y)."),
         (b"4,\xff\xfe,0", "column 's': '��' is not UTF-8 text."),
         ("4,d,7", "column 'y': unknown label 7; expected one of 0, 1."),
@@ -302,3 +303,25 @@ def test_a_default_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
     data = Dataset.from_csv(file, column_types={"x": "float32"}, defaults={"x": "unknown"})
     with pytest.raises(InvalidValueError, match="default 'unknown' of column 'x' cannot be read as float"):
         data.batch(1).iterator()
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x\n1\n")
+    with Dataset.from_csv(file).batch(1).iterator() as iterator:
+        file.unlink()
+        with pytest.raises(DataError, match=r"a\.csv cannot be read: No such file"):
+            next(iterator)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x\n1\n2\n")
+    with Dataset.from_csv(file).batch(1).iterator() as iterator:
+        written(file, "x\n1\n")
+        with pytest.raises(DataError, match=r"a\.csv became shorter while it was read"):
+            next(iterator)
+
+
+def test_the_label_cannot_be_a_feature_too(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x,y\n1,2\n")
+    with pytest.raises(DataError, match="column 'y' is the label"):
+        Dataset.from_csv(file, label="y").batch(1).iterator(Wants(y=pa.float32()))

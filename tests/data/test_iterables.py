@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.data.positions import numbers
-from torch_estimator.data import Dataset
+from torch_estimator.data import Dataset, StateMismatch
 from torch_estimator.errors import DataError, InvalidTypeError
 
 
@@ -94,7 +94,7 @@ def test_an_iterable_that_got_shorter_is_refused_on_restore() -> None:
         state = iterator.state()
     with (
         Dataset.from_iterable([np.ones(1)]).iterator() as iterator,
-        pytest.raises(DataError, match="ended before batch 3"),
+        pytest.raises(StateMismatch, match="ended before batch 3"),
     ):
         iterator.restore(state)
 

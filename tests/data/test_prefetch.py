@@ -6,7 +6,8 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +16,14 @@ from torch_estimator.data import Dataset
 from torch_estimator.errors import DataError
 
 
-def workers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "te-prefetch"]
+@pytest.fixture
+def workers() -> Callable[[], list[threading.Thread]]:
+    """Gives the prefetching threads that the test has started and that still run."""
+    before = set(threading.enumerate())
+    return lambda: [thread for thread in set(threading.enumerate()) - before if thread.name == "te-prefetch"]
+
+
+Workers = Callable[[], list[threading.Thread]]
 
 
 def endless() -> Iterator[dict[str, np.ndarray]]:
@@ -63,14 +70,14 @@ def test_an_error_comes_after_the_batches_before_it_and_stays() -> None:
         assert raised.traceback[-1].name == "failing"
 
 
-def test_a_data_error_is_raised_where_the_batch_is_asked_for(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_data_error_is_raised_where_the_batch_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\nbad\n")
     data = Dataset.from_csv(tmp_path / "a.csv", column_types={"x": "int64"}).batch(1).prefetch(2)
     with data.iterator() as iterator, pytest.raises(DataError, match="line 3"):
         next(iterator)
 
 
-def test_closing_ends_the_thread_and_may_be_done_twice() -> None:
+def test_closing_ends_the_thread_and_may_be_done_twice(workers: Workers) -> None:
     iterator = Dataset.from_iterable(endless).prefetch(2).iterator()
     next(iterator)
     assert len(workers()) == 1
@@ -79,7 +86,7 @@ def test_closing_ends_the_thread_and_may_be_done_twice() -> None:
     iterator.close()
 
 
-def test_restoring_ends_the_thread_of_before() -> None:
+def test_restoring_ends_the_thread_of_before(workers: Workers) -> None:
     with Dataset.from_iterable(endless).prefetch(2).iterator() as iterator:
         state = iterator.state()
         next(iterator)
@@ -88,7 +95,7 @@ def test_restoring_ends_the_thread_of_before() -> None:
         assert len(workers()) == 1
 
 
-def test_an_iterator_that_is_dropped_ends_its_thread() -> None:
+def test_an_iterator_that_is_dropped_ends_its_thread(workers: Workers) -> None:
     iterator = Dataset.from_iterable(endless).prefetch(2).iterator()
     next(iterator)
     (worker,) = workers()

@@ -109,7 +109,11 @@ class Linear(nn.Module):
 
 
 class WideAndDeep(nn.Module):
-    """A linear part, a deep part, or both; their logits are added up."""
+    """A linear part, a deep part, or both; their logits are added up.
+
+    Attributes:
+        multiply_adds_per_row: What the dense layers cost.
+    """
 
     variable_separator = "/"
 
@@ -117,6 +121,7 @@ class WideAndDeep(nn.Module):
         super().__init__()
         self.linear = linear
         self.dnn = dnn
+        self.multiply_adds_per_row = sum(dense.kernel.numel() for dense in self.modules() if isinstance(dense, Dense))
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:
         """Logits, float32 ``[N, logits_dimension]``."""

@@ -7,7 +7,8 @@ import tempfile
 import weakref
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 from torch_estimator import files
@@ -46,10 +47,16 @@ def open_byte_file(url: str) -> ByteFile:
     Raises:
         DataError: It cannot be read.
     """
-    try:
+    with _reading(url):
         if url.endswith(".gz"):
             return _GzipFile(url)
         return _LocalFile(url) if files.is_local(url) else _RemoteFile(url)
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, zlib.error) as error:
         raise DataError(f"{url} cannot be read: {files.reason(error)}.") from error
 
@@ -64,7 +71,8 @@ class _LocalFile(ByteFile):
 
     def read(self, start: int, stop: int) -> bytes:
         # Opened anew each time: a data set may have more files than a process may have open.
-        descriptor = os.open(self.url, os.O_RDONLY)
+        with _reading(self.url):
+            descriptor = os.open(self.url, os.O_RDONLY)
         try:
             return _pread(descriptor, start, min(stop, self.size), self.url)
         finally:
@@ -86,17 +94,15 @@ class _RemoteFile(ByteFile):
     def read(self, start: int, stop: int) -> bytes:
         if start >= min(stop, self.size):
             return b""
-        return bytes(self._filesystem.cat_file(self._key, start=start, end=min(stop, self.size)))
+        with _reading(self.url):
+            return bytes(self._filesystem.cat_file(self._key, start=start, end=min(stop, self.size)))
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         starts = [start for start, _ in ranges]
         stops = [min(stop, self.size) for _, stop in ranges]
-        try:
-            return cast(
-                "list[bytes]", self._filesystem.cat_ranges([self._key] * len(ranges), starts, stops, on_error="raise")
-            )
-        except OSError as error:
-            raise DataError(f"{self.url} cannot be read: {files.reason(error)}.") from error
+        with _reading(self.url):
+            keys = [self._key] * len(ranges)
+            return cast("list[bytes]", self._filesystem.cat_ranges(keys, starts, stops, on_error="raise"))
 
 
 class _GzipFile(ByteFile):

@@ -65,6 +65,9 @@ class Locator:
         schema = self._parser.schema
         text = line.decode("utf-8", errors="replace")
         fields = schema.format.fields(text)
+        quote = schema.format.quote_char
+        if quote is not None and text.count(quote) % 2:
+            return f"a quoted field ({quote}) does not end on this line; a field cannot hold a newline"
         if len(fields) != len(schema.names):
             return f"{len(fields)} fields, but there are {len(schema.names)} columns ({', '.join(schema.names)})"
         for name, kind in schema.types.items():

@@ -135,6 +135,8 @@ def _columns_to_read(source: CsvSource, wanted: Wanted, names: tuple[str, ...], 
     selected = [name for name in (source.select_columns or names) if name != label]
     if wanted.columns is not None:
         for name in wanted.columns:
+            if name == label:
+                raise DataError(f"column {name!r} is the label, so that it cannot be a feature, too.")
             if name not in selected:
                 raise missing_column(name, where, selected)
         selected = [name for name in selected if name in wanted.columns]

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from torch_estimator.data.chunk import Chunk, chunk_of
-from torch_estimator.data.state import Signature
+from torch_estimator.data.state import Signature, StateMismatch
 from torch_estimator.data.stream import State, Stream
 from torch_estimator.data.structure import as_pair
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
@@ -94,7 +94,8 @@ class Elements(Stream):
             self._iterator = self._new_pass()
             for _ in range(state["taken"]):
                 if next(self._iterator, _END) is _END:
-                    raise DataError(
+                    self._drop()
+                    raise StateMismatch(
                         f"The input ended before batch {state['taken']}, where the saved position is: it must "
                         "yield the same batches again."
                     )

@@ -83,16 +83,19 @@ class _Plan:
         shards = 0
         while shards < len(operations) and isinstance(operations[shards], Shard):
             shards += 1
-        stream: Stream = WindowStream(
+        windows = WindowStream(
             reader,
             shuffling=shuffle.shuffling() if shuffle is not None and shuffled else None,
             prepare=self._prepare() if not shards else None,
         )
+        stream: Stream = windows
         for shard in operations[:shards]:
             stream = shard.stream(stream)
         if shards and not self._mapped:
             stream = self._transformed(stream)
-        return self._append(stream, operations[shards:]), reader.signature()
+        # A position counts windows, and how a source is cut into them may depend on the columns that are read.
+        signature = {**reader.signature(), "pieces": [reader.ranges, windows.count]}
+        return self._append(stream, operations[shards:]), signature
 
     def _append(self, stream: Stream, operations: Sequence[Operation]) -> Stream:
         """Returns ``stream`` with the operations; after the last map comes the transform, if there was a map."""

@@ -38,6 +38,9 @@ class WindowStream(Stream):
         reader: The open source.
         shuffling: How to shuffle, or None for the source's order.
         prepare: What to do with every window after it was read: row-wise and pure.
+
+    Attributes:
+        count: Number of windows.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class WindowStream(Stream):
         self._reader = reader
         self._shuffling = shuffling
         self._prepare = prepare
-        self._windows = window_count(reader, buffer=shuffling.buffer if shuffling is not None else 1)
+        self.count = window_count(reader, buffer=shuffling.buffer if shuffling is not None else 1)
         self._only_window: Chunk | None = None
         self._ranges: Array = np.arange(reader.ranges)
         self.start(0)
@@ -59,7 +62,7 @@ class WindowStream(Stream):
         self._go_to(epoch, 0)
 
     def next(self) -> Chunk | None:
-        while self._window < self._windows:
+        while self._window < self.count:
             chunk = self._read(self._window)
             if self._shuffling is not None and chunk.rows > 1:
                 order = permute_rows(chunk.rows, seed=self._shuffling.seed, epoch=self._epoch, window=self._window)
@@ -87,18 +90,18 @@ class WindowStream(Stream):
         self._epoch = epoch
         self._window = window
         # With one window, the rows' own permutation is enough, and the window can be kept for the next epoch.
-        if self._shuffling is not None and self._windows > 1:
+        if self._shuffling is not None and self.count > 1:
             self._ranges = permute_ranges(self._reader.ranges, seed=self._shuffling.seed, epoch=epoch)
 
     def _read(self, window: int) -> Chunk:
         if self._only_window is not None:
             return self._only_window
-        first = window * len(self._ranges) // self._windows
-        last = (window + 1) * len(self._ranges) // self._windows
+        first = window * len(self._ranges) // self.count
+        last = (window + 1) * len(self._ranges) // self.count
         chunk = self._reader.read(self._ranges[first:last])
         if self._prepare is not None and chunk.rows:
             chunk = self._prepare(chunk)
-        if self._windows == 1:
+        if self.count == 1:
             self._only_window = chunk
         return chunk
 

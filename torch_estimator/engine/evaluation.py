@@ -10,9 +10,11 @@ from contextlib import closing
 import torch
 
 from torch_estimator.data.dataset import Dataset
+from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.progress import ProgressBar
 from torch_estimator.engine.summaries import EventWriter
+from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.hook import Hook, RunContext
 
@@ -58,8 +60,9 @@ def run_evaluation(
             for hook in due:
                 hook.before_step(context)
             features, labels, weights = model.to_tensors(batch)
-            outputs = model.module(features)
-            context.loss_tensor = model.head.loss(outputs, labels, weights)
+            with sized_threads(model.module, batch_size(batch.features)):
+                outputs = model.module(features)
+                context.loss_tensor = model.head.loss(outputs, labels, weights)
             total_loss += float(context.loss_tensor)
             metrics.update(outputs, labels, weights)
             taken += 1

@@ -23,6 +23,7 @@ from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.summaries import EventWriter
+from torch_estimator.engine.threads import sized_threads
 from torch_estimator.engine.variables import named_slots
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
@@ -178,7 +179,10 @@ class TrainingRun:
 
     def _take_eager_step(self) -> Tensor | None:
         batch = self._next_batch()
-        return None if batch is None else self._step(*batch)
+        if batch is None:
+            return None
+        with sized_threads(self._model.module, batch_size(batch.features)):
+            return self._step(*batch)
 
     def _compiled(self) -> _CompiledSteps:
         return _CompiledSteps(self._step, self._next_batch)
@@ -211,7 +215,8 @@ class _CompiledSteps:
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
             self._rows = rows
         step = self._compiled if rows == self._rows else self._eager
-        return step(*batch)
+        with sized_threads(self._eager.module, rows):
+            return step(*batch)
 
 
 def log_end(result: TrainingResult) -> None:

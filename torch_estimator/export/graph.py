@@ -20,6 +20,7 @@ Array = npt.NDArray[Any]
 Shape = Sequence[int | str]
 
 FLOAT = onnx.TensorProto.FLOAT
+DOUBLE = onnx.TensorProto.DOUBLE
 INT64 = onnx.TensorProto.INT64
 INT32 = onnx.TensorProto.INT32
 UINT64 = onnx.TensorProto.UINT64
@@ -29,7 +30,7 @@ BOOL = onnx.TensorProto.BOOL
 
 _ELEMENT_TYPES = {
     "DT_FLOAT": FLOAT,
-    "DT_DOUBLE": onnx.TensorProto.DOUBLE,
+    "DT_DOUBLE": DOUBLE,
     "DT_INT64": INT64,
     "DT_INT32": INT32,
     "DT_STRING": STRING,

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from torch_estimator.errors import ExportError
-from torch_estimator.export.graph import FLOAT, GraphBuilder
+from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
+from torch_estimator.export.hash_chains import concat, select
 from torch_estimator.export.heads import Prediction
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.input_layer import InputLayer
@@ -97,43 +98,50 @@ def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str]
             stored = graph.constant(weights.ravel() if single else weights, hint="linear")
             rows = graph.op("Gather", stored, features[LINEAR_IDS])
             parts.append(graph.op("ReduceSum", rows, graph.constant([1], np.int64), keepdims=int(single)))
-    bias = graph.constant(array(model.bias_weights), hint="linear_bias")
+    total = _sum(graph, [graph.constant(array(model.bias_weights), hint="linear_bias"), *parts])
     if not model.layout.numeric:
-        return graph.op("Add", _sum(graph, parts), bias)
+        return total
     state = model.state_dict()
     numeric = [array(state[f"{placed.name}.weights"]) for placed in model.layout.numeric]
-    kernel = graph.constant(np.concatenate(numeric), hint="linear_numeric")
-    return _sum(graph, [*parts, graph.op("Gemm", features[LINEAR_NUMERIC], kernel, bias)])
+    return graph.op("Add", total, _product(graph, features[LINEAR_NUMERIC], np.concatenate(numeric)))
 
 
 def _dnn(graph: GraphBuilder, dnn: Any, features: Mapping[str, str]) -> str:
     layer: InputLayer = dnn.input_from_feature_columns.input_layer
     hidden = [getattr(dnn, f"hiddenlayer_{index}") for index in range(dnn.num_hidden)]
-    value, rows = _input_layer(graph, layer, features)
-    for index, dense in enumerate([*hidden, dnn.logits]):
-        kernel, bias = array(dense.kernel), array(dense.bias)
-        if index == 0:
-            # The input's columns lie in the order that is cheapest to make; the kernel's rows follow them.
-            kernel = kernel[rows]
-        elif dnn.batch_norm:
-            kernel, bias = _with_batch_norm(getattr(dnn, f"batchnorm_{index - 1}"), kernel, bias)
-        weights = graph.constant(kernel, hint=f"dnn_kernel_{index}")
-        value = graph.op("Gemm", value, weights, graph.constant(bias, hint=f"dnn_bias_{index}"))
-        if index < len(hidden):
-            value = _activation(graph, dnn.activation_fn, value, kernel.shape[1])
-    return value
+    value = _input_layer(graph, layer, features)
+    for index, dense in enumerate(hidden):
+        value = _activation(graph, dnn.activation_fn, _dense(graph, dense, value), dense.kernel.shape[1])
+        if dnn.batch_norm:
+            value = _batch_norm(graph, getattr(dnn, f"batchnorm_{index}"), value)
+    return _dense(graph, dnn.logits, value)
 
 
-def _with_batch_norm(norm: nn.BatchNorm1d, kernel: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The dense layer after a batch norm, with the norm's scale and shift in its own weights."""
+def _dense(graph: GraphBuilder, dense: Any, value: str) -> str:
+    return _product(graph, value, array(dense.kernel), array(dense.bias))
+
+
+def _product(graph: GraphBuilder, value: str, kernel: FloatArray, bias: FloatArray | None = None) -> str:
+    """``value @ kernel + bias``, rounded as torch rounds it."""
+    constants = [kernel] if bias is None else [kernel, bias]
+    if kernel.shape[1] > 1:
+        # torch adds the same products in the same order: the results are bit for bit the same.
+        return graph.multi("Gemm", [value, *(graph.constant(c, hint="dense") for c in constants)], outputs=1)[0]
+    # A product with one column is where the libraries differ in order; in double the order does not matter.
+    wide = [graph.op("Cast", value, to=DOUBLE), *(graph.constant(c, np.float64, hint="dense") for c in constants)]
+    return graph.op("Cast", graph.multi("Gemm", wide, outputs=1)[0], to=FLOAT)
+
+
+def _batch_norm(graph: GraphBuilder, norm: nn.BatchNorm1d, value: str) -> str:
     assert norm.running_mean is not None and norm.running_var is not None
     scale = array(norm.weight) / np.sqrt(array(norm.running_var) + np.float32(norm.eps))
     shift = array(norm.bias) - array(norm.running_mean) * scale
-    return kernel * scale[:, None], bias + shift @ kernel
+    scaled = graph.op("Mul", value, graph.constant(scale, hint="scale"))
+    return graph.op("Add", scaled, graph.constant(shift, hint="shift"))
 
 
-def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, str]) -> tuple[str, list[int]]:
-    """The input of a network, and for each of its columns the row of the first kernel."""
+def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, str]) -> str:
+    """The input of a network, float32 ``[N, width]``, columns in the order of their names."""
     layout = layer.layout
     by_source: dict[str, list[int]] = {}
     for part in sorted(layout.parts, key=lambda part: part.index):
@@ -151,8 +159,9 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
     if layout.numeric:
         pieces.append(features[DNN_NUMERIC])
         rows += by_source[DNN_NUMERIC]
-    whole = pieces[0] if len(pieces) == 1 else graph.multi("Concat", pieces, outputs=1, axis=1)[0]
-    return whole, rows
+    # The order of a sum decides its rounding, and raw numbers of 1e5 make that visible in probabilities.
+    in_order = sorted(range(len(rows)), key=rows.__getitem__)
+    return select(graph, concat(graph, pieces), in_order, len(rows))
 
 
 def _counts(graph: GraphBuilder, ids: str, placed: Sequence[PlacedIds], width: int) -> str:

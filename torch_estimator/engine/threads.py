@@ -1,0 +1,35 @@
+"""How many threads a step is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+_WORTH_SHARING = 20_000_000
+
+
+@contextmanager
+def sized_threads(module: nn.Module, rows: int) -> Iterator[None]:
+    """Runs the body on one thread where the module is too small for several.
+
+    Waking threads for a matrix product of some microseconds costs more than it saves, and very much more on a machine
+    that is busy otherwise: 90 steps/s instead of 570 for the census model at batch 40 on two busy cores. Only modules
+    that say their ``multiply_adds_per_row`` are judged; the others keep the threads they have.
+
+    Args:
+        module: About to be run.
+        rows: In the batch.
+    """
+    per_row = getattr(module, "multiply_adds_per_row", None)
+    threads = torch.get_num_threads()
+    if per_row is None or threads == 1 or per_row * rows > _WORTH_SHARING:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
