@@ -90,7 +90,8 @@ class Job:
         )
         self._lines: queue.SimpleQueue[tuple[float, str] | None] = queue.SimpleQueue()
         assert self._process.stdout is not None
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._output: IO[bytes] = self._process.stdout
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def saves(self) -> Iterator[tuple[float, int]]:
@@ -115,13 +116,14 @@ class Job:
         """Waits for the end and gives the exit status; -9 where it was killed."""
         status = self._process.wait()
         self._reader.join()
+        self._output.close()
         self._log.close()
         if status not in (0, -9):
             raise StormError(f"the job ended with exit status {status}; its log is {self._log.name}.")
         return status
 
-    def _read(self, output: IO[bytes]) -> None:
-        for line in output:
+    def _read(self) -> None:
+        for line in self._output:
             self._lines.put((time.monotonic(), line.decode(errors="replace")))
             self._log.write(line)
         self._lines.put(None)

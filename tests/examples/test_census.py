@@ -173,7 +173,7 @@ def test_only_one_kind_of_files_is_refused(capsys: pytest.CaptureFixture[str]) -
         task.parse(["--train-files", "a.csv"])
 
     assert ended.value.code == 2
-    assert "give both --train-files and --eval-files" in capsys.readouterr().err
+    assert "--train-files and --eval-files go together" in capsys.readouterr().err
 
 
 def test_the_command_reports_a_job_directory_of_another_model(data: sample.Sample, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
-from torch_estimator.feature_column.linear_model import LinearModel
+from torch_estimator.feature_column.linear_model import LinearModel, precise_column
 
 _BATCH_NORM_EPSILON = 0.001
 _BATCH_NORM_MOMENTUM = 0.999
@@ -32,6 +32,8 @@ class Dense(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """float32 ``[N, inputs]`` -> ``[N, outputs]``."""
+        if not self.training and self.kernel.shape[1] == 1:
+            return precise_column(self.bias, inputs, self.kernel)
         return torch.addmm(self.bias, inputs, self.kernel)
 
 

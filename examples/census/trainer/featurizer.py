@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from torch_estimator import feature_column as fc
 
 from .. import columns
@@ -13,9 +15,10 @@ AGE_BOUNDARIES = (18, 25, 30, 35, 40, 45, 50, 55, 60, 65)
 
 def wide_and_deep_columns(embedding_size: int = 8) -> tuple[list[Any], list[Any]]:
     """The wide columns (categories and their crosses) and the deep ones (numbers, indicators, embeddings)."""
-    age, education_num, capital_gain, capital_loss, hours_per_week = map(
-        fc.numeric_column, ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week")
-    )
+    age, education_num, hours_per_week = map(fc.numeric_column, ("age", "education_num", "hours_per_week"))
+    # Up to 99,999 while nearly all are 0: as they are, a few rows would throw the network off its course.
+    capital_gain = fc.numeric_column("capital_gain", normalizer_fn=torch.log1p)
+    capital_loss = fc.numeric_column("capital_loss", normalizer_fn=torch.log1p)
     gender = fc.categorical_column_with_vocabulary_list("gender", columns.GENDER)
     race = fc.categorical_column_with_vocabulary_list("race", columns.RACE)
     education = fc.categorical_column_with_vocabulary_list("education", columns.EDUCATION)
