@@ -434,8 +434,10 @@ def test_a_finished_job_leaves_no_marker(tmp_path: Path) -> None:
 
 def test_a_model_dir_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CheckpointError, match=f"^model_dir {tmp_path}/file/job cannot be written: "):
+    with pytest.raises(CheckpointError, match=f"^{tmp_path}/file/job/checkpoint cannot be read: Not a directory.$"):
         run(line(tmp_path / "file" / "job"), max_steps=1)
+    with pytest.raises(CheckpointError, match="^model_dir /proc/job cannot be written: .*; use another model_dir.$"):
+        run(line("/proc/job"), max_steps=1)
 
 
 TRAIN, EVAL = te.TrainSpec(points, max_steps=1), te.EvalSpec(points)

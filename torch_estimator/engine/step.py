@@ -48,10 +48,18 @@ class TrainStep:
         in_rows = {update.table.weight for update in self._tables}
         self._dense = [parameter for parameter in by_parameter if parameter not in in_rows]
         self._dense_groups = [by_parameter[parameter] for parameter in self._dense]
+        self._left = [p for p, (optimizer, _) in by_parameter.items() if not isinstance(optimizer, Optimizer)]
         self._other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
 
     def __call__(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
         """Takes one step and returns the loss before it, detached."""
+        return self.finish(*self.compute(features, labels, weights))
+
+    def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
+        """All of a step that can be compiled; returns the loss and the gradients left to optimizers of `torch.optim`.
+
+        Those wrap their `step` in what cannot be part of a graph.
+        """
         gathered: list[tuple[Table, Tensor, Tensor]] = []
         with self._recording(gathered):
             loss = self._loss_fn(self.module, features, labels, weights)
@@ -60,8 +68,17 @@ class TrainStep:
         with torch.no_grad():
             for update in self._tables:
                 update.apply(gathered, gradients[len(self._dense) :])
-            self._update_dense(gradients)
-        return loss.detach()
+            left = self._update_dense(gradients)
+        return loss.detach(), left
+
+    def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
+        """Lets the optimizers of `torch.optim` use what `compute` left to them; returns the loss."""
+        for parameter, gradient in zip(self._left, left, strict=True):
+            parameter.grad = gradient
+        for other in self._other_optimizers:
+            other.step()
+            other.zero_grad(set_to_none=True)
+        return loss
 
     @contextmanager
     def _recording(self, gathered: list[tuple[Table, Tensor, Tensor]]) -> Iterator[None]:
@@ -73,21 +90,18 @@ class TrainStep:
             for update in self._tables:
                 update.table.recorder = None
 
-    def _update_dense(self, gradients: tuple[Tensor | None, ...]) -> None:
+    def _update_dense(self, gradients: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+        left: list[Tensor | None] = []
         for parameter, (optimizer, group), gradient in zip(
             self._dense, self._dense_groups, gradients[: len(self._dense)], strict=True
         ):
-            if gradient is None:
-                continue
-            if isinstance(optimizer, Optimizer):
+            if not isinstance(optimizer, Optimizer):
+                left.append(gradient)
+            elif gradient is not None:
                 state = optimizer.state[parameter]
                 optimizer.update(parameter, gradient, state, group)
                 optimizer.advance(state, group)
-            else:
-                parameter.grad = gradient
-        for other in self._other_optimizers:
-            other.step()
-            other.zero_grad(set_to_none=True)
+        return left
 
 
 class _RowUpdate:

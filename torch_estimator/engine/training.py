@@ -192,8 +192,8 @@ class _CompiledSteps:
     """Takes compiled steps; smaller batches than before, such as a partial last one, run eagerly."""
 
     def __init__(self, step: TrainStep, next_batch: Callable[[], TensorBatch | None]) -> None:
-        self._eager = step
-        self._compiled = torch.compile(step, fullgraph=True, dynamic=False)
+        self._step = step
+        self._compute = torch.compile(step.compute, fullgraph=True, dynamic=False)
         self._next_batch = next_batch
         self._rows: int | None = None
         # Lets autograd.grad be part of the compiled graph.
