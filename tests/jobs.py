@@ -1,4 +1,4 @@
-"""Small jobs for tests: a line fitted to noise-free points, an exporter that writes a file, and what they left behind."""
+"""Small jobs for tests: a line fitted to points, an exporter that writes a file, and a look at what they left."""
 
 from __future__ import annotations
 

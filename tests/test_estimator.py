@@ -407,7 +407,7 @@ def test_an_untrained_model_has_no_variables(tmp_path: Path, ask: Any) -> None:
 
 def test_exporting_needs_a_checkpoint_and_a_receiver(tmp_path: Path) -> None:
     estimator = line(tmp_path)
-    with pytest.raises(ValueError, match="^export_saved_model needs a serving_input_receiver_fn"):
+    with pytest.raises(ValueError, match=r"^export_saved_model needs a serving_input_receiver_fn"):
         estimator.export_saved_model(str(tmp_path / "export"), None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=f"^There is no checkpoint in {tmp_path} to export; train first."):
         estimator.export_saved_model(str(tmp_path / "export"), lambda: None)  # type: ignore[arg-type,return-value]

@@ -205,10 +205,10 @@ def test_a_failing_loss_leaves_the_module_an_ordinary_one() -> None:
 def test_a_parameter_of_two_optimizers_is_refused() -> None:
     module = Bag(2)
     optimizers = [Adagrad(module.parameters(), lr=0.1), Ftrl([module.dense.bias], lr=0.1)]
-    with pytest.raises(ValueError, match="^A parameter is held by two optimizers"):
+    with pytest.raises(ValueError, match=r"^A parameter is held by two optimizers"):
         TrainStep(module, loss_of, optimizers)
 
 
 def test_a_parameter_of_another_module_is_refused() -> None:
-    with pytest.raises(ValueError, match="^An optimizer holds a parameter that is not one of the module's"):
+    with pytest.raises(ValueError, match=r"^An optimizer holds a parameter that is not one of the module's"):
         TrainStep(Bag(2), loss_of, [Adagrad(Bag(2).parameters(), lr=0.1)])

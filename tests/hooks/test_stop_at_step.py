@@ -34,5 +34,5 @@ def test_last_step_is_absolute() -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"num_steps": 1, "last_step": 2}])
 def test_exactly_one_must_be_given(arguments: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="^Give one of num_steps and last_step, but got num_steps="):
+    with pytest.raises(ValueError, match=r"^Give one of num_steps and last_step, but got num_steps="):
         StopAtStepHook(**arguments)

@@ -211,7 +211,7 @@ def test_the_listener_is_asked_about_a_throttled_last_evaluation_too(tmp_path: P
 )
 def test_it_needs_checkpoints(tmp_path: Path, settings: dict[str, Any]) -> None:
     estimator = Asked(tmp_path, **settings)
-    with pytest.raises(ValueError, match="^train_and_evaluate evaluates checkpoints, so there should be some"):
+    with pytest.raises(ValueError, match=r"^train_and_evaluate evaluates checkpoints, so there should be some"):
         run(estimator, max_steps=5)
     assert list(tmp_path.iterdir()) == []
 
@@ -436,7 +436,7 @@ def test_a_model_dir_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match=f"^{tmp_path}/file/job/checkpoint cannot be read: Not a directory.$"):
         run(line(tmp_path / "file" / "job"), max_steps=1)
-    with pytest.raises(CheckpointError, match="^model_dir /proc/job cannot be written: .*; use another model_dir.$"):
+    with pytest.raises(CheckpointError, match=r"^model_dir /proc/job cannot be written: .*; use another model_dir.$"):
         run(line("/proc/job"), max_steps=1)
 
 

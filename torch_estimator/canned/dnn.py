@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from torch_estimator.canned.heads import classifier_head, regressor_head
-from torch_estimator.canned.model_fn import DNN_LEARNING_RATE, Deep, OptimizerArgument, canned_model_fn
+from torch_estimator.canned.model_fn import DNN_LEARNING_RATE, Deep, OptimizerArgument, as_columns, canned_model_fn
 from torch_estimator.canned.networks import Activation
 from torch_estimator.estimator import Estimator
 from torch_estimator.heads import LossReduction
@@ -41,7 +41,7 @@ class DNNClassifier(Estimator):
     def __init__(
         self,
         hidden_units: Sequence[int],
-        feature_columns: Sequence[Any],
+        feature_columns: Iterable[Any],
         model_dir: str | None = None,
         n_classes: int = 2,
         weight_column: Any = None,
@@ -54,7 +54,7 @@ class DNNClassifier(Estimator):
         batch_norm: bool = False,
     ) -> None:
         deep = Deep(
-            columns=feature_columns,
+            columns=as_columns(feature_columns),
             hidden_units=hidden_units,
             optimizer=optimizer,
             learning_rate=DNN_LEARNING_RATE,
@@ -102,7 +102,7 @@ class DNNRegressor(Estimator):
     def __init__(
         self,
         hidden_units: Sequence[int],
-        feature_columns: Sequence[Any],
+        feature_columns: Iterable[Any],
         model_dir: str | None = None,
         label_dimension: int = 1,
         weight_column: Any = None,
@@ -114,7 +114,7 @@ class DNNRegressor(Estimator):
         batch_norm: bool = False,
     ) -> None:
         deep = Deep(
-            columns=feature_columns,
+            columns=as_columns(feature_columns),
             hidden_units=hidden_units,
             optimizer=optimizer,
             learning_rate=DNN_LEARNING_RATE,

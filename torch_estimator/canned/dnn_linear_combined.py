@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -44,9 +44,9 @@ class DNNLinearCombinedClassifier(Estimator):
     def __init__(
         self,
         model_dir: str | None = None,
-        linear_feature_columns: Sequence[Any] | None = None,
+        linear_feature_columns: Iterable[Any] | None = None,
         linear_optimizer: OptimizerArgument = "Ftrl",
-        dnn_feature_columns: Sequence[Any] | None = None,
+        dnn_feature_columns: Iterable[Any] | None = None,
         dnn_optimizer: OptimizerArgument = "Adagrad",
         dnn_hidden_units: Sequence[int] | None = None,
         dnn_activation_fn: Activation = torch.relu,
@@ -112,9 +112,9 @@ class DNNLinearCombinedRegressor(Estimator):
     def __init__(
         self,
         model_dir: str | None = None,
-        linear_feature_columns: Sequence[Any] | None = None,
+        linear_feature_columns: Iterable[Any] | None = None,
         linear_optimizer: OptimizerArgument = "Ftrl",
-        dnn_feature_columns: Sequence[Any] | None = None,
+        dnn_feature_columns: Iterable[Any] | None = None,
         dnn_optimizer: OptimizerArgument = "Adagrad",
         dnn_hidden_units: Sequence[int] | None = None,
         dnn_activation_fn: Activation = torch.relu,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch_estimator.canned.heads import classifier_head, regressor_head
-from torch_estimator.canned.model_fn import OptimizerArgument, Wide, canned_model_fn, linear_learning_rate
+from torch_estimator.canned.model_fn import OptimizerArgument, Wide, as_columns, canned_model_fn, linear_learning_rate
 from torch_estimator.estimator import Estimator
 from torch_estimator.heads import LossReduction
 from torch_estimator.run_config import RunConfig
@@ -33,7 +33,7 @@ class LinearClassifier(Estimator):
 
     def __init__(
         self,
-        feature_columns: Sequence[Any],
+        feature_columns: Iterable[Any],
         model_dir: str | None = None,
         n_classes: int = 2,
         weight_column: Any = None,
@@ -42,7 +42,8 @@ class LinearClassifier(Estimator):
         config: RunConfig | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
     ) -> None:
-        wide = Wide(columns=feature_columns, optimizer=optimizer, learning_rate=linear_learning_rate(feature_columns))
+        columns = as_columns(feature_columns)
+        wide = Wide(columns=columns, optimizer=optimizer, learning_rate=linear_learning_rate(columns))
         super().__init__(
             canned_model_fn(
                 classifier_head(
@@ -78,7 +79,7 @@ class LinearRegressor(Estimator):
 
     def __init__(
         self,
-        feature_columns: Sequence[Any],
+        feature_columns: Iterable[Any],
         model_dir: str | None = None,
         label_dimension: int = 1,
         weight_column: Any = None,
@@ -86,7 +87,8 @@ class LinearRegressor(Estimator):
         config: RunConfig | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
     ) -> None:
-        wide = Wide(columns=feature_columns, optimizer=optimizer, learning_rate=linear_learning_rate(feature_columns))
+        columns = as_columns(feature_columns)
+        wide = Wide(columns=columns, optimizer=optimizer, learning_rate=linear_learning_rate(columns))
         super().__init__(
             canned_model_fn(
                 regressor_head(

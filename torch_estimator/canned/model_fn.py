@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,22 @@ DNN_LEARNING_RATE = 0.05
 DEEP_LEARNING_RATE = 0.001
 
 
+def as_columns(columns: Iterable[Any] | None) -> tuple[Any, ...]:
+    """Feature columns as a tuple, whatever holds them (``columns.values()``, for instance).
+
+    Raises:
+        InvalidTypeError: Where it is one column, or something else that holds none.
+    """
+    if columns is not None and not isinstance(columns, Iterable):
+        raise InvalidTypeError(f"Feature columns must be given as a list, but got {columns!r}.")
+    return tuple(columns or ())
+
+
+def _check_not_empty(columns: Sequence[Any]) -> None:
+    if not columns:
+        raise InvalidValueError("A model needs feature columns, but feature_columns is empty.")
+
+
 def linear_learning_rate(columns: Sequence[Any]) -> float:
     """tf.estimator's default for a linear model: 0.2, or less where there are many columns."""
     return min(_LINEAR_RATE, 1 / math.sqrt(max(1, len(columns))))
@@ -43,6 +60,9 @@ class Wide:
     optimizer: OptimizerArgument
     learning_rate: float
 
+    def __post_init__(self) -> None:
+        _check_not_empty(self.columns)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deep:
@@ -57,9 +77,14 @@ class Deep:
     batch_norm: bool = False
 
     def __post_init__(self) -> None:
+        _check_not_empty(self.columns)
+        if not isinstance(self.hidden_units, Sequence):
+            raise InvalidTypeError(f"hidden_units must be a list of positive integers, but got {self.hidden_units!r}.")
         for units in self.hidden_units:
-            if not isinstance(units, int) or units <= 0:
+            if not isinstance(units, numbers.Integral) or units <= 0:
                 raise InvalidValueError(f"hidden_units must be positive integers, but got {list(self.hidden_units)}.")
+        if not isinstance(self.dropout, int | float | None):
+            raise InvalidTypeError(f"dropout must be a number, but got {self.dropout!r}.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise InvalidValueError(f"dropout must be at least 0 and less than 1, but got {self.dropout}.")
         if not callable(self.activation_fn):
@@ -126,9 +151,9 @@ def _factory(
 
 def wide_and_deep(
     *,
-    linear_feature_columns: Sequence[Any] | None,
+    linear_feature_columns: Iterable[Any] | None,
     linear_optimizer: OptimizerArgument,
-    dnn_feature_columns: Sequence[Any] | None,
+    dnn_feature_columns: Iterable[Any] | None,
     dnn_optimizer: OptimizerArgument,
     dnn_hidden_units: Sequence[int] | None,
     dnn_activation_fn: Activation,
@@ -140,6 +165,7 @@ def wide_and_deep(
     Raises:
         InvalidValueError: Where there are no columns at all, or deep ones without ``dnn_hidden_units``.
     """
+    linear_feature_columns, dnn_feature_columns = as_columns(linear_feature_columns), as_columns(dnn_feature_columns)
     if not linear_feature_columns and not dnn_feature_columns:
         raise InvalidValueError("Give linear_feature_columns, dnn_feature_columns or both; both are empty.")
     if dnn_feature_columns and not dnn_hidden_units:

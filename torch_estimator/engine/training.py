@@ -214,9 +214,10 @@ class _CompiledSteps:
         if self._rows is None or rows > self._rows:
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
             self._rows = rows
-        step = self._compiled if rows == self._rows else self._eager
-        with sized_threads(self._eager.module, rows):
-            return step(*batch)
+        with sized_threads(self._step.module, rows):
+            if rows < self._rows:
+                return self._step(*batch)
+            return self._step.finish(*self._compute(*batch))
 
 
 def log_end(result: TrainingResult) -> None:

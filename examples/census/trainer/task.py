@@ -97,7 +97,7 @@ def train(args: argparse.Namespace) -> Mapping[str, Any]:
     for path in exports or ():
         if path is not None:
             print(f"exported: {path}")
-    return metrics
+    return dict(metrics)
 
 
 def run(args: argparse.Namespace) -> None:

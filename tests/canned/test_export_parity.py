@@ -1,0 +1,76 @@
+"""An export predicts what the estimator predicts, on every row of the real data and on rows nobody has seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import CENSUS_NAMES, census_deep, census_wide
+
+import torch_estimator as te
+from torch_estimator import feature_column as fc
+
+ODD_STRINGS = ["", " ", "unbekannt", "Größe", "日本", "🦆🦆", "a" * 1000, '"quoted"', "<=50K", "None", "0", "\t", "é"]
+
+
+def census_rows(file: Path) -> te.data.Dataset:
+    return te.data.Dataset.from_csv(file, column_names=CENSUS_NAMES, label="income_bracket")
+
+
+def trained(model_dir: str, hash_function: str, file: Path) -> tuple[te.Estimator, list[Any]]:
+    # Unscaled capital gains reach 99,999: the hardest numbers for agreement within 1e-5.
+    numbers = [fc.numeric_column(key) for key in ("capital_gain", "capital_loss")]
+    wide, deep = census_wide(hash_function), [*census_deep(hash_function), *numbers]
+    estimator = te.DNNLinearCombinedClassifier(
+        model_dir,
+        linear_feature_columns=wide,
+        dnn_feature_columns=deep,
+        dnn_hidden_units=[100, 70, 48, 34],
+        label_vocabulary=["<=50K", ">50K"],
+        config=te.RunConfig(random_seed=1),
+    )
+    estimator.train(lambda: census_rows(file).shuffle(1000, seed=1).repeat().batch(40), steps=500)
+    return estimator, wide + deep
+
+
+def largest_difference(estimator: te.Estimator, exported: te.ExportedModel, rows: te.data.Dataset) -> float:
+    wanted = exported.signatures["predict"].inputs
+    largest, count = 0.0, 0
+    predicted = estimator.predict(lambda: rows, yield_single_examples=False)
+    for ours, element in zip(predicted, rows, strict=True):
+        features = element[0] if isinstance(element, tuple) else element
+        theirs = exported.predict({key: features[key] for key in wanted})
+        assert sorted(ours) == sorted(theirs)
+        for key, value in ours.items():
+            if value.dtype == object:
+                assert value.tolist() == theirs[key].tolist()
+            else:
+                # Beyond 1 relative: one unit in the last place of a logit of 200 is more than 1e-5.
+                difference = np.abs(value - theirs[key]) / np.maximum(1, np.abs(value))
+                largest = max(largest, float(difference.max()))
+        count += len(ours["logits"])
+    assert count > 0
+    return largest
+
+
+@pytest.mark.parametrize("hash_function", ["murmur3", "farmhash"])
+def test_the_export_predicts_what_the_estimator_predicts(hash_function: str, shared_data: Path, tmp_path: Path) -> None:
+    train_file = shared_data / "census" / "adult.data.csv"
+    estimator, columns = trained(str(tmp_path / "job"), hash_function, train_file)
+    path = estimator.export_saved_model(str(tmp_path / "export"), te.serving_input.raw_features(columns))
+    exported = te.ExportedModel.load(path)
+
+    evaluated = census_rows(shared_data / "census" / "adult.test.csv")
+    assert sum(len(labels) for _, labels in evaluated.batch(4096)) == 16_278
+    assert largest_difference(estimator, exported, evaluated.batch(512)) <= 1e-5
+    assert largest_difference(estimator, exported, evaluated.take(4000).batch(40)) <= 1e-5
+
+    if hash_function == "murmur3":
+        features, _ = next(iter(evaluated.batch(len(ODD_STRINGS) * 9)))
+        strings = [key for key, value in features.items() if value.dtype == object]
+        for turn, key in enumerate(strings):
+            features[key] = np.array((ODD_STRINGS[turn:] + ODD_STRINGS[:turn]) * 9, dtype=object)
+        odd = te.data.Dataset.from_arrays(features).batch(13)
+        assert largest_difference(estimator, exported, odd) <= 1e-5
