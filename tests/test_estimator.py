@@ -277,6 +277,30 @@ def test_evaluating_in_between_does_not_change_training(tmp_path: Path) -> None:
     assert_same_variables(watched, alone)
 
 
+def test_a_model_fn_may_return_one_and_the_same_module(tmp_path: Path) -> None:
+    modes: list[bool] = []
+
+    class Modes(te.Hook):
+        def after_step(self, context: te.RunContext) -> None:
+            assert context.module is module
+            modes.append(module.training)
+            assert estimator.evaluate(points, steps=1, checkpoint_path=f"{tmp_path}/model.ckpt-0") == untrained
+
+    module = Line()
+
+    def model_fn(mode: str) -> te.EstimatorSpec:
+        return te.EstimatorSpec(
+            mode=mode, module=module, loss=squared_error, optimizer=partial(torch.optim.SGD, lr=0.1)
+        )
+
+    estimator = te.Estimator(model_fn, str(tmp_path), te.RunConfig(save_checkpoints_steps=1))
+    untrained = estimator.evaluate(points, steps=1)
+    estimator.train(points, steps=2, hooks=[Modes()]).train(points, steps=2, hooks=[Modes()])
+    next(estimator.predict(points))
+    assert modes == [True] * 4
+    assert estimator.evaluate(points)["loss"] < untrained["loss"]
+
+
 def test_training_does_not_disturb_the_programs_random_numbers(tmp_path: Path) -> None:
     torch.manual_seed(0)
     expected = torch.rand(3)

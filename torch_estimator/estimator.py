@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
 import logging
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -76,6 +78,7 @@ class Estimator:
         self._config = _with_model_dir(config or RunConfig(), model_dir)
         self._params = copy.deepcopy(dict(params or {}))
         self._evaluated: Model | None = None
+        self._trained: weakref.ref[torch.nn.Module] | None = None
 
     @property
     def model_dir(self) -> str:
@@ -316,7 +319,17 @@ class Estimator:
         if not isinstance(spec, EstimatorSpec):
             raise InvalidValueError(f"model_fn must return an EstimatorSpec, but returned {spec!r}.")
         logger.info("Done calling model_fn.")
-        return Model(spec)
+        return Model(self._apart_from_training(spec))
+
+    def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
+        """Copies a module that ``model_fn`` returns in every mode: evaluating must not change the one in training."""
+        if spec.mode == ModeKeys.TRAIN:
+            self._trained = weakref.ref(spec.module)
+            if self._evaluated is not None and self._evaluated.module is spec.module:
+                self._evaluated = None
+        elif self._trained is not None and self._trained() is spec.module:
+            return dataclasses.replace(spec, module=copy.deepcopy(spec.module))
+        return spec
 
     def _dataset(self, input_fn: InputFn, mode: ModeKeys) -> Dataset:
         given = {"mode": mode, "params": self.params, "config": self._config}
