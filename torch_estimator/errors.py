@@ -63,6 +63,13 @@ def exit_on_user_error() -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    except UserError as error:
+        sentence = str(error)
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            raise
+        sentence = f"{error.filename}: {error.strerror}."
+    else:
+        return
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(2)

@@ -10,7 +10,6 @@ import logging
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,17 +17,16 @@ import torch
 
 from torch_estimator import files
 from torch_estimator.data.normalise import to_dataset
-from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation
 from torch_estimator.engine.loop import TrainingResult
 from torch_estimator.engine.model import Model
+from torch_estimator.engine.prediction import run_prediction
 from torch_estimator.engine.random_state import isolated, seeded
-from torch_estimator.engine.threads import sized_threads
 from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
-from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.hook import Hook
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import (
@@ -262,7 +260,10 @@ class Estimator:
             model = self._build(ModeKeys.PREDICT)
         step = self._restore(model, path)
         dataset = self._dataset(input_fn, ModeKeys.PREDICT)
-        return _predictions(model, dataset, step, _as_keys(predict_keys), told, yield_single_examples)
+        keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
+        return run_prediction(
+            model, dataset, global_step=step, keys=keys, hooks=told, single_examples=yield_single_examples
+        )
 
     def export_saved_model(
         self,
@@ -349,58 +350,6 @@ class Estimator:
         if path is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} yet; train first.")
         return load_checkpoint(path)
-
-
-def _predictions(
-    model: Model,
-    dataset: Dataset,
-    step: int,
-    keys: tuple[str, ...] | None,
-    hooks: Sequence[Hook],
-    single_examples: bool,
-) -> Iterator[dict[str, Any]]:
-    context = RunContext(global_step=step, module=model.module)
-    for hook in hooks:
-        hook.begin(context)
-    with closing(model.batches(dataset)) as batches:
-        for batch in batches:
-            for hook in hooks:
-                hook.before_step(context)
-            with torch.inference_mode(), sized_threads(model.module, batch_size(batch.features)):
-                outputs = model.module(model.to_tensors(batch).features)
-                tensors = model.head.predictions(outputs)
-            arrays = model.head.decode({key: tensor.cpu().numpy() for key, tensor in tensors.items()})
-            arrays = _selected(arrays, keys)
-            for hook in hooks:
-                hook.after_step(context)
-            yield from _examples(arrays) if single_examples else (arrays,)
-    for hook in hooks:
-        hook.end(context)
-
-
-def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
-    lengths = {key: len(array) for key, array in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        raise InvalidValueError(
-            f"Predictions must have one row per example, but have {lengths}; use yield_single_examples=False."
-        )
-    for row in range(next(iter(lengths.values()), 0)):
-        yield {key: array[row] for key, array in arrays.items()}
-
-
-def _selected(arrays: dict[str, np.ndarray], keys: tuple[str, ...] | None) -> dict[str, np.ndarray]:
-    if keys is None:
-        return arrays
-    selected = {key: array for key, array in arrays.items() if key in keys}
-    if not selected:
-        raise InvalidValueError(f"None of predict_keys {list(keys)} is among the predictions {list(arrays)}.")
-    return selected
-
-
-def _as_keys(keys: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    if keys is None:
-        return None
-    return (keys,) if isinstance(keys, str) else tuple(keys)
 
 
 def _named_in(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -436,7 +436,7 @@ def test_a_model_dir_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match=f"^{tmp_path}/file/job/checkpoint cannot be read: Not a directory.$"):
         run(line(tmp_path / "file" / "job"), max_steps=1)
-    with pytest.raises(CheckpointError, match=r"^model_dir /proc/job cannot be written: .*; use another model_dir.$"):
+    with pytest.raises(CheckpointError, match=r"^model_dir /proc/job cannot be made: .*; use another model_dir.$"):
         run(line("/proc/job"), max_steps=1)
 
 

@@ -136,7 +136,6 @@ class _RowUpdate:
     def _apply(self, elements: Tensor, gradient: Tensor) -> None:
         weight = self.table.weight.detach().view(-1)
         padding = weight.shape[0] - self.table.weight.shape[1]
-        gradient = torch.where(elements >= padding, 0.0, gradient)
         self._sums[elements] = 0.0
         self._sums.index_add_(0, elements, gradient)
         rows = weight[elements]
@@ -147,7 +146,8 @@ class _RowUpdate:
         }
         self._optimizer.update(rows, self._sums[elements], state, self._group)
         self._optimizer.advance(state, self._group)
-        # Rows met several times are written several times, each time with the same value.
+        # Rows met several times are written several times, each time with the same value. What gathers in the
+        # optimizer's state of the padding row is never used.
         weight[elements] = torch.where(elements >= padding, 0.0, rows)
         for key, value in whole.items():
             if value.shape == self.table.weight.shape:

@@ -71,7 +71,7 @@ class _FunctionMetrics:
 
     def update(self, logits: Any, labels: Any, weights: Tensor | None = None) -> None:
         predictions = self._head.predictions(logits)
-        rows = len(labels)
+        rows = len(next(iter(predictions.values())))
         self._rows += rows
         for name, function in self._functions.items():
             self._totals[name] += float(function(labels, predictions)) * rows

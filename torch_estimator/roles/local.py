@@ -42,9 +42,8 @@ def run_local(
     if not interrupted and train_spec.max_steps is not None and step is not None and step >= train_spec.max_steps:
         logger.info("Nothing to do: max_steps=%d is reached by the checkpoint of step %d.", train_spec.max_steps, step)
         return None
-    _mark(unfinished, estimator.model_dir)
     evaluators = [SpecEvaluator(estimator, spec, train_spec.max_steps) for spec in eval_specs]
-    listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener)
+    listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener, unfinished)
     result = estimator._train(
         train_spec.input_fn,
         train_spec.hooks,
@@ -109,12 +108,18 @@ class _EvaluationListener(CheckpointSaverListener):
         estimator: Estimator,
         evaluators: Sequence[SpecEvaluator],
         continuous_eval_listener: ContinuousEvalListener,
+        unfinished: str,
     ) -> None:
         self.vetoed = False
+        self._unfinished = unfinished
         self._estimator = estimator
         self._evaluators = evaluators
         self._listener = continuous_eval_listener
         self._is_first_save = True
+
+    def begin(self) -> None:
+        # Not sooner: a job whose input cannot even be opened owes nothing.
+        _mark(self._unfinished, self._estimator.model_dir)
 
     def after_save(self, global_step: int) -> bool:
         if self._is_first_save:
