@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import logging
+import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,6 +57,8 @@ class Estimator:
             ``config``, or else a temporary directory.
         config: How the job runs.
         params: Handed to ``model_fn``.
+        warm_start_from: A checkpoint of another job, or its directory, whose parameters the model starts with where
+            ``model_dir`` has no checkpoint yet; the steps count from 0.
 
     Raises:
         InvalidValueError: Where arguments contradict each other.
@@ -68,11 +71,17 @@ class Estimator:
         model_dir: str | None = None,
         config: RunConfig | None = None,
         params: Mapping[str, Any] | None = None,
+        warm_start_from: str | None = None,
     ) -> None:
         if config is not None and not isinstance(config, RunConfig):
             raise InvalidTypeError(f"config must be a RunConfig, but got {config!r}.")
         _check_model_fn(model_fn, params)
+        if warm_start_from is not None and not isinstance(warm_start_from, str | os.PathLike):
+            raise InvalidTypeError(
+                f"warm_start_from must be a checkpoint or a directory of checkpoints, but got {warm_start_from!r}."
+            )
         self._model_fn = model_fn
+        self._warm_start_from = warm_start_from
         self._config = _with_model_dir(config or RunConfig(), model_dir)
         self._params = copy.deepcopy(dict(params or {}))
         self._evaluated: Model | None = None
@@ -180,8 +189,11 @@ class Estimator:
             logger.info("Skipping training: max_steps=%d is reached by the checkpoint of step %d.", max_steps, start)
             return None
         with seeded(self._config.random_seed):
+            model = self._build(ModeKeys.TRAIN)
+            if checkpoint is None:
+                self._warm_start(model)
             run = TrainingRun(
-                self._build(ModeKeys.TRAIN),
+                model,
                 self._dataset(input_fn, ModeKeys.TRAIN),
                 config=self._config,
                 model_dir=self.model_dir,
@@ -270,6 +282,7 @@ class Estimator:
         export_dir_base: str,
         serving_input_receiver_fn: ServingInput | Callable[[], ServingInput],
         assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
         checkpoint_path: str | None = None,
     ) -> str:
         """Writes the model with its preprocessing as one ONNX graph into a new ``<export_dir_base>/<unix seconds>``.
@@ -279,6 +292,7 @@ class Estimator:
             serving_input_receiver_fn: What the export takes: one of `torch_estimator.serving_input`, or a function
                 returning one.
             assets_extra: Files to add: name below ``assets.extra`` -> source.
+            as_text: Only False; it is here because tf.estimator had it.
             checkpoint_path: What to export; None for the newest checkpoint.
 
         Returns:
@@ -290,6 +304,8 @@ class Estimator:
         """
         from torch_estimator.export.writer import write_export
 
+        if as_text:
+            raise InvalidValueError("as_text must be False: an ONNX export has no text form; use 'estimator show'.")
         if serving_input_receiver_fn is None:
             raise InvalidValueError(
                 "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."
@@ -339,11 +355,18 @@ class Estimator:
     def _restore(self, model: Model, path: str | None) -> int:
         if path is None:
             logger.warning("There is no checkpoint in %s: evaluating the initial weights.", self.model_dir)
+            self._warm_start(model)
             return 0
         checkpoint = load_checkpoint(path)
         logger.info("Restoring parameters from %s", path)
         model.restore(checkpoint)
         return checkpoint.step
+
+    def _warm_start(self, model: Model) -> None:
+        if self._warm_start_from is not None:
+            checkpoint = load_checkpoint(self._warm_start_from)
+            logger.info("Warm-starting from %s", checkpoint.path)
+            model.warm_start(checkpoint)
 
     def _checkpoint(self) -> Checkpoint:
         path = self.latest_checkpoint()

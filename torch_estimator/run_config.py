@@ -49,7 +49,7 @@ class RunConfig:
     2
     """
 
-    model_dir: str | os.PathLike[str] | None = None
+    model_dir: str | os.PathLike[str] | None = field(default=None, kw_only=False)
     random_seed: int | None = None
     tf_random_seed: int | None = None
     save_summary_steps: int | None = 100

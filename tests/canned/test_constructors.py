@@ -275,3 +275,43 @@ def test_columns_may_be_any_iterable(tmp_path: Path) -> None:
     te.DNNClassifier([2], (column for column in (AGE,)), config=CONFIG).evaluate(people)
     with pytest.raises(ValueError, match="both are empty"):
         COMBINED(linear_feature_columns={}.values(), dnn_feature_columns=iter(()))
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_any_combiner_will_do_where_columns_have_one_value_a_row(combiner: Any, tmp_path: Path) -> None:
+    te.LinearClassifier([CITY, AGE], str(tmp_path), sparse_combiner=combiner)
+
+
+def test_combiners_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    pairs = fc.bucketized_column(fc.numeric_column("pair", shape=(2,)), [0.5])
+    with pytest.raises(ValueError, match=r"must be 'sum' where .* as pair_bucketized has, but got 'mean'"):
+        te.LinearRegressor([pairs], str(tmp_path), sparse_combiner="mean")
+    with pytest.raises(ValueError, match=r"must be one of mean, sqrtn, sum, but got 'max'"):
+        te.LinearRegressor([CITY], str(tmp_path), sparse_combiner="max")  # type: ignore[arg-type]
+
+
+def test_a_warm_start_takes_the_weights_of_another_job_and_counts_from_0(tmp_path: Path) -> None:
+    make = CLASSIFIERS["combined"]
+    first = make(model_dir=str(tmp_path / "first")).train(people().repeat, steps=5)
+    second = make(model_dir=str(tmp_path / "second"), warm_start_from=first.model_dir)
+    untrained = second.evaluate(people)
+    expected = first.evaluate(people)
+    assert untrained.pop("global_step") == 0
+    assert expected.pop("global_step") == 5
+    assert untrained == expected
+    second.train(people().repeat, steps=1)
+    assert int(second.get_variable_value("global_step")) == 1
+    start = te.load_checkpoint(f"{second.model_dir}/model.ckpt-0")
+    trained = te.load_checkpoint(first.model_dir)
+    assert all(torch.equal(start.variables[name], value) for name, value in trained.variables.items())
+    assert not all(torch.equal(start.slots[name], value) for name, value in trained.slots.items())
+    # Once it has a checkpoint of its own it goes on from that.
+    second.train(people().repeat, steps=1)
+    assert int(second.get_variable_value("global_step")) == 2
+
+
+def test_a_warm_start_from_another_model_is_one_sentence(tmp_path: Path) -> None:
+    first = CLASSIFIERS["linear"](model_dir=str(tmp_path / "first")).train(people().repeat, steps=1)
+    second = CLASSIFIERS["dnn"](model_dir=str(tmp_path / "second"), warm_start_from=first.model_dir)
+    with pytest.raises(te.UserError, match="only in the model: 'dnn/"):
+        second.train(people().repeat, steps=1)

@@ -30,6 +30,7 @@ class DNNClassifier(Estimator):
         activation_fn: After each hidden layer.
         dropout: Probability of dropping a hidden unit while training.
         config: How the job runs.
+        warm_start_from: Where the first weights come from; see `Estimator`.
         loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
         batch_norm: Whether each hidden layer's output is normalised.
 
@@ -50,6 +51,7 @@ class DNNClassifier(Estimator):
         activation_fn: Activation = torch.relu,
         dropout: float | None = None,
         config: RunConfig | None = None,
+        warm_start_from: str | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
     ) -> None:
@@ -74,6 +76,7 @@ class DNNClassifier(Estimator):
             ),
             model_dir,
             config,
+            warm_start_from=warm_start_from,
         )
 
 
@@ -91,6 +94,7 @@ class DNNRegressor(Estimator):
         activation_fn: After each hidden layer.
         dropout: Probability of dropping a hidden unit while training.
         config: How the job runs.
+        warm_start_from: Where the first weights come from; see `Estimator`.
         loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
         batch_norm: Whether each hidden layer's output is normalised.
 
@@ -110,6 +114,7 @@ class DNNRegressor(Estimator):
         activation_fn: Activation = torch.relu,
         dropout: float | None = None,
         config: RunConfig | None = None,
+        warm_start_from: str | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
     ) -> None:
@@ -133,4 +138,5 @@ class DNNRegressor(Estimator):
             ),
             model_dir,
             config,
+            warm_start_from=warm_start_from,
         )

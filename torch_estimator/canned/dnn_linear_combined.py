@@ -11,6 +11,7 @@ from torch_estimator.canned.heads import classifier_head, regressor_head
 from torch_estimator.canned.model_fn import OptimizerArgument, canned_model_fn, wide_and_deep
 from torch_estimator.canned.networks import Activation
 from torch_estimator.estimator import Estimator
+from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
 from torch_estimator.run_config import RunConfig
 
@@ -33,8 +34,10 @@ class DNNLinearCombinedClassifier(Estimator):
         weight_column: Feature that holds the examples' weights.
         label_vocabulary: The labels as strings, in the order of their class ids.
         config: How the job runs.
+        warm_start_from: Where the first weights come from; see `Estimator`.
         loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
         batch_norm: Whether each hidden layer's output is normalised.
+        linear_sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
 
     Raises:
         InvalidValueError: Where an argument is out of range, or columns do not fit.
@@ -55,8 +58,10 @@ class DNNLinearCombinedClassifier(Estimator):
         weight_column: Any = None,
         label_vocabulary: Sequence[str] | None = None,
         config: RunConfig | None = None,
+        warm_start_from: str | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
+        linear_sparse_combiner: Combiner = "sum",
     ) -> None:
         wide, deep = wide_and_deep(
             linear_feature_columns=linear_feature_columns,
@@ -67,6 +72,7 @@ class DNNLinearCombinedClassifier(Estimator):
             dnn_activation_fn=dnn_activation_fn,
             dnn_dropout=dnn_dropout,
             batch_norm=batch_norm,
+            linear_sparse_combiner=linear_sparse_combiner,
         )
         super().__init__(
             canned_model_fn(
@@ -81,6 +87,7 @@ class DNNLinearCombinedClassifier(Estimator):
             ),
             model_dir,
             config,
+            warm_start_from=warm_start_from,
         )
 
 
@@ -101,8 +108,10 @@ class DNNLinearCombinedRegressor(Estimator):
         label_dimension: Numbers per label.
         weight_column: Feature that holds the examples' weights.
         config: How the job runs.
+        warm_start_from: Where the first weights come from; see `Estimator`.
         loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
         batch_norm: Whether each hidden layer's output is normalised.
+        linear_sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
 
     Raises:
         InvalidValueError: Where an argument is out of range, or columns do not fit.
@@ -122,8 +131,10 @@ class DNNLinearCombinedRegressor(Estimator):
         label_dimension: int = 1,
         weight_column: Any = None,
         config: RunConfig | None = None,
+        warm_start_from: str | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
+        linear_sparse_combiner: Combiner = "sum",
     ) -> None:
         wide, deep = wide_and_deep(
             linear_feature_columns=linear_feature_columns,
@@ -134,6 +145,7 @@ class DNNLinearCombinedRegressor(Estimator):
             dnn_activation_fn=dnn_activation_fn,
             dnn_dropout=dnn_dropout,
             batch_norm=batch_norm,
+            linear_sparse_combiner=linear_sparse_combiner,
         )
         super().__init__(
             canned_model_fn(
@@ -147,4 +159,5 @@ class DNNLinearCombinedRegressor(Estimator):
             ),
             model_dir,
             config,
+            warm_start_from=warm_start_from,
         )

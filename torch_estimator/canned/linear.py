@@ -8,6 +8,7 @@ from typing import Any
 from torch_estimator.canned.heads import classifier_head, regressor_head
 from torch_estimator.canned.model_fn import OptimizerArgument, Wide, as_columns, canned_model_fn, linear_learning_rate
 from torch_estimator.estimator import Estimator
+from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
 from torch_estimator.run_config import RunConfig
 
@@ -24,7 +25,9 @@ class LinearClassifier(Estimator):
         optimizer: Ftrl with learning rate ``min(0.2, 1/sqrt(columns))`` by default; or another name, or a
             function from named parameters to an optimizer.
         config: How the job runs.
+        warm_start_from: Where the first weights come from; see `Estimator`.
         loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
+        sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
 
     Raises:
         InvalidValueError: Where an argument is out of range, or columns do not fit.
@@ -40,10 +43,17 @@ class LinearClassifier(Estimator):
         label_vocabulary: Sequence[str] | None = None,
         optimizer: OptimizerArgument = "Ftrl",
         config: RunConfig | None = None,
+        warm_start_from: str | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
+        sparse_combiner: Combiner = "sum",
     ) -> None:
         columns = as_columns(feature_columns)
-        wide = Wide(columns=columns, optimizer=optimizer, learning_rate=linear_learning_rate(columns))
+        wide = Wide(
+            columns=columns,
+            optimizer=optimizer,
+            learning_rate=linear_learning_rate(columns),
+            sparse_combiner=sparse_combiner,
+        )
         super().__init__(
             canned_model_fn(
                 classifier_head(
@@ -56,6 +66,7 @@ class LinearClassifier(Estimator):
             ),
             model_dir,
             config,
+            warm_start_from=warm_start_from,
         )
 
 
@@ -70,7 +81,9 @@ class LinearRegressor(Estimator):
         optimizer: Ftrl with learning rate ``min(0.2, 1/sqrt(columns))`` by default; or another name, or a
             function from named parameters to an optimizer.
         config: How the job runs.
+        warm_start_from: Where the first weights come from; see `Estimator`.
         loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
+        sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
 
     Raises:
         InvalidValueError: Where an argument is out of range, or columns do not fit.
@@ -85,10 +98,17 @@ class LinearRegressor(Estimator):
         weight_column: Any = None,
         optimizer: OptimizerArgument = "Ftrl",
         config: RunConfig | None = None,
+        warm_start_from: str | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
+        sparse_combiner: Combiner = "sum",
     ) -> None:
         columns = as_columns(feature_columns)
-        wide = Wide(columns=columns, optimizer=optimizer, learning_rate=linear_learning_rate(columns))
+        wide = Wide(
+            columns=columns,
+            optimizer=optimizer,
+            learning_rate=linear_learning_rate(columns),
+            sparse_combiner=sparse_combiner,
+        )
         super().__init__(
             canned_model_fn(
                 regressor_head(
@@ -100,4 +120,5 @@ class LinearRegressor(Estimator):
             ),
             model_dir,
             config,
+            warm_start_from=warm_start_from,
         )

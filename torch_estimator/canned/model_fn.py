@@ -6,13 +6,14 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
 from torch_estimator.canned.networks import DNN, Activation, Linear, WideAndDeep
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads.base import Head
 from torch_estimator.optim.by_name import by_name
@@ -59,9 +60,20 @@ class Wide:
     columns: Sequence[Any]
     optimizer: OptimizerArgument
     learning_rate: float
+    sparse_combiner: Combiner = "sum"
 
     def __post_init__(self) -> None:
         _check_not_empty(self.columns)
+        if self.sparse_combiner not in get_args(Combiner):
+            raise InvalidValueError(
+                f"sparse_combiner must be one of {', '.join(get_args(Combiner))}, but got {self.sparse_combiner!r}."
+            )
+        several = [column.name for column in self.columns if getattr(column, "slots", 1) > 1]
+        if self.sparse_combiner != "sum" and several:
+            raise InvalidValueError(
+                f"sparse_combiner must be 'sum' where columns have several values a row, as {', '.join(several)} has, "
+                f"but got {self.sparse_combiner!r}."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +171,7 @@ def wide_and_deep(
     dnn_activation_fn: Activation,
     dnn_dropout: float | None,
     batch_norm: bool,
+    linear_sparse_combiner: Combiner,
 ) -> tuple[Wide | None, Deep | None]:
     """The parts of a combined model, from tf.estimator's constructor arguments.
 
@@ -176,6 +189,7 @@ def wide_and_deep(
             columns=linear_feature_columns,
             optimizer=linear_optimizer,
             learning_rate=wide_learning_rate(linear_feature_columns),
+            sparse_combiner=linear_sparse_combiner,
         )
     if dnn_feature_columns and dnn_hidden_units:
         deep = Deep(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.iterator import DatasetIterator
 from torch_estimator.engine.batches import HostTransform, TensorBatch, to_tensors
 from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
-from torch_estimator.engine.variables import named_slots, named_variables, restore_slots
+from torch_estimator.engine.variables import named_parameters, named_slots, named_variables, restore_slots
 from torch_estimator.errors import CheckpointError, InvalidTypeError
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.mode_keys import ModeKeys
@@ -102,6 +103,18 @@ class Model:
                 restore_slots(self.module, optimizers, checkpoint.slots)
         if self.spec.transform is not None:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
+
+    def warm_start(self, checkpoint: Checkpoint) -> None:
+        """Copies another job's parameters into the module; its step, optimizer state and buffers stay behind.
+
+        Raises:
+            CheckpointError: Where it lacks a parameter, or has it in another shape.
+        """
+        parameters = named_parameters(self.module)
+        saved = {name: checkpoint.variables[name] for name in parameters if name in checkpoint.variables}
+        check_compatible(dataclasses.replace(checkpoint, variables=saved), parameters)
+        with torch.no_grad():
+            _copy(saved, parameters)
 
 
 def _check_kinds(checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer]) -> None:

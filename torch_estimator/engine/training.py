@@ -25,6 +25,7 @@ from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.engine.variables import named_slots
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.run_config import RunConfig
@@ -196,6 +197,10 @@ class _CompiledSteps:
         self._compute = torch.compile(step.compute, fullgraph=True, dynamic=False)
         self._next_batch = next_batch
         self._rows: int | None = None
+        if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+            raise InvalidValueError(
+                f"RunConfig(compile=True) needs a newer PyTorch than {torch.__version__}; update it or leave compile off."
+            )
         # Lets autograd.grad be part of the compiled graph.
         self._patch = torch._dynamo.config.patch(trace_autograd_ops=True)
 

@@ -18,10 +18,19 @@ def named_variables(module: nn.Module) -> dict[str, Tensor]:
     columns into tables shows in a checkpoint. Modules that set ``variable_separator`` (the canned ones set "/") join
     the parts of a name with it; others keep torch's names.
     """
+    return _named(module, module.state_dict(keep_vars=True))
+
+
+def named_parameters(module: nn.Module) -> dict[str, Tensor]:
+    """Returns those of `named_variables` that are parameters."""
+    return _named(module, dict(module.named_parameters()))
+
+
+def _named(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     separator = getattr(module, "variable_separator", ".")
-    tables = {table.weight: table for table in module.modules() if isinstance(table, Table)}
+    tables: dict[Tensor, Table] = {table.weight: table for table in module.modules() if isinstance(table, Table)}
     variables: dict[str, Tensor] = {}
-    for key, tensor in module.state_dict(keep_vars=True).items():
+    for key, tensor in tensors.items():
         if tensor in tables:
             variables.update(_pieces(tables[tensor], tensor.detach()))
         else:
