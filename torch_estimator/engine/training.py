@@ -199,7 +199,7 @@ class _CompiledSteps:
         self._rows: int | None = None
         if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
             raise InvalidValueError(
-                f"RunConfig(compile=True) needs a newer PyTorch than {torch.__version__}; update it or leave compile off."
+                f"RunConfig(compile=True) needs a newer PyTorch than {torch.__version__}; update it or leave it off."
             )
         # Lets autograd.grad be part of the compiled graph.
         self._patch = torch._dynamo.config.patch(trace_autograd_ops=True)
