@@ -11,10 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jobs import Line, assert_same_variables, checkpoint_steps, line, line_model_fn, points, squared_error, variables
 from torch import nn
 
 import torch_estimator as te
+from tests.jobs import (
+    Line,
+    assert_same_variables,
+    checkpoint_steps,
+    line,
+    line_model_fn,
+    points,
+    squared_error,
+    variables,
+)
 from torch_estimator.engine.summaries import read_events, read_scalars
 from torch_estimator.errors import CheckpointError
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from jobs import Line, WritingExporter, points, squared_error
 
 import torch_estimator as te
+from tests.jobs import Line, WritingExporter, points, squared_error
 from torch_estimator.heads import RegressionHead
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import CENSUS_NAMES, census_deep, census_wide
 
 import torch_estimator as te
+from tests.programs import CENSUS_NAMES, census_deep, census_wide
 from torch_estimator import feature_column as fc
 
 ODD_STRINGS = ["", " ", "unbekannt", "Größe", "日本", "🦆🦆", "a" * 1000, '"quoted"', "<=50K", "None", "0", "\t", "é"]

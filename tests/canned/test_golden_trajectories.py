@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from programs import BABYWEIGHT_NAMES, CENSUS_NAMES, babyweight_columns, census_deep, census_wide
 
 import torch_estimator as te
+from tests.programs import BABYWEIGHT_NAMES, CENSUS_NAMES, babyweight_columns, census_deep, census_wide
 from torch_estimator.engine.variables import named_variables
 from torch_estimator.hooks import Hook, RunContext
 

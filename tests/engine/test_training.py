@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jobs import (
+
+import torch_estimator as te
+from tests.jobs import (
     Line,
     WritingExporter,
     assert_same_variables,
@@ -23,8 +25,6 @@ from jobs import (
     squared_error,
     variables,
 )
-
-import torch_estimator as te
 from torch_estimator import feature_column as fc
 from torch_estimator.engine.checkpoint import load_checkpoint
 from torch_estimator.engine.summaries import read_scalars

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.export.models import NAMES, NUMBERS, Built, Raw, assert_same, census_columns, model_of
+from tests.export.models import NUMBERS, Built, Raw, assert_same, census_columns, model_of
+from tests.programs import CENSUS_NAMES as NAMES
 from torch_estimator.export.exported_model import ExportedModel
 
 

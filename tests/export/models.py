@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from tests.programs import CENSUS_VOCABULARIES as VOCABULARIES
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input
 from torch_estimator.canned.networks import DNN, Linear, WideAndDeep
@@ -20,19 +21,7 @@ from torch_estimator.feature_column.table import Table
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads import BinaryClassHead
 
-NAMES = (
-    *("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship"),
-    *("race", "gender", "capital_gain", "capital_loss", "hours_per_week", "native_country", "income_bracket"),
-)
 NUMBERS = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week")
-VOCABULARIES = {
-    "gender": ["Female", "Male"],
-    "race": ["White", "Black", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other"],
-    "education": ["Bachelors", "HS-grad", "11th", "Masters", "9th", "Some-college", "Assoc-acdm", "Doctorate"],
-    "marital_status": ["Married-civ-spouse", "Divorced", "Never-married", "Separated", "Widowed"],
-    "relationship": ["Husband", "Not-in-family", "Wife", "Own-child", "Unmarried", "Other-relative"],
-    "workclass": ["Self-emp-not-inc", "Private", "State-gov", "Federal-gov", "Local-gov", "?"],
-}
 ODD_STRINGS = ("", "never seen", "héllo", "日本語" * 200, "a\nb", "?", "x" * 5000, " ")
 
 Raw = dict[str, np.ndarray[Any, Any]]

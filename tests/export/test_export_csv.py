@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.export.models import NAMES, Built, Raw, assert_same, model_of
+from tests.export.models import Built, Raw, assert_same, model_of
+from tests.programs import CENSUS_NAMES as NAMES
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input
 from torch_estimator.errors import InvalidValueError

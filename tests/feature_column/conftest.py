@@ -7,22 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.programs import CENSUS_VOCABULARIES
 from torch_estimator import feature_column as fc
 from torch_estimator.feature_column.hashing import HashFunction
 
-VOCABULARIES = {
-    "gender": "Female,Male",
-    "race": "Amer-Indian-Eskimo,Asian-Pac-Islander,Black,Other,White",
-    "education": (
-        "Bachelors,HS-grad,11th,Masters,9th,Some-college,Assoc-acdm,Assoc-voc,7th-8th,Doctorate,Prof-school,"
-        "5th-6th,10th,1st-4th,Preschool,12th"
-    ),
-    "marital_status": (
-        "Married-civ-spouse,Divorced,Married-spouse-absent,Never-married,Separated,Married-AF-spouse,Widowed"
-    ),
-    "relationship": "Husband,Not-in-family,Wife,Own-child,Unmarried,Other-relative",
-    "workclass": ("Self-emp-not-inc,Private,State-gov,Federal-gov,Local-gov,?,Self-emp-inc,Without-pay,Never-worked"),
-}
 AGE_BOUNDARIES = [18, 25, 30, 35, 40, 45, 50, 55, 60, 65]
 NUMERIC = ["age", "education_num", "capital_gain", "capital_loss", "hours_per_week"]
 
@@ -37,7 +25,7 @@ def census_columns() -> CensusColumns:
 
 def _census_columns(hash_function: HashFunction) -> tuple[list[Any], list[Any]]:
     vocabulary = {
-        key: fc.categorical_column_with_vocabulary_list(key, values.split(",")) for key, values in VOCABULARIES.items()
+        key: fc.categorical_column_with_vocabulary_list(key, values) for key, values in CENSUS_VOCABULARIES.items()
     }
     hashed = [
         fc.categorical_column_with_hash_bucket(key, 100, hash_function=hash_function)

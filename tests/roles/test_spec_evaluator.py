@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import WritingExporter, line, points
 
 import torch_estimator as te
+from tests.jobs import WritingExporter, line, points
 from torch_estimator.roles.evaluation import SpecEvaluator
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import WritingExporter, assert_same_variables, checkpoint_steps, line, line_model_fn, points, variables
 
 import torch_estimator as te
+from tests.jobs import WritingExporter, assert_same_variables, checkpoint_steps, line, line_model_fn, points, variables
 from torch_estimator import files
 from torch_estimator.engine.summaries import read_scalars
 from torch_estimator.errors import CheckpointError
