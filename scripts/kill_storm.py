@@ -2,8 +2,9 @@
 
 One job runs undisturbed. A second one with the same settings is killed at random instants (while it starts,
 while it trains and writes checkpoints, while it evaluates and exports at the end) and started again each
-time. After every kill the latest checkpoint and every export under a final name must load. At the end both
-jobs must have the same weights, optimizer state, saved state and evaluation, bit for bit.
+time; a kill that comes too late is tried again, so that every one lands. After every kill the latest checkpoint
+and every export under a final name must load. At the end both jobs must have the same weights, optimizer state,
+saved state and evaluation, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import IO, Any
 import torch
 
 import torch_estimator as te
+from examples.census.options import at_least
 from examples.census.trainer import task
 from torch_estimator import errors
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
@@ -34,6 +36,7 @@ DATA = ROOT.parent / "shared" / "data" / "census"
 
 # A job that says nothing for so long hangs, and so does the storm.
 _SILENCE_SECS = 300.0
+_ATTEMPTS = 10
 _SAVING = re.compile(r"Saving checkpoints for (\d+)")
 
 
@@ -47,6 +50,12 @@ class Instant:
 
     step: int | None
     delay: float
+
+    def sooner(self) -> Instant:
+        """An instant to try where this one came too late: the job had ended, or never began such a save."""
+        if self.step is None:
+            return Instant(None, self.delay / 4.0)
+        return Instant(self.step, 0.0) if self.delay else Instant(None, 1.0)
 
     def __str__(self) -> str:
         since = "the start" if self.step is None else f"the save at step {self.step} or later began"
@@ -75,14 +84,19 @@ def plan(kills: int, *, steps: int, every: int, timing: Timing, rng: random.Rand
     return [*instants, Instant(steps, rng.uniform(0.0, timing.end))] if kills else []
 
 
-class Job:
-    """A census job in a process of its own, with its log read as it comes."""
+def census_job(arguments: Sequence[str]) -> list[str]:
+    """The command that runs the job."""
+    return [sys.executable, "-m", "examples.census.trainer.task", *arguments]
 
-    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+
+class Job:
+    """A job in a process of its own, with its log read as it comes."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
         self.started = time.monotonic()
         self._log = log.open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "examples.census.trainer.task", *arguments],
+            command,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -136,9 +150,9 @@ class Job:
             raise StormError(f"the job said nothing for {_SILENCE_SECS:.0f} s; it was killed.") from None
 
 
-def run_undisturbed(arguments: Sequence[str], log: Path) -> Timing:
+def run_undisturbed(command: Sequence[str], log: Path) -> Timing:
     """Runs the job to its end and measures it."""
-    job = Job(arguments, log)
+    job = Job(command, log)
     saves = list(job.saves())
     job.wait()
     end = time.monotonic()
@@ -148,19 +162,48 @@ def run_undisturbed(arguments: Sequence[str], log: Path) -> Timing:
     return Timing(start=first - job.started, save=(last - first) / (len(saves) - 1), end=end - last)
 
 
-def run_killed(arguments: Sequence[str], job_dir: Path, instants: Sequence[Instant], log: Path) -> int:
-    """Runs the job, killed at every one of `instants` and once more to its end; gives the number of kills."""
+def run_killed(command: Sequence[str], job_dir: Path, instants: Sequence[Instant], log: Path) -> int:
+    """Runs the job, killed once for every one of `instants` and then to its end; gives the number of kills.
+
+    Where the job ends before it is killed, it is put back to where it stood and killed sooner.
+
+    Raises:
+        StormError: A kill did not land, or what it left cannot be read.
+    """
     landed, step = 0, -1
-    for number, instant in enumerate(instants, 1):
-        killed = Job(arguments, log).kill_at(instant)
-        landed += killed
+    for number, planned in enumerate(instants, 1):
+        instant = planned
+        for _ in range(_ATTEMPTS):
+            if _killed(command, job_dir, instant, log):
+                landed += 1
+                break
+            print(
+                f"{number:4d}/{len(instants)}  had ended before {instant}; once more, to be killed sooner", flush=True
+            )
+            instant = instant.sooner()
+        else:
+            raise StormError(f"kill {number} of {len(instants)} did not land in {_ATTEMPTS} attempts; see {log}.")
         step = check_readable(job_dir, at_least=step)
         found = f"the checkpoint of step {step} loads" if step >= 0 else "no checkpoint yet"
-        did = "killed" if killed else "had ended before"
-        print(f"{number:4d}/{len(instants)}  {did} {instant}; {found}", flush=True)
-    Job(arguments, log).wait()
+        print(f"{number:4d}/{len(instants)}  killed {instant}; {found}", flush=True)
+    Job(command, log).wait()
     check_readable(job_dir, at_least=step)
     return landed
+
+
+def _killed(command: Sequence[str], job_dir: Path, instant: Instant, log: Path) -> bool:
+    """Runs the job until `instant`; False, with `job_dir` as it was, where the job ended before."""
+    before = job_dir.with_name(f"{job_dir.name}-before")
+    job_dir.mkdir(exist_ok=True)
+    shutil.copytree(job_dir, before)
+    try:
+        if Job(command, log).kill_at(instant):
+            return True
+        shutil.rmtree(job_dir)
+        before.rename(job_dir)
+        return False
+    finally:
+        shutil.rmtree(before, ignore_errors=True)
 
 
 def check_readable(job_dir: Path, *, at_least: int) -> int:
@@ -212,9 +255,10 @@ def storm(arguments: argparse.Namespace) -> list[str]:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     jobs = {name: _job_arguments(arguments, work / name) for name in ("undisturbed", "killed")}
+    commands = {name: census_job(job) for name, job in jobs.items()}
 
     print(f"The undisturbed run: {arguments.steps} steps, a checkpoint every {arguments.every}.", flush=True)
-    timing = run_undisturbed(jobs["undisturbed"], work / "undisturbed.log")
+    timing = run_undisturbed(commands["undisturbed"], work / "undisturbed.log")
     print(
         f"It took {timing.start:.1f} s to its first checkpoint, {timing.save:.2f} s between two, "
         f"{timing.end:.1f} s from the last one to its end. Now the run that is killed:",
@@ -227,11 +271,13 @@ def storm(arguments: argparse.Namespace) -> list[str]:
         timing=timing,
         rng=random.Random(arguments.seed),
     )
-    landed = run_killed(jobs["killed"], work / "killed", instants, work / "killed.log")
-    print(f"{landed} kills landed. Comparing {work}/undisturbed and {work}/killed.", flush=True)
+    landed = run_killed(commands["killed"], work / "killed", instants, work / "killed.log")
+    print(f"{landed} of {arguments.kills} kills landed. Comparing {work}/undisturbed and {work}/killed.", flush=True)
 
     one, other = (load_checkpoint(work / name) for name in jobs)
     found = differences(one, other)
+    if landed != arguments.kills:
+        found.append(f"kills: {landed} landed, {arguments.kills} were asked for")
     first, second = (evaluate(job) for job in jobs.values())
     found += [
         f"evaluation: {name} is {first.get(name)!r} and {second.get(name)!r}"
@@ -264,9 +310,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--kills", type=int, default=25, help="how often to kill")
-    add("--steps", type=int, default=4000, help="training steps of each job")
-    add("--every", type=int, default=50, help="steps between checkpoints")
+    add("--kills", type=at_least(0), default=25, help="how often to kill")
+    add("--steps", type=at_least(1), default=4000, help="training steps of each job")
+    add("--every", type=at_least(1), default=50, help="steps between checkpoints")
     add("--seed", type=int, default=1, help="of the instants")
     add("--train-file", type=Path, default=DATA / "adult.data.csv", help="to train on")
     add("--eval-file", type=Path, default=DATA / "adult.test.csv", help="to evaluate on")

@@ -16,7 +16,10 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], Any]:
     """Reads a reference file by name, for instance ``golden("hash.json")`` or ``golden("hash")``."""
-    folder = Path(os.environ.get("TE_GOLDEN_DIR", SHARED / "golden"))
+    named = os.environ.get("TE_GOLDEN_DIR")
+    folder = Path(named or SHARED / "golden")
+    if named and not folder.is_dir():
+        pytest.fail(f"TE_GOLDEN_DIR names {named}, but there is no such folder")
     if not folder.is_dir():
         pytest.skip(f"no folder {folder} of reference numbers; set TE_GOLDEN_DIR to where it is")
 

@@ -35,3 +35,10 @@ def test_a_row_error_says_where_the_row_is_in_its_batch() -> None:
     assert str(RowError("'x' is not a number", row=3, column="age")) == (
         "column 'age', row 3 of the batch: 'x' is not a number"
     )
+
+
+def test_ctrl_c_ends_quietly(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited, exit_on_user_error():
+        raise KeyboardInterrupt
+    assert exited.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"

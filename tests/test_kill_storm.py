@@ -1,6 +1,7 @@
 """`scripts/kill-storm`, in a small version: five kills of a short job on generated data."""
 
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,46 @@ def test_a_job_killed_five_times_ends_as_the_undisturbed_one(
 
     printed = capsys.readouterr().out
     assert status == 0, printed
+    assert "5 of 5 kills landed" in printed
+    assert printed.count("/5  killed ") == 5
     assert "Bit for bit the same" in printed
+
+
+ENDS_BEFORE_IT_IS_KILLED = """
+import os, pathlib, signal, sys
+job_dir, runs = map(pathlib.Path, sys.argv[1:])
+runs.touch()
+runs.write_text(runs.read_text() + "x")
+assert not os.path.exists(job_dir / "finished"), "the job directory was not put back"
+print("Saving checkpoints for 50 into", job_dir, flush=True)
+if len(runs.read_text()) == 2:
+    signal.pause()
+(job_dir / "finished").touch()
+"""
+
+
+def test_a_kill_that_comes_too_late_is_tried_again_on_the_job_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_dir, runs = tmp_path / "job", tmp_path / "runs"
+    command = [sys.executable, "-c", ENDS_BEFORE_IT_IS_KILLED, str(job_dir), str(runs)]
+
+    landed = kill_storm.run_killed(command, job_dir, [kill_storm.Instant(50, 60.0)], tmp_path / "log")
+
+    assert landed == 1
+    printed = capsys.readouterr().out
+    assert "had ended before 60.000 s after the save at step 50" in printed
+    assert "killed 0.000 s after the save at step 50" in printed
+    assert len(runs.read_text()) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job", "log", "runs"]
+
+
+def test_a_kill_is_tried_sooner_until_it_comes_with_the_start() -> None:
+    sooner = kill_storm.Instant(50, 0.5).sooner()
+
+    assert sooner == kill_storm.Instant(50, 0.0)
+    assert sooner.sooner() == kill_storm.Instant(None, 1.0)
+    assert sooner.sooner().sooner() == kill_storm.Instant(None, 0.25)
 
 
 def test_one_changed_bit_is_seen() -> None:

@@ -160,3 +160,24 @@ def test_replace_does_not_read_tf_config_again(monkeypatch: pytest.MonkeyPatch) 
     config = te.RunConfig()
     monkeypatch.setenv("TF_CONFIG", "not JSON any more")
     assert config.replace(keep_checkpoint_max=1).service == {"zone": "b"}
+
+
+@pytest.mark.parametrize("name", ["session_config", "train_distribute", "device_fn", "protocol"])
+def test_settings_of_tensorflow_are_named_where_they_do_not_exist(name: str) -> None:
+    with pytest.raises(TypeError, match=f"^RunConfig has no setting {name}: .*; remove it.$"):
+        te.RunConfig(**{name: None})
+
+
+def test_a_seed_must_fit_into_64_bits() -> None:
+    with pytest.raises(ValueError, match="random_seed must fit into 64 bits"):
+        te.RunConfig(random_seed=2**70)
+
+
+def test_a_model_dir_may_be_given_by_position() -> None:
+    assert te.RunConfig("runs/x").model_dir == "runs/x"
+
+
+@pytest.mark.parametrize("name", ["save_checkpoints_secs", "keep_checkpoint_every_n_hours"])
+def test_times_must_be_numbers(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must .*, but got nan"):
+        te.RunConfig(**{name: float("nan")})

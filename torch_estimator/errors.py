@@ -6,6 +6,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+INTERRUPTED = 130
+"""Exit status of a command line that Ctrl-C ended, as shells have it."""
+
 
 class UserError(Exception):
     """Base of every error whose message is meant for the user; command lines print it and exit with status 2."""
@@ -69,6 +72,9 @@ def exit_on_user_error() -> Iterator[None]:
         if error.filename is None or error.strerror is None:
             raise
         sentence = f"{error.filename}: {error.strerror}."
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     else:
         return
     print(f"error: {sentence}", file=sys.stderr)

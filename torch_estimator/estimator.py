@@ -47,6 +47,11 @@ logger = logging.getLogger("torch_estimator")
 
 ModelFn = Callable[..., EstimatorSpec]
 
+_FINAL_MEMBERS = (
+    *("train", "evaluate", "predict", "export_saved_model", "export", "model_dir", "config", "params", "eval_dir"),
+    *("get_variable_names", "get_variable_value"),
+)
+
 
 class Estimator:
     """Trains, evaluates, predicts with and exports the model that ``model_fn`` describes.
@@ -75,6 +80,7 @@ class Estimator:
     ) -> None:
         if config is not None and not isinstance(config, RunConfig):
             raise InvalidTypeError(f"config must be a RunConfig, but got {config!r}.")
+        _check_not_overridden(type(self))
         _check_model_fn(model_fn, params)
         if warm_start_from is not None and not isinstance(warm_start_from, str | os.PathLike):
             raise InvalidTypeError(
@@ -379,6 +385,14 @@ def _named_in(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[st
     parameters = inspect.signature(function).parameters
     bound = function.keywords if isinstance(function, functools.partial) else {}
     return {name: value for name, value in given.items() if name in parameters and name not in bound}
+
+
+def _check_not_overridden(kind: type[Estimator]) -> None:
+    for name in _FINAL_MEMBERS:
+        if getattr(kind, name) is not getattr(Estimator, name):
+            raise InvalidValueError(
+                f"{kind.__name__} must not override Estimator.{name}; what differs belongs into its model_fn."
+            )
 
 
 def _check_model_fn(model_fn: object, params: Mapping[str, Any] | None) -> None:

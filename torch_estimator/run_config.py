@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import numbers
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -74,12 +75,12 @@ class RunConfig:
         ):
             value = getattr(self, name)
             _check_number(name, value)
-            if value is not None and value < 0:
+            if value is not None and not value >= 0:
                 raise InvalidValueError(f"{name} must not be negative, but got {value}.")
         for name in ("keep_checkpoint_every_n_hours", "log_step_count_steps"):
             value = getattr(self, name)
             _check_number(name, value)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:
                 raise InvalidValueError(f"{name} must be positive, but got {value}.")
         for name in _WHOLE_NUMBERS:
             if getattr(self, name) is not None:
@@ -109,6 +110,8 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
                 raise InvalidTypeError(f"{name} must be an integer, but got {value!r}.")
+            if value is not None and not -(2**63) <= value < 2**64:
+                raise InvalidValueError(f"{name} must fit into 64 bits, but got {value}.")
         seeds = {self.random_seed, self.tf_random_seed} - {None}
         if len(seeds) > 1:
             raise InvalidValueError(
@@ -206,3 +209,32 @@ def _check_number(name: str, value: Any) -> None:
         raise InvalidTypeError(f"{name} must be a number or None, but got {value!r}.")
     if name in _WHOLE_NUMBERS and not float(value).is_integer():
         raise InvalidValueError(f"{name} must be a whole number or None, but got {value}.")
+
+
+_NO_SESSIONS = "PyTorch has neither sessions nor a graph that it would apply to"
+_ONE_MACHINE = "this version runs a job in one process on one machine"
+_DROPPED = {
+    "checkpoint_save_graph_def": _NO_SESSIONS,
+    "device_fn": _NO_SESSIONS,
+    "eval_distribute": _ONE_MACHINE,
+    "experimental_distribute": _ONE_MACHINE,
+    "experimental_max_worker_delay_secs": _ONE_MACHINE,
+    "protocol": _NO_SESSIONS,
+    "session_config": _NO_SESSIONS,
+    "session_creation_timeout_secs": _NO_SESSIONS,
+    "train_distribute": _ONE_MACHINE,
+}
+
+
+def _explaining_dropped_settings(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def explaining(self: RunConfig, *args: Any, **settings: Any) -> None:
+        for name in settings:
+            if name in _DROPPED:
+                raise InvalidTypeError(f"RunConfig has no setting {name}: {_DROPPED[name]}; remove it.")
+        init(self, *args, **settings)
+
+    return explaining
+
+
+RunConfig.__init__ = _explaining_dropped_settings(RunConfig.__init__)  # type: ignore[method-assign]

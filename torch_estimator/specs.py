@@ -32,8 +32,10 @@ def check_positive(name: str, value: float | None) -> None:
     if value is None:
         return
     _check_number(name, value)
-    if value <= 0:
+    if not value > 0:
         raise InvalidValueError(f"{name} must be positive, but got {value}.")
+    if not float(value).is_integer():
+        raise InvalidValueError(f"{name} must be a whole number, but got {value}.")
 
 
 def _check_number(name: str, value: object) -> None:

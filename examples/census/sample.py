@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from torch_estimator import files
+from torch_estimator import errors, files
 
 from . import columns, people
+from .options import at_least
 
 TRAIN_ROWS = 32_561
 EVAL_ROWS = 16_278
@@ -92,11 +93,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Writes a sample and prints what can be reached on it."""
     parser = argparse.ArgumentParser(description="Write a made-up census: train.csv and eval.csv.")
     parser.add_argument("--out", default="runs/census-sample", help="directory or URL (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="default: %(default)s")
-    parser.add_argument("--train-rows", type=int, default=TRAIN_ROWS, help="default: %(default)s")
-    parser.add_argument("--eval-rows", type=int, default=EVAL_ROWS, help="default: %(default)s")
+    parser.add_argument("--seed", type=at_least(0), default=1, help="default: %(default)s")
+    parser.add_argument("--train-rows", type=at_least(1), default=TRAIN_ROWS, help="default: %(default)s")
+    parser.add_argument("--eval-rows", type=at_least(1), default=EVAL_ROWS, help="default: %(default)s")
     args = parser.parse_args(arguments)
-    sample = write(args.out, seed=args.seed, train_rows=args.train_rows, eval_rows=args.eval_rows)
+    with errors.exit_on_user_error():
+        sample = write(args.out, seed=args.seed, train_rows=args.train_rows, eval_rows=args.eval_rows)
     print(f"{sample.train_file}: {args.train_rows} rows")
     print(f"{sample.eval_file}: {args.eval_rows} rows")
     print(f"best reachable on it: accuracy {sample.best_accuracy:.4f}, AUC {sample.best_auc:.4f}")

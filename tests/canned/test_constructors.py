@@ -160,7 +160,8 @@ def test_variables_have_tf_estimators_names(tmp_path: Path) -> None:
 def test_default_optimizers_are_tf_estimators() -> None:
     assert rates(te.LinearClassifier([AGE], config=CONFIG)) == [(Ftrl, 0.2)]
     many = [fc.numeric_column(f"x{index}") for index in range(36)]
-    assert rates(te.LinearRegressor(many, config=CONFIG)) == [(Ftrl, pytest.approx(1 / 6))]
+    assert rates(te.LinearRegressor(many, config=CONFIG)) == [(Ftrl, 0.2)]
+    assert rates(te.LinearRegressor(many, config=CONFIG, optimizer=None)) == [(Ftrl, pytest.approx(1 / 6))]
     assert rates(te.DNNClassifier([2], [AGE], config=CONFIG)) == [(Adagrad, 0.05)]
     assert rates(te.DNNRegressor([2], [AGE], config=CONFIG)) == [(Adagrad, 0.05)]
     for kind in (CLASSIFIERS["combined"], REGRESSORS["combined"]):
@@ -315,3 +316,31 @@ def test_a_warm_start_from_another_model_is_one_sentence(tmp_path: Path) -> None
     second = CLASSIFIERS["dnn"](model_dir=str(tmp_path / "second"), warm_start_from=first.model_dir)
     with pytest.raises(te.UserError, match="only in the model: 'dnn/"):
         second.train(people().repeat, steps=1)
+
+
+def test_hidden_layers_start_glorot_uniform_and_average_as_tensorflow_does() -> None:
+    from torch_estimator.canned.networks import DNN, Dense
+    from torch_estimator.feature_column import FeatureTransform
+
+    torch.manual_seed(0)
+    kernel = Dense(300, 100).kernel
+    limit = (6 / 400) ** 0.5
+    assert 0.99 * limit < float(kernel.detach().abs().max()) <= limit
+    layout = FeatureTransform((), [AGE]).dnn
+    assert layout is not None
+    norm = DNN(layout, [4], 1, batch_norm=True).batchnorm_0
+    assert (norm.momentum, norm.eps) == (pytest.approx(0.001), 0.001)
+
+
+def test_dropout_drops_hidden_units_only_while_training() -> None:
+    from torch_estimator.canned.networks import DNN
+    from torch_estimator.feature_column import FeatureTransform
+
+    transform = FeatureTransform((), [AGE])
+    assert transform.dnn is not None
+    torch.manual_seed(0)
+    network = DNN(transform.dnn, [64], 1, dropout=0.5)
+    features = {"dnn/numeric": torch.ones(1, 1)}
+    assert not torch.equal(network(features), network(features))
+    network.eval()
+    assert torch.equal(network(features), network(features))

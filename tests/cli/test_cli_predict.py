@@ -100,10 +100,10 @@ def test_the_standard_input(exports: Path, capsys: pytest.CaptureFixture[str], m
         ("raw", "json-instances", '{"word": "a", "x": 1}\n\n', "line 2: an instance must not be an empty line."),
         ("raw", "json-instances", "{word: 1}\n", "line 1: input instances are not in JSON format"),
         ("raw", "json-instances", b"\xff\n", "is not UTF-8 text: byte 0 is 0xff."),
-        ("raw", "json-instances", '{"word": "a", "x": 1, "k": 2}', "estimator: error: Unexpected tensor name: k\n"),
+        ("raw", "json-instances", '{"word": "a", "x": 1, "k": 2}', "instances, line 1: Unexpected tensor name: k\n"),
         (
             *("raw", "json-instances", '{"word": "a", "x": 1}\n{"word": "a"}'),
-            "estimator: error: Input x was missing in at least one input instance.\n",
+            "instances, line 2: Input x was missing in at least one input instance.\n",
         ),
         ("raw", "json-instances", '{"word": "a", "x": "1"}', "Input x takes numbers, but has '1' (str)."),
         ("raw", "json-instances", '{"word": "a", "x": null}', "Input x takes numbers, but has None (NoneType)."),
@@ -115,7 +115,7 @@ def test_the_standard_input(exports: Path, capsys: pytest.CaptureFixture[str], m
         ("raw", "json-request", "{", "is not JSON"),
         ("raw", "json-request", "[]", "must be an object with a list called 'instances'."),
         ("raw", "json-request", '{"instances": [], "signature_name": 3}', "has the signature_name 3"),
-        ("csv", "text-instances", "1,a\n", "row 1 of the CSV input has 2 fields where 3 are expected"),
+        ("csv", "text-instances", "1,a\n", "line 1: the CSV row has 2 fields where 3 are expected"),
         ("nothing", "json-instances", '{"x": 1}', "there is no export in"),
     ],
 )
@@ -136,6 +136,57 @@ def test_bad_input_is_one_sentence_and_status_2(
     assert err.startswith("estimator: error: ")
     assert err.count("\n") == 1
     assert problem in err
+
+
+@pytest.mark.parametrize(
+    ("model", "option", "good", "bad", "problem"),
+    [
+        ("raw", "json-instances", '{"word": "a", "x": 1}', '{"word": "a", "x": "y"}', "Input x takes numbers, but has"),
+        ("raw", "json-instances", '{"word": "a", "x": 1}', '{"word": 3, "x": 1}', "Input word takes strings, but has"),
+        (
+            "json",
+            "json-instances",
+            '{"word": "a", "x": 1}',
+            '{"word": "a", "x": [1, 2]}',
+            "Input x must have the shape",
+        ),
+        (
+            "csv",
+            "text-instances",
+            "1,a,2",
+            "1,a",
+            "the CSV row has 2 fields where 3 are expected (id, word, x): '1,a'.",
+        ),
+        ("csv", "text-instances", "1,a,2", "1,a,old", "the CSV row has 'old' in the column 'x', which takes a number."),
+        ("csv", "text-instances", '1,"a",2', '1,"a,2', "the CSV row is not quoted properly"),
+        ("csv", "json-instances", '"1,a,2"', '{"inputs": "1,a"}', "the CSV row has 2 fields where 3 are expected"),
+    ],
+)
+# The second place lies behind the first batch.
+@pytest.mark.parametrize("line", [3, 5000])
+def test_an_instance_that_does_not_fit_is_named_by_file_and_line(
+    exports: Path,
+    instances: Any,
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    option: str,
+    good: str,
+    bad: str,
+    problem: str,
+    line: int,
+) -> None:
+    path = instances("\n".join([*[good] * (line - 1), bad, good]))
+    status, out, err = run(capsys, "--model-dir", exports / model / "1700000000", f"--{option}", path)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"estimator: error: {path}, line {line}: {problem}")
+
+
+def test_an_instance_of_a_request_is_named_by_its_number(
+    exports: Path, instances: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = instances('{"instances": [{"word": "a", "x": 1}, {"word": "a", "x": null}]}')
+    _, _, err = run(capsys, "--model-dir", exports / "raw" / "1700000000", "--json-request", path)
+    assert err == f"estimator: error: {path}, instance 2: Input x takes numbers, but has None (NoneType).\n"
 
 
 def test_a_file_that_is_not_there(exports: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pytest
 import torch
 
 from torch_estimator.engine.random_state import isolated, random_state, seeded, set_random_state
+from torch_estimator.errors import CheckpointError
 
 
 def test_a_seed_gives_the_same_numbers_and_leaves_the_callers_alone() -> None:
@@ -70,3 +73,9 @@ def test_an_empty_state_changes_nothing() -> None:
     before = torch.get_rng_state()
     set_random_state({})
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("damaged", [{"cpu": "AAAA"}, {"cpu": 1}, {"cpu": "?"}])
+def test_a_damaged_state_is_one_sentence(damaged: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match="state of torch's random generators is damaged"):
+        set_random_state(damaged)

@@ -11,7 +11,7 @@ import pytest
 import torch_estimator as te
 from examples.census import sample
 from examples.census.trainer import model, task
-from torch_estimator import files
+from torch_estimator import cli, files
 from torch_estimator.engine.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +55,7 @@ def test_the_job_trains_evaluates_exports_and_predicts(
     (export,) = _exports(job_dir)
     people = [json.loads(line) for line in (CENSUS / "test.json").read_text(encoding="utf-8").splitlines()]
     inputs = {name: [person[name] for person in people] for name in people[0]}
+    assert {info.shape for info in te.ExportedModel.load(export).signatures["predict"].inputs.values()} == {(-1,)}
     predictions = te.ExportedModel.load(export).predict(inputs)
     assert predictions["probabilities"].shape == (5, 2)
     assert predictions["probabilities"].sum(axis=1) == pytest.approx(1.0)
@@ -174,6 +175,67 @@ def test_only_one_kind_of_files_is_refused(capsys: pytest.CaptureFixture[str]) -
 
     assert ended.value.code == 2
     assert "--train-files and --eval-files go together" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("--train-batch-size", "0", "an integer of at least 1"),
+        ("--eval-batch-size", "0", "an integer of at least 1"),
+        ("--embedding-size", "0", "an integer of at least 1"),
+        ("--first-layer-size", "0", "an integer of at least 1"),
+        ("--num-layers", "0", "an integer of at least 1"),
+        ("--num-epochs", "0", "an integer of at least 1"),
+        ("--train-steps", "0", "an integer of at least 1"),
+        ("--train-steps", "many", "an integer of at least 1"),
+        ("--save-checkpoints-steps", "0", "an integer of at least 1"),
+        ("--eval-steps", "-1", "an integer of at least 0"),
+        ("--eval-throttle-secs", "-1", "an integer of at least 0"),
+        ("--seed", "-1", "an integer of at least 0"),
+        ("--scale-factor", "-1", "a number above 0"),
+        ("--scale-factor", "nan", "a number above 0"),
+        ("--scale-factor", "big", "a number above 0"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_before_anything_is_written(
+    option: str, value: str, wanted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        task.main(["--job-dir", str(tmp_path / "job"), option, value])
+
+    assert ended.value.code == 2
+    assert f"error: argument {option}: must be {wanted}, but got '{value}'\n" in capsys.readouterr().err
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_job_directory_that_cannot_hold_the_sample_ends_the_job_with_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    job_dir = tmp_path / "file" / "job"
+
+    with pytest.raises(SystemExit) as ended:
+        task.main(["--job-dir", str(job_dir)])
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"error: job directory {job_dir} cannot be written: Not a directory.\n"
+
+
+def test_estimator_predict_takes_the_example_people(
+    data: sample.Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task.main(_arguments(data, tmp_path, train_steps=5))
+    capsys.readouterr()
+
+    status = cli.main(
+        [
+            *("predict", "--model-dir", f"{tmp_path}/export/census"),
+            *("--json-instances", str(CENSUS / "test.json")),
+        ]
+    )
+
+    assert status == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 5
 
 
 def test_the_command_reports_a_job_directory_of_another_model(data: sample.Sample, tmp_path: Path) -> None:

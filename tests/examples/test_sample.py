@@ -64,3 +64,23 @@ def test_the_command_prints_the_best_reachable_result(tmp_path: Path, capsys: py
     sample.main(["--out", str(tmp_path), "--train-rows", "200", "--eval-rows", "100"])
 
     assert "best reachable on it: accuracy 0." in capsys.readouterr().out
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(SystemExit) as ended:
+        sample.main(["--out", str(tmp_path / "file" / "sample"), "--train-rows", "2", "--eval-rows", "2"])
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"error: {tmp_path}/file/sample: Not a directory.\n"
+
+
+@pytest.mark.parametrize("option", ["--train-rows", "--eval-rows"])
+def test_a_sample_without_rows_is_refused(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        sample.main(["--out", str(tmp_path / "sample"), option, "0"])
+
+    assert ended.value.code == 2
+    assert f"argument {option}: must be an integer of at least 1, but got '0'" in capsys.readouterr().err
+    assert not (tmp_path / "sample").exists()

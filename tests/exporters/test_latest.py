@@ -29,7 +29,7 @@ def test_none_keeps_all(estimator: Any, export_path: str) -> None:
     assert len(files.listdir(export_path)) == 7
 
 
-@pytest.mark.parametrize("keep", [0, -1])
+@pytest.mark.parametrize("keep", [0, -1, 1.5])
 def test_a_number_that_keeps_nothing_is_refused(keep: int) -> None:
-    with pytest.raises(InvalidValueError, match=f"exports_to_keep must be positive, .* but got {keep}"):
+    with pytest.raises(InvalidValueError, match=f"exports_to_keep must be a positive whole number, .* but got {keep}"):
         LatestExporter("latest", _receiver, exports_to_keep=keep)

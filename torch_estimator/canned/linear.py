@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch_estimator.canned.heads import classifier_head, regressor_head
-from torch_estimator.canned.model_fn import OptimizerArgument, Wide, as_columns, canned_model_fn, linear_learning_rate
+from torch_estimator.canned.model_fn import OptimizerArgument, canned_model_fn, linear_part
 from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
@@ -22,8 +22,8 @@ class LinearClassifier(Estimator):
         n_classes: Number of classes.
         weight_column: Feature that holds the examples' weights.
         label_vocabulary: The labels as strings, in the order of their class ids.
-        optimizer: Ftrl with learning rate ``min(0.2, 1/sqrt(columns))`` by default; or another name, or a
-            function from named parameters to an optimizer.
+        optimizer: A name, with learning rate 0.2; None for Ftrl with ``min(0.2, 1/sqrt(columns))``; or a function
+            from named parameters to an optimizer.
         config: How the job runs.
         warm_start_from: Where the first weights come from; see `Estimator`.
         loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
@@ -41,19 +41,13 @@ class LinearClassifier(Estimator):
         n_classes: int = 2,
         weight_column: Any = None,
         label_vocabulary: Sequence[str] | None = None,
-        optimizer: OptimizerArgument = "Ftrl",
+        optimizer: OptimizerArgument | None = "Ftrl",
         config: RunConfig | None = None,
         warm_start_from: str | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         sparse_combiner: Combiner = "sum",
     ) -> None:
-        columns = as_columns(feature_columns)
-        wide = Wide(
-            columns=columns,
-            optimizer=optimizer,
-            learning_rate=linear_learning_rate(columns),
-            sparse_combiner=sparse_combiner,
-        )
+        wide = linear_part(feature_columns, optimizer, sparse_combiner)
         super().__init__(
             canned_model_fn(
                 classifier_head(
@@ -78,8 +72,8 @@ class LinearRegressor(Estimator):
         model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
         label_dimension: Numbers per label.
         weight_column: Feature that holds the examples' weights.
-        optimizer: Ftrl with learning rate ``min(0.2, 1/sqrt(columns))`` by default; or another name, or a
-            function from named parameters to an optimizer.
+        optimizer: A name, with learning rate 0.2; None for Ftrl with ``min(0.2, 1/sqrt(columns))``; or a function
+            from named parameters to an optimizer.
         config: How the job runs.
         warm_start_from: Where the first weights come from; see `Estimator`.
         loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
@@ -96,19 +90,13 @@ class LinearRegressor(Estimator):
         model_dir: str | None = None,
         label_dimension: int = 1,
         weight_column: Any = None,
-        optimizer: OptimizerArgument = "Ftrl",
+        optimizer: OptimizerArgument | None = "Ftrl",
         config: RunConfig | None = None,
         warm_start_from: str | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         sparse_combiner: Combiner = "sum",
     ) -> None:
-        columns = as_columns(feature_columns)
-        wide = Wide(
-            columns=columns,
-            optimizer=optimizer,
-            learning_rate=linear_learning_rate(columns),
-            sparse_combiner=sparse_combiner,
-        )
+        wide = linear_part(feature_columns, optimizer, sparse_combiner)
         super().__init__(
             canned_model_fn(
                 regressor_head(

@@ -21,7 +21,7 @@ from torch_estimator.specs import EstimatorSpec
 
 OptimizerArgument = str | Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
 
-_LINEAR_RATE = 0.2
+LINEAR_LEARNING_RATE = 0.2
 _WIDE_RATE = 0.005
 DNN_LEARNING_RATE = 0.05
 DEEP_LEARNING_RATE = 0.001
@@ -43,14 +43,20 @@ def _check_not_empty(columns: Sequence[Any]) -> None:
         raise InvalidValueError("A model needs feature columns, but feature_columns is empty.")
 
 
-def linear_learning_rate(columns: Sequence[Any]) -> float:
-    """tf.estimator's default for a linear model: 0.2, or less where there are many columns."""
-    return min(_LINEAR_RATE, 1 / math.sqrt(max(1, len(columns))))
+def linear_part(columns: Iterable[Any], optimizer: OptimizerArgument | None, sparse_combiner: Combiner) -> Wide:
+    """The one part of a linear model; without an optimizer Ftrl's rate shrinks with the number of columns."""
+    given = as_columns(columns)
+    rate = LINEAR_LEARNING_RATE if optimizer is not None else min(LINEAR_LEARNING_RATE, _one_over_root(given))
+    return Wide(columns=given, optimizer=optimizer or "Ftrl", learning_rate=rate, sparse_combiner=sparse_combiner)
+
+
+def _one_over_root(columns: Sequence[Any]) -> float:
+    return 1 / math.sqrt(max(1, len(columns)))
 
 
 def wide_learning_rate(columns: Sequence[Any]) -> float:
     """tf.estimator's default for the linear part of a wide and deep model."""
-    return min(_WIDE_RATE, 1 / math.sqrt(max(1, len(columns))))
+    return min(_WIDE_RATE, _one_over_root(columns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

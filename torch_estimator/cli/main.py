@@ -8,10 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from torch_estimator.cli import predict, show
-from torch_estimator.errors import UserError
+from torch_estimator.errors import INTERRUPTED, UserError
 
 USER_ERROR = 2
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 

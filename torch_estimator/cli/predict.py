@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch_estimator import files
 from torch_estimator.cli.exports import chosen
 from torch_estimator.cli.table import table
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.export.csv_text import CsvRowError
 from torch_estimator.export.exported_model import ExportedModel
-from torch_estimator.export.instances import to_columns, to_rows
+from torch_estimator.export.instances import InstanceError, to_columns, to_rows
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -38,16 +39,23 @@ def add_to(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     """Prints the predictions for every instance."""
     name = options.signature_name
+    path, unit = options.json_instances, "line"
     if options.json_request is not None:
-        instances, requested = _request(options.json_request)
+        path, unit = options.json_request, "instance"
+        instances, requested = _request(path)
         name = name or requested
     elif options.json_instances is not None:
-        instances = list(_json_lines(options.json_instances))
+        instances = list(_json_lines(path))
     else:
-        instances = list(_lines(options.text_instances))
+        path = options.text_instances
+        instances = list(_lines(path))
     if not instances:
         raise InvalidValueError("No valid instance was found in input file.")
-    predictions = _predictions(ExportedModel.load(chosen(options.model_dir)), instances, name or DEFAULT_SIGNATURE)
+    model = ExportedModel.load(chosen(options.model_dir))
+    try:
+        predictions = _predictions(model, instances, name or DEFAULT_SIGNATURE)
+    except InstanceError as error:
+        raise InvalidValueError(f"{_called(path)}, {unit} {error.index + 1}: {error}") from error
     if options.format == "json":
         print(json.dumps({"predictions": predictions}, indent=2, ensure_ascii=False))
     else:
@@ -59,8 +67,23 @@ def _predictions(model: ExportedModel, instances: list[Any], name: str) -> list[
     predictions: list[Any] = []
     for start in range(0, len(instances), _BATCH):
         batch = {key: values[start : start + _BATCH] for key, values in columns.items()}
-        predictions += to_rows(model.predict(batch, name))
+        try:
+            predictions += to_rows(model.predict(batch, name))
+        except InvalidValueError:
+            _find_the_bad_one(model, batch, start, name)
+            raise
     return predictions
+
+
+def _find_the_bad_one(model: ExportedModel, batch: Mapping[str, list[Any]], start: int, name: str) -> None:
+    """Raises an InstanceError for the first instance that is wrong by itself."""
+    for row in range(len(next(iter(batch.values())))):
+        try:
+            model.check({key: values[row : row + 1] for key, values in batch.items()}, name)
+        except CsvRowError as error:
+            raise InstanceError(f"the CSV row {error.problem}", index=start + row) from error
+        except InvalidValueError as error:
+            raise InstanceError(str(error), index=start + row) from error
 
 
 def _json_lines(path: str) -> Iterator[Any]:

@@ -14,7 +14,8 @@ from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Array, Column, replace_empty
 from torch_estimator.data.csv_errors import Locator
 from torch_estimator.data.csv_parser import CsvParser
-from torch_estimator.data.csv_schema import CsvFormat, CsvSchema, read_header, resolve_schema
+from torch_estimator.data.csv_format import CsvFormat
+from torch_estimator.data.csv_schema import CsvSchema, read_header, resolve_schema
 from torch_estimator.data.lines import LineRanges, Piece, first_line
 from torch_estimator.data.paths import expand
 from torch_estimator.data.source import Reader, Wanted
@@ -48,12 +49,15 @@ class CsvSource:
         """Finds the files and settles columns and types.
 
         Raises:
-            DataError: There is no file, one is empty or its header differs, or a column is missing.
+            DataError: There is no file or no row, one is empty or its header differs, or a column is missing.
         """
         opened = [_open(path) for path in expand(self.patterns)]
         starts, names = self._headers(opened)
         ranges = LineRanges(opened, starts)
-        schema = resolve_schema(self, wanted, names, where=_where(opened), sample=_sample(ranges))
+        sample = _sample(ranges)
+        schema = resolve_schema(self, wanted, names, where=_where(opened), sample=sample)
+        if not sample:
+            raise DataError(f"{_where(opened)} has no rows.")
         return _CsvReader(ranges, opened, schema, wanted)
 
     def _headers(self, opened: Sequence[ByteFile]) -> tuple[list[int], tuple[str, ...]]:
@@ -61,9 +65,9 @@ class CsvSource:
         starts: list[int] = []
         names = self.column_names
         for file in opened:
-            mark = len(_BYTE_ORDER_MARK) if file.read(0, 3) == _BYTE_ORDER_MARK else 0
-            line = first_line(file, mark) if self.format.header else b""
-            starts.append(mark + len(line))
+            mark = _BYTE_ORDER_MARK if file.read(0, 3) == _BYTE_ORDER_MARK else b""
+            line = first_line(file, len(mark)) if self.format.header else b""
+            starts.append(len(mark) + len(line))
             if self.column_names is not None:
                 continue
             header = read_header(line, self.format, file.url)

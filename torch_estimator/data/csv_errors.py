@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from torch_estimator.data.byte_files import ByteFile
 from torch_estimator.data.csv_parser import CsvParser
+from torch_estimator.data.csv_schema import open_quote
 from torch_estimator.data.lines import Piece, count_lines
 from torch_estimator.errors import DataError
 
@@ -53,9 +54,9 @@ class Locator:
         """Yields file and offset, and text, of every line."""
         for piece in self._pieces:
             offset = piece.start
-            for line in bytes(piece.data).split(b"\n")[:-1]:
-                yield (piece.file, offset), line + b"\n"
-                offset += len(line) + 1
+            for line in bytes(piece.data).splitlines(keepends=True):
+                yield (piece.file, offset), line
+                offset += len(line)
 
     def _named(self, file: int, offset: int) -> str:
         opened = self._files[file]
@@ -65,14 +66,16 @@ class Locator:
         schema = self._parser.schema
         text = line.decode("utf-8", errors="replace")
         fields = schema.format.fields(text)
-        quote = schema.format.quote_char
-        if quote is not None and text.count(quote) % 2:
-            return f"a quoted field ({quote}) does not end on this line; a field cannot hold a newline"
+        if schema.format.is_open(text):
+            return open_quote(schema.format)
         if len(fields) != len(schema.names):
             return f"{len(fields)} fields, but there are {len(schema.names)} columns ({', '.join(schema.names)})"
         for name, kind in schema.types.items():
             if self._error_in(line, [name]) is not None:
                 value = fields[schema.names.index(name)]
+                if _is_number(value) and pa.types.is_floating(kind):
+                    nan = f"defaults={{{name!r}: float('nan')}}"
+                    return f"column {name!r}: {_shown(value)} is not a finite number ({kind}); give {nan} to allow it"
                 hint = ""
                 if name in schema.inferred and not pa.types.is_dictionary(kind):
                     hint = f" (inferred from the first rows; if that is wrong, give column_types={{{name!r}: ...}})"
@@ -85,6 +88,14 @@ class Locator:
         except pa.ArrowInvalid as error:
             return error
         return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _what(kind: pa.DataType) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,42 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from torch_estimator.data.column_types import as_arrow_type, default_as, inferred, type_of_default
+from torch_estimator.data.csv_format import CsvFormat
 from torch_estimator.data.csv_parser import infer_types
 from torch_estimator.data.source import Wanted, missing_column
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
 
 if TYPE_CHECKING:
     from torch_estimator.data.csv import CsvSource
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CsvFormat:
-    """How lines are written.
-
-    Attributes:
-        delimiter: One character between fields.
-        quote_char: One character around fields that hold the delimiter, or None where quotes mean nothing.
-        header: Whether the first line names the columns.
-    """
-
-    delimiter: str = ","
-    quote_char: str | None = '"'
-    header: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("delimiter", "quote_char"):
-            value = getattr(self, name)
-            if name == "quote_char" and value is None:
-                continue
-            if not isinstance(value, str) or len(value) != 1 or value in "\r\n" or ord(value) > 127:
-                raise InvalidValueError(f"{name} must be one ASCII character, but got {value!r}.")
-
-    def fields(self, line: str) -> list[str]:
-        """Returns the fields of one line."""
-        text = line.rstrip("\r\n")
-        if self.quote_char is None:
-            return text.split(self.delimiter)
-        return next(csv.reader([text], delimiter=self.delimiter, quotechar=self.quote_char), [])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,18 +43,26 @@ def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
     """Returns the names in a header.
 
     Raises:
-        DataError: It is not text, or two columns have the same name.
+        DataError: It is not text, a quoted field does not end, or two columns have the same name.
     """
     try:
-        names = tuple(name.strip() for name in form.fields(line.decode("utf-8")))
+        text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{url}, line 1: the header is not UTF-8 text.") from error
+    if form.is_open(text):
+        raise DataError(f"{url}, line 1: {open_quote(form)}.")
+    names = tuple(name.strip() for name in form.fields(text))
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{url}, line 1: two columns are called {twice[0]!r}.")
     if not any(names):
         raise DataError(f"{url}, line 1: there is no header; give column_names if the files have none.")
     return names
+
+
+def open_quote(form: CsvFormat) -> str:
+    """Returns what is wrong with a line whose last field is open."""
+    return f"a quoted field ({form.quote_char}) does not end on this line; a field cannot hold a newline"
 
 
 def resolve_schema(
@@ -110,7 +88,7 @@ def resolve_schema(
     read = _columns_to_read(source, wanted, names, where)
     types = {name: _known_type(name, source, wanted) for name in read}
     unknown = [name for name, kind in types.items() if kind is None]
-    lines = max(sample.count(b"\n"), 1)
+    lines = max(len(sample.splitlines()), 1)
     if unknown:
         found = infer_types(source.format, names, unknown, sample)
         types |= {name: inferred(found[name]) if name in found else pa.float32() for name in unknown}

@@ -9,7 +9,8 @@ from typing import Any
 from torch_estimator.data.batching import Batching
 from torch_estimator.data.column_types import as_arrow_type, type_of_default
 from torch_estimator.data.csv import CsvSource
-from torch_estimator.data.csv_schema import CsvFormat, by_column
+from torch_estimator.data.csv_format import CsvFormat
+from torch_estimator.data.csv_schema import by_column
 from torch_estimator.data.frames import frame_columns, is_series, series_column
 from torch_estimator.data.iterable import IterableSource
 from torch_estimator.data.iterator import DatasetIterator
@@ -160,7 +161,8 @@ class Dataset:
         Args:
             iterable: An iterable, such as a list of batches or a torch DataLoader, or a function that returns one,
                 called for every pass. A resumed run skips what was used, so it must yield the same again; a
-                DataLoader does, also with ``shuffle=True``.
+                DataLoader does, also with ``shuffle=True`` or a generator of its own, but numpy's and Python's random
+                numbers are the user's to seed.
         """
         return cls(IterableSource(iterable=iterable), _batched=True)
 
@@ -223,6 +225,11 @@ class Dataset:
     def take(self, rows: int) -> Dataset:
         """Ends after ``rows`` rows (batches after `batch`)."""
         return self._then(Take(count=rows, of_batches=self._batched))
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether batches come from, or go through, a function or an iterable of the user's."""
+        return isinstance(self._source, IterableSource) or any(isinstance(one, Map) for one in self._operations)
 
     def iterator(self, transform: Transform | None = None) -> DatasetIterator:
         """Returns an iterator whose position can be saved and restored.

@@ -42,8 +42,8 @@ class IterableSource:
 class Elements(Stream):
     """The position counts elements; it is restored by making a new iterator and skipping.
 
-    A DataLoader's pass also depends on the state of torch's generator at its beginning, which is part of the
-    position.
+    A DataLoader's pass also depends on the state of torch's generator, and of those it was given, at its beginning;
+    they are part of the position.
 
     Attributes:
         from_loader: Whether a torch DataLoader makes the batches, drawing from torch's global generator.
@@ -56,13 +56,14 @@ class Elements(Stream):
         self._iterator: Iterator[Any] | None = None
         self._taken = 0
         self._random: str | None = None
+        self._generators: list[str] = []
 
     def start(self, epoch: int) -> None:
         self._drop()
 
     def next(self) -> Chunk | None:
         if self._iterator is None:
-            self._random = _random_state() if self.from_loader else None
+            self._random = _encode(torch.get_rng_state()) if self.from_loader else None
             self._iterator = self._new_pass()
         element = next(self._iterator, _END)
         if element is _END:
@@ -81,6 +82,7 @@ class Elements(Stream):
         state: State = {"taken": self._taken}
         if self._random is not None:
             state["random"] = self._random
+            state["generators"] = self._generators
         return state
 
     def restore(self, state: State) -> None:
@@ -91,7 +93,7 @@ class Elements(Stream):
         with torch.random.fork_rng(devices=[]):
             if self._random is not None:
                 torch.set_rng_state(_decode(self._random))
-            self._iterator = self._new_pass()
+            self._iterator = self._new_pass(state.get("generators"))
             for _ in range(state["taken"]):
                 if next(self._iterator, _END) is _END:
                     self._drop()
@@ -104,7 +106,7 @@ class Elements(Stream):
     def close(self) -> None:
         self._drop()
 
-    def _new_pass(self) -> Iterator[Any]:
+    def _new_pass(self, generators: list[str] | None = None) -> Iterator[Any]:
         iterable = self._next_pass
         if callable(self._given):
             iterable = self._given() if iterable is None else iterable
@@ -116,6 +118,10 @@ class Elements(Stream):
                 "The input is an iterator, which cannot be gone through a second time: give from_iterable a function "
                 "that makes a new one."
             )
+        own = _own_generators(iterable)
+        for generator, state in zip(own, generators or (), strict=False):
+            generator.set_state(_decode(state))
+        self._generators = [_encode(generator.get_state()) for generator in own]
         return iter(iterable)
 
     def _drop(self) -> None:
@@ -135,8 +141,17 @@ class _Place:
 _END = object()
 
 
-def _random_state() -> str:
-    return base64.b64encode(torch.get_rng_state().numpy().tobytes()).decode("ascii")
+def _own_generators(iterable: Any) -> list[torch.Generator]:
+    """The generators that a DataLoader and its samplers draw from instead of torch's global one."""
+    if not isinstance(iterable, DataLoader):
+        return []
+    holders = [iterable, iterable.sampler, iterable.batch_sampler, getattr(iterable.batch_sampler, "sampler", None)]
+    found = [getattr(holder, "generator", None) for holder in holders]
+    return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
+
+
+def _encode(state: torch.Tensor) -> str:
+    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
 
 
 def _decode(state: str) -> torch.Tensor:

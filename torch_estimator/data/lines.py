@@ -106,15 +106,24 @@ def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, sto
 
 
 def count_lines(file: ByteFile, stop: int) -> int:
-    """Returns how many lines end before ``stop``."""
-    return sum(file.read(start, min(start + _COUNT_BYTES, stop)).count(b"\n") for start in range(0, stop, _COUNT_BYTES))
+    """Returns how many lines end before ``stop``; a carriage return ends a line, with or without a newline."""
+    lines, last = 0, b""
+    for start in range(0, stop, _COUNT_BYTES):
+        data = last + file.read(start, min(start + _COUNT_BYTES, stop))
+        # A pair may lie on both sides of the border.
+        last = data[-1:]
+        lines += _ends(data) - _ends(last)
+    return lines + _ends(last)
+
+
+def _ends(data: bytes) -> int:
+    return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
 
 
 def first_line(file: ByteFile, start: int) -> bytes:
-    """Returns the line that begins at ``start``, with its newline if it has one."""
-    data, end = b"", -1
-    while end < 0 and start + len(data) < file.size:
-        known = len(data)
-        data += file.read(start + known, start + known + max(known, _SLACK_BYTES))
-        end = data.find(b"\n", known)
-    return data[: end + 1] if end >= 0 else data
+    """Returns the line that begins at ``start``, with its end if it has one."""
+    data = b""
+    # Of a carriage return at the end it is not known yet whether a newline follows.
+    while not _ends(data[:-1]) and not data.endswith(b"\n") and start + len(data) < file.size:
+        data += file.read(start + len(data), start + len(data) + max(len(data), _SLACK_BYTES))
+    return data.splitlines(keepends=True)[0] if data else data

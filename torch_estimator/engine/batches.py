@@ -117,4 +117,12 @@ def _weights(features: Columns, name: str) -> np.ndarray:
         weights = column.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise RowError(f"weights must be numbers ({error})", row=0, column=name) from error
-    return weights.reshape(len(weights), -1)
+    weights = weights.reshape(len(weights), -1)
+    if weights.shape[1] != 1:
+        raise RowError(f"a weight must be one number, but these are {weights.shape[1]}", row=0, column=name)
+    bad = np.flatnonzero(~np.isfinite(weights))
+    if len(bad):
+        raise RowError(
+            f"a weight must be a finite number, but this is {weights[bad[0], 0]}", row=int(bad[0]), column=name
+        )
+    return weights

@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 
 from torch_estimator import files
-from torch_estimator.engine.checkpoint_index import checkpoint_step, read_index
+from torch_estimator.engine.checkpoint_index import INDEX_NAME, checkpoint_step, read_index
 from torch_estimator.errors import CheckpointError
 
 VARIABLES_NAME = "variables.safetensors"
@@ -181,6 +181,9 @@ def _missing(path: str) -> str:
         return f"{path} is a checkpoint of TensorFlow, which cannot be read here; use another one."
     if files.is_dir(path):
         return f"there is no checkpoint in {path}: it holds neither 'checkpoint' nor {STATE_NAME!r}."
+    index = files.join(files.parent(path), INDEX_NAME)
+    if files.exists(index):
+        return f"there is no checkpoint at {path}; if {index} names it, let it name another or remove it."
     return f"there is no checkpoint at {path}."
 
 

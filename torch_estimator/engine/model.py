@@ -44,9 +44,12 @@ class Model:
         self.head: Any = spec.head or FunctionHead(spec.loss, spec.predictions, spec.metrics)
 
     def batches(self, dataset: Dataset) -> DatasetIterator:
-        """Iterates over ``dataset``, the host half applied, in a thread of its own."""
+        """Iterates over ``dataset``, the host half applied, in a thread of its own where that is safe."""
         transform = HostTransform(self.spec.transform, self.spec.head, with_labels=self.spec.mode != ModeKeys.PREDICT)
-        return dataset.prefetch(_PREFETCHED_BATCHES).iterator(transform)
+        # A user's own function may draw from torch's generator, as the training step does: in a thread beside it, what
+        # each of them draws would be left to chance.
+        ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
+        return dataset.prefetch(ahead).iterator(transform)
 
     def to_tensors(self, batch: Any) -> TensorBatch:
         """Moves one batch to the model's device."""
@@ -127,7 +130,7 @@ def _check_kinds(checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimi
 
 
 def _kinds(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
-    return [type(optimizer).__name__ for optimizer in optimizers]
+    return [f"{type(one).__module__.partition('.')[0]}.{type(one).__qualname__}" for one in optimizers]
 
 
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:

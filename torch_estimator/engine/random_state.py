@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from torch_estimator.errors import CheckpointError
+
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
@@ -39,7 +41,21 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Goes back to a state that `random_state` returned; devices that are not there are left out."""
+    """Goes back to a state that `random_state` returned; devices that are not there are left out.
+
+    Raises:
+        CheckpointError: It is not such a state.
+    """
+    try:
+        _set(state)
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            "The checkpoint's state of torch's random generators is damaged; use an older checkpoint by naming it in "
+            "'checkpoint' of its model_dir."
+        ) from error
+
+
+def _set(state: Mapping[str, Any]) -> None:
     if "cpu" in state:
         torch.set_rng_state(_decode(state["cpu"]))
     if torch.cuda.is_available():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -35,6 +36,10 @@ logger = logging.getLogger("torch_estimator")
 _INPUT = "input"
 _INPUT_ENDED = "input_ended"
 _RANDOM = "random"
+_COMPILED_ROWS = "compiled_rows"
+
+# Compiling takes seconds; input whose batches keep growing would do nothing else.
+_MOST_SIZES = 4
 
 
 class TrainingRun:
@@ -72,6 +77,8 @@ class TrainingRun:
         self._batches = model.batches(dataset)
         self._input_ended = False
         self._may_start_over = False
+        compiled_rows = checkpoint.state.get(_COMPILED_ROWS, 0) if checkpoint is not None else 0
+        self._compiled = _CompiledSteps(self._step, self._next_batch, compiled_rows) if config.compile else None
         if checkpoint is not None:
             self._restore_position(checkpoint, input_over_when_ended)
 
@@ -101,7 +108,9 @@ class TrainingRun:
                 all_hooks.append(LossLogHook(self._config.log_step_count_steps))
             if bar.visible:
                 all_hooks.append(ProgressHook(bar))
-            take_step = stack.enter_context(self._compiled()) if self._config.compile else self._take_eager_step
+            take_step = self._take_eager_step
+            if self._compiled is not None:
+                take_step = stack.enter_context(self._compiled).take_step
             return run_training(take_step, context=context, last_step=last_step, hooks=all_hooks)
 
     def _saver(self, stack: ExitStack, listeners: Sequence[CheckpointSaverListener]) -> list[Hook]:
@@ -150,6 +159,7 @@ class TrainingRun:
             _INPUT: self._batches.state(),
             _INPUT_ENDED: self._input_ended,
             _RANDOM: random_state(),
+            _COMPILED_ROWS: self._compiled.rows if self._compiled is not None else 0,
             **self._model.state(self._optimizers),
         }
 
@@ -185,44 +195,56 @@ class TrainingRun:
         with sized_threads(self._model.module, batch_size(batch.features)):
             return self._step(*batch)
 
-    def _compiled(self) -> _CompiledSteps:
-        return _CompiledSteps(self._step, self._next_batch)
-
 
 class _CompiledSteps:
-    """Takes compiled steps; smaller batches than before, such as a partial last one, run eagerly."""
+    """Takes compiled steps; smaller batches than before, such as a partial last one, run eagerly.
 
-    def __init__(self, step: TrainStep, next_batch: Callable[[], TensorBatch | None]) -> None:
-        self._step = step
-        self._compute = torch.compile(step.compute, fullgraph=True, dynamic=False)
+    Args:
+        step: What to compile.
+        next_batch: Gives the next batch, or None.
+        rows: Size of the batches that the run before a resume compiled, so that each batch runs as it would have run
+            then; 0 where there is none.
+    """
+
+    def __init__(self, step: TrainStep, next_batch: Callable[[], TensorBatch | None], rows: int) -> None:
+        self.rows = rows
+        self._eager = step
+        # Dynamo counts recompilations by code object and gives up after some: a run of its own needs one of its own.
+        compute = TrainStep.compute
+        own = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
+        self._compiled = torch.compile(MethodType(own, step), fullgraph=True, dynamic=False)
         self._next_batch = next_batch
-        self._rows: int | None = None
+        self._compiled_sizes: set[int] = set()
         if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
             raise InvalidValueError(
                 f"RunConfig(compile=True) needs a newer PyTorch than {torch.__version__}; update it or leave it off."
             )
-        # Lets autograd.grad be part of the compiled graph.
-        self._patch = torch._dynamo.config.patch(trace_autograd_ops=True)
 
-    def __enter__(self) -> Callable[[], Tensor | None]:
-        self._patch.__enter__()
-        return self._take_step
+    def __enter__(self) -> _CompiledSteps:
+        self._patches = ExitStack()
+        # Lets autograd.grad be part of the compiled graph.
+        self._patches.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
+        # Dropout draws what it draws eagerly.
+        self._patches.enter_context(torch._inductor.config.patch(fallback_random=True))
+        return self
 
     def __exit__(self, *exception: object) -> None:
-        self._patch.__exit__(*exception)
+        self._patches.close()
 
-    def _take_step(self) -> Tensor | None:
+    def take_step(self) -> Tensor | None:
+        """Takes the next batch and trains on it; returns the loss, or None where the input has ended."""
         batch = self._next_batch()
         if batch is None:
             return None
         rows = batch_size(batch.features)
-        if self._rows is None or rows > self._rows:
+        if rows > self.rows and len(self._compiled_sizes) < _MOST_SIZES:
+            self.rows = rows
+        if rows == self.rows and rows not in self._compiled_sizes:
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
-            self._rows = rows
-        with sized_threads(self._step.module, rows):
-            if rows < self._rows:
-                return self._step(*batch)
-            return self._step.finish(*self._compute(*batch))
+            self._compiled_sizes.add(rows)
+        step = self._compiled if rows == self.rows else self._eager.compute
+        with sized_threads(self._eager.module, rows):
+            return self._eager.finish(*step(*batch))
 
 
 def log_end(result: TrainingResult) -> None:

@@ -112,7 +112,7 @@ def _first_name(name: _Name) -> str:
 
 def _whole(name: _Name, parameter: nn.Parameter, key: str, saved: Mapping[str, Tensor]) -> Tensor:
     first = saved[f"{_first_name(name)}/{key}"]
-    if isinstance(name, str) or first.dim() == 0:
+    if isinstance(name, str) or first.shape != next(_pieces(name, parameter))[1].shape:
         return first.clone()
     whole = torch.zeros_like(parameter.detach())
     for piece_name, view in _pieces(name, whole):

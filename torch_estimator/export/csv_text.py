@@ -22,11 +22,25 @@ PATTERNS = {"DT_FLOAT": FLOAT, "DT_INT64": INTEGER}
 _COMPILED = {dtype: re.compile(pattern) for dtype, pattern in PATTERNS.items()}
 
 
+class CsvRowError(InvalidValueError):
+    """A row cannot be read.
+
+    Args:
+        problem: What is wrong with it, without the row: ``has 2 fields where …``.
+        row: Its number, from 1.
+    """
+
+    def __init__(self, problem: str, *, row: int) -> None:
+        super().__init__(f"row {row} of the CSV input {problem}")
+        self.problem = problem
+        self.row = row
+
+
 def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | None:
     """Checks rows; returns their fields ``[rows, fields]`` if a row is quoted, else None: the graph splits them.
 
     Raises:
-        InvalidValueError: A row has a wrong number of fields, a broken quote, or text for a number.
+        CsvRowError: A row has a wrong number of fields, a broken quote, or text for a number.
     """
     names = csv_format.column_names
     fields = [_split(row, number, names) for number, row in enumerate(rows, 1)]
@@ -39,7 +53,7 @@ def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | 
             text = row[place]
             if pattern.fullmatch(text) or (not text and field.default is not None):
                 continue
-            raise InvalidValueError(_not_a_number(text, name, number, field.dtype))
+            raise CsvRowError(_not_a_number(text, name, field.dtype), row=number)
     if not any('"' in row for row in rows):
         return None
     return np.array(fields, dtype=object).reshape(len(rows), len(names))
@@ -48,9 +62,9 @@ def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | 
 def _split(row: str, number: int, names: Sequence[str]) -> list[str]:
     fields = row.split(",") if '"' not in row else _unquoted(row, number)
     if len(fields) != len(names):
-        raise InvalidValueError(
-            f"row {number} of the CSV input has {len(fields)} fields where {len(names)} are expected "
-            f"({', '.join(names)}): {_shortened(row)}."
+        raise CsvRowError(
+            f"has {len(fields)} fields where {len(names)} are expected ({', '.join(names)}): {_shortened(row)}.",
+            row=number,
         )
     return fields
 
@@ -59,17 +73,14 @@ def _unquoted(row: str, number: int) -> list[str]:
     try:
         return next(csv.reader([row], strict=True))
     except (csv.Error, StopIteration) as error:
-        raise InvalidValueError(
-            f"row {number} of the CSV input is not quoted properly ({error}): {_shortened(row)}."
-        ) from error
+        raise CsvRowError(f"is not quoted properly ({error}): {_shortened(row)}.", row=number) from error
 
 
-def _not_a_number(text: str, name: str, number: int, dtype: str) -> str:
+def _not_a_number(text: str, name: str, dtype: str) -> str:
     wanted = "an integer" if dtype == "DT_INT64" else "a number"
     if not text:
-        where = f"row {number} of the CSV input has nothing in the column {name!r}"
-        return f"{where}, which takes {wanted} and has no default."
-    return f"row {number} of the CSV input has {_shortened(text)} in the column {name!r}, which takes {wanted}."
+        return f"has nothing in the column {name!r}, which takes {wanted} and has no default."
+    return f"has {_shortened(text)} in the column {name!r}, which takes {wanted}."
 
 
 def _shortened(text: str) -> str:

@@ -98,6 +98,10 @@ class ExportedModel:
             raise ExportError(f"{self.directory} could not be run: {files.reason(error)}.") from error
         return {name: results[info.tensor] for name, info in called.outputs.items()}
 
+    def check(self, inputs: Mapping[str, Any], signature: str = "predict") -> None:
+        """Raises what `predict` raises for inputs that do not fit, without running the graph."""
+        self._feeds(inputs, self.signature(signature))
+
     def _feeds(self, inputs: Mapping[str, Any], signature: Signature) -> tuple[dict[str, Array], int]:
         for name in inputs:
             if name not in signature.inputs:

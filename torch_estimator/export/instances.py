@@ -13,6 +13,19 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.export.signatures import Signature
 
 
+class InstanceError(InvalidValueError):
+    """An instance does not fit a signature.
+
+    Args:
+        problem: The sentence, without the place.
+        index: Which instance, from 0.
+    """
+
+    def __init__(self, problem: str, *, index: int) -> None:
+        super().__init__(problem)
+        self.index = index
+
+
 def to_columns(instances: Sequence[Any], signature: Signature) -> dict[str, list[Any]]:
     """Returns the values of every input, row by row.
 
@@ -20,21 +33,16 @@ def to_columns(instances: Sequence[Any], signature: Signature) -> dict[str, list
     there is only one input.
 
     Raises:
-        InvalidValueError: An instance lacks an input or has an unknown one.
+        InstanceError: An instance lacks an input or has an unknown one.
     """
     columns: dict[str, list[Any]] = {name: [] for name in signature.inputs}
-    for instance in instances:
-        row = _as_object(instance, signature)
-        for name in row:
-            if name not in columns:
-                raise InvalidValueError(f"Unexpected tensor name: {name}")
-        for name, info in signature.inputs.items():
-            if name in row:
-                columns[name].append(_bare(_plain(row[name], name), info.shape))
-            elif info.default is not None:
-                columns[name].append(info.default)
-            else:
-                raise InvalidValueError(f"Input {name} was missing in at least one input instance.")
+    for index, instance in enumerate(instances):
+        try:
+            row = _row(instance, signature)
+        except InvalidValueError as error:
+            raise InstanceError(str(error), index=index) from error
+        for name, value in row.items():
+            columns[name].append(value)
     return columns
 
 
@@ -43,6 +51,23 @@ def to_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any]]:
     lists = {name: array.tolist() for name, array in outputs.items()}
     rows = min((len(values) for values in lists.values()), default=0)
     return [{name: values[row] for name, values in lists.items()} for row in range(rows)]
+
+
+def _row(instance: Any, signature: Signature) -> dict[str, Any]:
+    """The value of every input."""
+    given = _as_object(instance, signature)
+    for name in given:
+        if name not in signature.inputs:
+            raise InvalidValueError(f"Unexpected tensor name: {name}")
+    row = {}
+    for name, info in signature.inputs.items():
+        if name in given:
+            row[name] = _bare(_plain(given[name], name), info.shape)
+        elif info.default is not None:
+            row[name] = info.default
+        else:
+            raise InvalidValueError(f"Input {name} was missing in at least one input instance.")
+    return row
 
 
 def _as_object(instance: Any, signature: Signature) -> Mapping[str, Any]:

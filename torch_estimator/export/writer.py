@@ -15,6 +15,7 @@ from torch_estimator import __version__, files
 from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import Prediction, lower_predictions, signatures
+from torch_estimator.export.leftovers import TEMPORARY, owned, remove_leftovers
 from torch_estimator.export.network import lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
 from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest
@@ -25,7 +26,6 @@ from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"
 ASSETS_EXTRA = "assets.extra"
-TEMPORARY = "temp-"
 ATTEMPTS = 10
 
 # A protobuf message cannot be larger than 2 GiB.
@@ -46,7 +46,8 @@ def write_export(
 ) -> str:
     """Writes a model as one ONNX graph from raw inputs to predictions; returns the new directory.
 
-    The export is written under another name, checked and loaded once, and renamed when it is complete.
+    The export is written under another name, checked and loaded once, and renamed when it is complete. What a killed
+    process left unfinished in the same base is removed.
 
     Args:
         export_dir_base: Directory or URL; the export becomes a directory in it named by the time in seconds.
@@ -172,10 +173,12 @@ def _directory(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str
             yield local, final
             _upload(local, final)
         return
+    remove_leftovers(base, clock())
     final = _free_name(base, clock, _claimed)
     temporary = _temporary(final)
     try:
-        yield temporary, final
+        with owned(temporary):
+            yield temporary, final
         files.commit_dir(temporary, final)
     except BaseException:
         files.remove_tree(temporary)

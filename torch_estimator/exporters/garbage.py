@@ -19,8 +19,10 @@ def check_exports_to_keep(exports_to_keep: int | None) -> None:
     Raises:
         InvalidValueError: It is neither None nor a positive number.
     """
-    if exports_to_keep is not None and exports_to_keep <= 0:
-        raise InvalidValueError(f"exports_to_keep must be positive, or None to keep all, but got {exports_to_keep}.")
+    if exports_to_keep is not None and not (exports_to_keep > 0 and float(exports_to_keep).is_integer()):
+        raise InvalidValueError(
+            f"exports_to_keep must be a positive whole number, or None to keep all, but got {exports_to_keep}."
+        )
 
 
 def remove_old_exports(export_dir_base: files.PathLike, exports_to_keep: int | None) -> None:

@@ -43,7 +43,11 @@ class FunctionHead:
     def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
         if self._loss is None:
             raise InvalidValueError("The EstimatorSpec has no loss, which training and evaluation need.")
-        return self._loss(logits, labels)
+        loss = self._loss(logits, labels)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+            raise InvalidValueError(f"The loss of an EstimatorSpec must return one number as a tensor, but got {got}.")
+        return loss.reshape(())
 
     def predictions(self, logits: Any) -> dict[str, Tensor]:
         if self._predictions is not None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch_estimator.errors import InvalidTypeError
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+# What tf.estimator's session hooks had: a hook that was ported half must not stay silent.
+_SESSION_HOOK_METHODS = {"after_create_session": "begin", "before_run": "before_step", "after_run": "after_step"}
 
 
 class RunContext:
@@ -45,6 +50,11 @@ class Hook:
 
     first_step: int = 1
     every_n_steps: int = 1
+
+    def __init_subclass__(cls) -> None:
+        for name, ours in _SESSION_HOOK_METHODS.items():
+            if name in vars(cls):
+                raise InvalidTypeError(f"{cls.__name__}.{name} would never be called; a Hook has {ours} instead.")
 
     def begin(self, context: RunContext) -> None:
         """Called once, before the first step."""

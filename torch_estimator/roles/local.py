@@ -44,13 +44,19 @@ def run_local(
         return None
     evaluators = [SpecEvaluator(estimator, spec, train_spec.max_steps) for spec in eval_specs]
     listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener, unfinished)
-    result = estimator._train(
-        train_spec.input_fn,
-        train_spec.hooks,
-        (*(train_spec.saving_listeners or ()), listener),
-        max_steps=train_spec.max_steps,
-        input_over_when_ended=not interrupted,
-    )
+    try:
+        result = estimator._train(
+            train_spec.input_fn,
+            train_spec.hooks,
+            (*(train_spec.saving_listeners or ()), listener),
+            max_steps=train_spec.max_steps,
+            input_over_when_ended=not interrupted,
+        )
+    except Exception:
+        if not interrupted and _latest_step(estimator) == step:
+            # Nothing was trained, so nothing is owed; a kill leaves no time for this, and needs none.
+            files.remove_tree(unfinished)
+        raise
     finished = not listener.vetoed and _finish(estimator, evaluators, continuous_eval_listener)
     files.remove_tree(unfinished)
     if finished and result is not None:
@@ -60,11 +66,11 @@ def run_local(
 
 
 def _say_if_early(result: TrainingResult, max_steps: int | None) -> None:
-    if max_steps is not None and result.global_step < max_steps:
+    if max_steps is None or result.global_step < max_steps:
         logger.info(
-            "Training ended at global step %d, before max_steps=%d: %s. The model of this step is the final one.",
+            "Training ended at global step %d, %s: %s. The model of this step is the final one.",
             result.global_step,
-            max_steps,
+            "without max_steps" if max_steps is None else f"before max_steps={max_steps}",
             result.reason.value,
         )
 

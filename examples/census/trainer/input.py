@@ -31,8 +31,8 @@ def read_csv(
 
 
 def json_serving_input(feature_columns: Sequence[Any]) -> te.serving_input.ServingInput:
-    """Requests that name every feature: one vector per feature."""
-    return te.serving_input.raw_features(feature_columns)
+    """Requests that name every feature: one vector per feature, so that an instance has a bare value per name."""
+    return te.serving_input.json(feature_columns)
 
 
 def csv_serving_input(feature_columns: Sequence[Any]) -> te.serving_input.ServingInput:

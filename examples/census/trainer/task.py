@@ -11,6 +11,7 @@ import torch_estimator as te
 from torch_estimator import errors, files
 
 from .. import sample
+from ..options import at_least, positive
 from . import featurizer, input, model
 
 
@@ -25,24 +26,24 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--train-files", nargs="+", help="CSV files to train on; without them a sample is generated")
     add("--eval-files", nargs="+", help="CSV files to evaluate on")
     add("--job-dir", default="runs/census", help="directory or URL for checkpoints, summaries and exports")
-    add("--train-steps", type=int, default=5000, help="train up to this step, counted over all runs")
-    add("--num-epochs", type=int, help="end after so many passes over the training files (default: never)")
-    add("--eval-steps", type=int, default=100, help="batches per evaluation; 0 for the whole file")
-    add("--train-batch-size", type=int, default=40, help="rows in a training step")
-    add("--eval-batch-size", type=int, default=40, help="rows in an evaluation step")
-    add("--embedding-size", type=int, default=8, help="dimension of the embeddings")
-    add("--first-layer-size", type=int, default=100, help="units in the first hidden layer")
-    add("--num-layers", type=int, default=4, help="hidden layers")
-    add("--scale-factor", type=float, default=0.7, help="size of a hidden layer relative to the one before")
+    add("--train-steps", type=at_least(1), default=5000, help="train up to this step, counted over all runs")
+    add("--num-epochs", type=at_least(1), help="end after so many passes over the training files (default: never)")
+    add("--eval-steps", type=at_least(0), default=100, help="batches per evaluation; 0 for the whole file")
+    add("--train-batch-size", type=at_least(1), default=40, help="rows in a training step")
+    add("--eval-batch-size", type=at_least(1), default=40, help="rows in an evaluation step")
+    add("--embedding-size", type=at_least(1), default=8, help="dimension of the embeddings")
+    add("--first-layer-size", type=at_least(1), default=100, help="units in the first hidden layer")
+    add("--num-layers", type=at_least(1), default=4, help="hidden layers")
+    add("--scale-factor", type=positive, default=0.7, help="size of a hidden layer relative to the one before")
     add(
         "--export-format",
         choices=sorted(input.SERVING_INPUTS),
         default="JSON",
         help="what a request looks like",
     )
-    add("--save-checkpoints-steps", type=int, default=1000, help="steps between checkpoints")
-    add("--eval-throttle-secs", type=int, default=30, help="seconds between evaluations, at least")
-    add("--seed", type=int, default=1, help="of the initial weights, the shuffling and the generated sample")
+    add("--save-checkpoints-steps", type=at_least(1), default=1000, help="steps between checkpoints")
+    add("--eval-throttle-secs", type=at_least(0), default=30, help="seconds between evaluations, at least")
+    add("--seed", type=at_least(0), default=1, help="of the initial weights, the shuffling and the generated sample")
     add("--compile", action="store_true", help="compile the training step")
     add("--verbosity", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO", help="of the log")
     args = parser.parse_args(arguments)
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> None:
     """Trains on the given files or on a generated sample, and prints what was reached."""
     best = None
     if not args.train_files:
-        best = sample.write(files.join(args.job_dir, "sample"), seed=args.seed)
+        best = _generated(args)
         args.train_files, args.eval_files = [best.train_file], [best.eval_file]
         print(f"No --train-files were given: training on the generated {best.train_file}.")
     metrics = train(args)
@@ -118,6 +119,15 @@ def run(args: argparse.Namespace) -> None:
             "best reachable, by the process that made the sample: "
             f"accuracy {best.best_accuracy:.4f}, AUC {best.best_auc:.4f}"
         )
+
+
+def _generated(args: argparse.Namespace) -> sample.Sample:
+    try:
+        return sample.write(files.join(args.job_dir, "sample"), seed=args.seed)
+    except OSError as error:
+        raise errors.InvalidValueError(
+            f"job directory {args.job_dir} cannot be written: {files.reason(error)}."
+        ) from error
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

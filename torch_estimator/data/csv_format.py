@@ -1,0 +1,83 @@
+"""How the lines of CSV files are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_estimator.errors import InvalidValueError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CsvFormat:
+    """How lines are written; fields are told apart as Arrow does it.
+
+    Attributes:
+        delimiter: One character between fields.
+        quote_char: One character around fields that hold the delimiter, or None where quotes mean nothing.
+        header: Whether the first line names the columns.
+    """
+
+    delimiter: str = ","
+    quote_char: str | None = '"'
+    header: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("delimiter", "quote_char"):
+            value = getattr(self, name)
+            if name == "quote_char" and value is None:
+                continue
+            if not isinstance(value, str) or len(value) != 1 or value in "\r\n" or ord(value) > 127:
+                raise InvalidValueError(f"{name} must be one ASCII character, but got {value!r}.")
+
+    def fields(self, line: str) -> list[str]:
+        """Returns the fields of one line.
+
+        >>> CsvFormat().fields('1,"a,""b",c"d')
+        ['1', 'a,"b', 'c"d']
+        """
+        return self._split(line)[0]
+
+    def is_open(self, line: str) -> bool:
+        """Whether the last field of a line begins with a quote and does not end on the line."""
+        return self._split(line)[1]
+
+    def joins_lines(self, data: bytes, rows: int) -> bool:
+        """Whether Arrow, which found ``rows`` rows in whole lines, took a newline for a part of a quoted field."""
+        if self.quote_char is None or self.quote_char.encode() not in data:
+            return False
+        ends = data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
+        # Most data has no blank lines, so that the lines need not be looked at.
+        if rows not in (ends, count_filled(data)):
+            return True
+        # A field that is open at the very end takes no other line with it.
+        filled = data.rstrip(b"\r\n")
+        last = filled[max(filled.rfind(b"\n"), filled.rfind(b"\r")) + 1 :]
+        return self.is_open(last.decode("latin-1"))
+
+    def _split(self, line: str) -> tuple[list[str], bool]:
+        text, quote = line.rstrip("\r\n"), self.quote_char
+        if quote is None:
+            return text.split(self.delimiter), False
+        fields: list[str] = []
+        start = 0
+        while True:
+            value = ""
+            # Only a quote at the very beginning of a field means something.
+            if text.startswith(quote, start):
+                end = text.find(quote, start + 1)
+                while end >= 0 and text.startswith(quote, end + 1):
+                    end = text.find(quote, end + 2)
+                value = text[start + 1 : end if end >= 0 else None].replace(quote * 2, quote)
+                if end < 0:
+                    return [*fields, value], True
+                start = end + 1
+            stop = text.find(self.delimiter, start)
+            if stop < 0:
+                return [*fields, value + text[start:]], False
+            fields.append(value + text[start:stop])
+            start = stop + 1
+
+
+def count_filled(data: bytes) -> int:
+    """Returns the number of lines that are not blank; as for Arrow, a carriage return ends a line, too."""
+    return sum(map(bool, data.splitlines()))
