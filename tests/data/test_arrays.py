@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from torch_estimator.data import Dataset
+from torch_estimator.data.normalise import to_dataset
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, UserError
 
 
@@ -133,4 +134,75 @@ def test_what_is_wrong_with_frames_is_said() -> None:
     with pytest.raises(DataError, match=r"row 1 \(from 0\): column 'x': the value is missing"):
         Dataset.from_pandas(pd.DataFrame({"x": pd.array([1, None], "Int64")}))
     with pytest.raises(DataError, match="column 'x' of the frame cannot be used"):
+        Dataset.from_pandas(pd.DataFrame({"x": [1j, 2j]}))
+    with pytest.raises(
+        DataError, match=r"row 1 \(from 0\): column 'x': 'a' is a string, but the values before are num"
+    ):
         Dataset.from_pandas(pd.DataFrame({"x": [1, "a"]}))
+
+
+MIXED = [
+    (["a", None, 3], "row 2 .*column 'x': 3 is a number, but the values before are strings; make all of one kind"),
+    ([1, "a"], "row 1 .*column 'x': 'a' is a string, but the values before are numbers"),
+    ([1, 2**70], "row 1 .*column 'x': 1180591620717411303424 does not fit into 64 bits"),
+    (["a", "\udc80"], r"row 1 .*column 'x': '\\udc80' is not UTF-8 text"),
+    ([b"a", b"\xff"], r"row 1 .*column 'x': b'\\xff' is not UTF-8 text"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), MIXED)
+def test_a_value_of_another_kind_than_its_column_is_named(values: list[Any], message: str) -> None:
+    column = np.array(values, object)
+    with pytest.raises(DataError, match=message):
+        Dataset.from_arrays({"x": column})
+    with pytest.raises(DataError, match=message):
+        list(Dataset.from_iterable([{"x": column}]))
+    with pytest.raises(DataError, match=message):
+        list(Dataset.from_arrays(np.arange(len(values))).batch(9).map(lambda features: {"x": column}))
+    with pytest.raises(DataError, match=message):
+        to_dataset({"x": column}, repeat_single_batch=False)
+    with pytest.raises(DataError, match=message.replace("'x'", "'labels'")):
+        Dataset.from_arrays({"x": np.arange(len(values))}, column)
+
+
+def test_lists_of_unequal_lengths_are_named() -> None:
+    wrong = "column 'x' cannot be made an array: row 0 holds a list of 1, but row 1 holds a list of 2"
+    with pytest.raises(InvalidTypeError, match=wrong):
+        Dataset.from_arrays({"x": [[1], [1, 2]]})
+    with pytest.raises(InvalidTypeError, match=wrong):
+        to_dataset({"x": [[1], [1, 2]]}, repeat_single_batch=True)
+
+
+def test_booleans_among_integers_and_large_numbers_are_numbers() -> None:
+    got = only_batch(Dataset.from_arrays({"a": np.array([True, 3], object), "b": np.array([0.5, 2**60 + 1], object)}))
+    assert got["a"].tolist() == [1, 3]
+    assert got["b"].tolist() == [0.5, float(2**60)]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (
+            np.array(["2020-01-01"] * 2, "datetime64[D]"),
+            r"column 'x' holds values of type datetime64\[D\], but the model",
+        ),
+        (np.array([1j, 2j]), "column 'x' holds values of type complex128"),
+        (np.array([["a", 1]] * 2, object), r"column 'x' holds values of type object of shape \[2\] per row"),
+        (np.array([[1], [1, 2]], object), "row 1 .*column 'x': the list has length 2, but those before have 1"),
+        (np.array([{"a": 1}] * 2, object), "column 'x' has the Arrow type struct<a: int64>"),
+        (np.array([object()] * 2, object), "column 'x' holds values of type object"),
+        (np.array(["a", "b"]), r"column 'x' holds strings \(here 'a'\), but the model wants numbers"),
+    ],
+)
+def test_what_is_no_number_for_a_model_is_named(column: Any, message: str) -> None:
+    class Wants:
+        required = {"x": pa.float32()}  # noqa: RUF012 - a constant
+
+        def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
+            return features, labels
+
+    with (
+        Dataset.from_arrays({"x": column}).batch(2).iterator(Wants()) as iterator,
+        pytest.raises(DataError, match=message),
+    ):
+        next(iterator)

@@ -154,11 +154,14 @@ def test_a_remote_file_of_many_ranges_is_read_once() -> None:
     assert sorted(numbers(data.shuffle(2, seed=1).batch(50_000))) == list(range(rows))
 
 
-def test_a_header_without_rows_is_an_empty_input_that_ends(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.csv", "x,y\n")
-    assert list(Dataset.from_csv(file, label="y").shuffle(10).repeat().batch(2)) == []
-    file = written(tmp_path / "b.csv", "\n\n")
-    assert list(Dataset.from_csv(file, column_names=["x"]).repeat().batch(2)) == []
+@pytest.mark.parametrize("text", ["x,y", "x,y\n", "x,y\r\n\r\n", "\ufeffx,y\n\n"])
+def test_a_file_without_rows_is_an_error_unless_another_one_has_some(text: str, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", text)
+    for data in (Dataset.from_csv(file, label="y"), Dataset.from_csv(file, column_names=["x", "y"], header=True)):
+        assert fails(lambda data=data: data.shuffle(10).repeat().batch(2)) == f"{file} has no rows."
+    assert fails(lambda: Dataset.from_csv([file, file]).batch(2)) == f"{file} (and 1 more file) has no rows."
+    other = written(tmp_path / "b.csv", "x,y\n1,2\n")
+    assert numbers(Dataset.from_csv([file, other, file]).repeat(2).batch(2)) == [1, 1]
 
 
 GOOD = "1,a,0\n2,b,1\n\n3,c,0\n"
@@ -182,6 +185,10 @@ def fails(make: Callable[[], Dataset]) -> str:
         (",d,0", "column 'n': the value is missing and has no default."),
         ("4,d", "2 fields, but there are 3 columns (n, s, y)."),
         ('4,"d,0', 'a quoted field (") does not end on this line'),
+        ('4,"d\n4,d",0', 'a quoted field (") does not end on this line'),
+        ('4,"d\r4,d",0', 'a quoted field (") does not end on this line'),
+        ("4,d\rd,0", "2 fields, but there are 3 columns (n, s, y)."),
+        ("4,d," + "0" * 200_000 + "x", "column 'y': '" + "0" * 40 + "…' is not a whole number (int64)"),
         ("4,d,0,0", "4 fields, but there are 3 columns (n, s, y)."),
         (b"4,\xff\xfe,0", "column 's': '��' is not UTF-8 text."),
         ("4,d,7", "column 'y': unknown label 7; expected one of 0, 1."),
@@ -219,6 +226,92 @@ def test_the_bad_line_s_own_file_is_named(tmp_path: Path) -> None:
 def test_an_inferred_type_that_does_not_hold_says_what_to_do(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", "x\n" + "1\n" * 100_000 + "1.5\n")
     assert "give column_types={'x': ...}" in fails(lambda: Dataset.from_csv(file).batch(1000))
+
+
+SOME_QUOTES = [f'{i},"a ""b"" {i % 7}, c",{i % 2}' for i in range(40_000)]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(
+    ("opening", "closing"), [('7,"a,1', '9,b",1'), ('7,"a,1', '9,b,"1"'), ('7,1,"1', '9,"",1'), ('7,1,"', "9,b,1")]
+)
+def test_a_stray_quote_never_swallows_other_lines(opening: str, closing: str, shuffle: bool, tmp_path: Path) -> None:
+    lines = [*SOME_QUOTES, "1,,1", opening, "2,,1", "", closing, "bad,,1", *SOME_QUOTES]
+    file = written(tmp_path / "a.csv", "n,s,y\n" + "\n".join(lines) + "\n")
+    data = Dataset.from_csv(file, column_types={"n": "int64", "s": "string", "y": "string"})
+    data = (data.shuffle(10, seed=1) if shuffle else data).batch(100)
+    wrong = 'a quoted field (") does not end on this line; a field cannot hold a newline.'
+    assert fails(lambda: data) == f"{file}, line {len(SOME_QUOTES) + 3}: {wrong}"
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_quote_that_is_open_at_the_end_of_all_lines_is_named(shuffle: bool, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", 'n,s\n1,a\n2,"b\n\n')
+    data = Dataset.from_csv(file)
+    assert fails(lambda: (data.shuffle(9) if shuffle else data).batch(5)).startswith(f"{file}, line 3: a quoted field")
+
+
+def test_quotes_that_swallow_nothing_are_read_as_they_are(tmp_path: Path) -> None:
+    text = 's,n\n5" x 3",1\n\n"a ""b"", c",2\r\n\r\n"d"e",3\n"",4\n"""",5\n'
+    file = written(tmp_path / "a.csv", text)
+    got = features(Dataset.from_csv(file))
+    assert got["s"].tolist() == ['5" x 3"', 'a "b", c', 'de"', "", '"']
+    assert got["n"].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_the_last_line_s_quote_is_named_by_its_own_place_in_many_files(tmp_path: Path) -> None:
+    paths = [written(tmp_path / f"{i}.csv", f"n,s\n1,a\n2,{quote}b\n") for i, quote in enumerate(["", '"', "", ""])]
+    for seed in range(5):
+        message = fails(lambda seed=seed: Dataset.from_csv(paths).shuffle(99, seed=seed).batch(5))
+        assert message.startswith(f"{paths[1]}, line 3: a quoted field")
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_carriage_return_ends_a_line(shuffle: bool, tmp_path: Path) -> None:
+    rows = 30_000
+    file = written(tmp_path / "a.csv", "x,y\r" + "".join(f"{i},1\r" for i in range(rows)))
+    data = Dataset.from_csv(file)
+    assert sorted(numbers((data.shuffle(9, seed=1) if shuffle else data).batch(1000))) == list(range(rows))
+    written(file, "x,y\r" + "".join(f"{i},1\r" for i in range(rows)) + "x,1\r")
+    data = Dataset.from_csv(file, column_types={"x": "int64"})
+    data = data.shuffle(9, seed=1) if shuffle else data
+    assert fails(lambda: data.batch(1000)).startswith(f"{file}, line {rows + 2}: column 'x': 'x' is not")
+
+
+BINARY = np.random.default_rng(3).integers(0, 256, 300_000, dtype=np.uint8).tobytes()
+
+
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("content", [BINARY, BINARY.replace(b"\n", b"\r"), b'a,"b\rc,d\n1,2\n', b"\0" * 200_000, b"\r"])
+def test_a_file_that_is_no_csv_is_named_in_one_sentence(content: bytes, header: bool, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", content)
+    names = None if header else ["x", "y"]
+    assert fails(lambda: Dataset.from_csv(file, column_names=names).batch(2)).startswith(str(file))
+
+
+@pytest.mark.parametrize("value", ["nan", "NaN", "inf", "-Infinity", "1e400"])
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_number_that_is_not_finite_is_named(value: str, kind: str, shuffle: bool, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x,y\n" + "1,1\n" * 30_000 + f"2,{value}\n" + "1,1\n" * 9)
+    data = Dataset.from_csv(file, column_types={"y": kind}, defaults={"y": 0.0})
+    message = fails(lambda: (data.shuffle(9, seed=1) if shuffle else data).batch(1000))
+    number = "float" if kind == "float32" else "double"
+    assert message.startswith(f"{file}, line 30002: column 'y': {value!r} is not a finite number ({number}); give ")
+
+
+def test_nan_as_the_default_allows_nan(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x,y\n1,\nnan,inf\n3,5\n")
+    nan = float("nan")
+    assert str(features(Dataset.from_csv(file, defaults={"x": nan, "y": nan}))["y"].tolist()) == "[nan, inf, 5.0]"
+    assert "column 'x': 'nan'" in fails(lambda: Dataset.from_csv(file, defaults={"y": nan}).batch(5))
+
+
+def test_large_numbers_are_finite(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "x\n" + "1.7e308\n" * 9)
+    assert (
+        features(Dataset.from_csv(file, column_types=["float64"], column_names=["x"], header=True))["x"][0] == 1.7e308
+    )
 
 
 def test_a_row_that_the_transform_refuses_is_named(tmp_path: Path) -> None:

@@ -127,6 +127,47 @@ def test_a_column_of_the_wrong_kind_for_the_model_is_named(tmp_path: Path) -> No
     file = written(tmp_path / "a.parquet", s=["a"])
     with (
         Dataset.from_parquet(file).batch(1).iterator(Wants()) as iterator,
-        pytest.raises(DataError, match="column 's' holds strings, but the model wants numbers"),
+        pytest.raises(DataError, match=r"column 's' holds strings \(here 'a'\), but the model wants numbers"),
     ):
         next(iterator)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            pa.array([date(2020, 1, 2)] * 3),
+            "row 0 (from 0): column 'x' holds strings (here '2020-01-02'), but the model",
+        ),
+        (pa.array([[1], [1, 2], [3]]), "row 1 (from 0): column 'x': the list has length 2, but those before have 1"),
+        (pa.array([[1], [2], [None]]), "row 2 (from 0): column 'x': the value is missing"),
+        (pa.array([["a"], ["b"], ["c"]]), "column 'x' must hold lists of numbers, but is list<"),
+        (pa.array([b"a", b"\xff", b"b"]), r"row 1 (from 0): column 'x': b'\xff' is not UTF-8 text."),
+        (pa.array([{"a": 1}] * 3), "column 'x' has the Arrow type struct<a: int64>, which cannot be used"),
+    ],
+)
+def test_a_column_that_cannot_be_numbers_is_named(values: pa.Array, message: str, tmp_path: Path) -> None:
+    class Wants:
+        required = {"x": pa.float32()}  # noqa: RUF012 - a constant
+
+        def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
+            return features, labels
+
+    file = written(tmp_path / "a.parquet", x=values)
+    with Dataset.from_parquet(file).batch(3).iterator(Wants()) as iterator, pytest.raises(DataError) as raised:
+        next(iterator)
+    assert message in str(raised.value)
+    assert str(raised.value).startswith(str(file))
+
+
+def test_a_default_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.parquet", x=[1, None])
+    with pytest.raises(DataError, match=r"a\.parquet: the default 'a' of column 'x' cannot be read as int64"):
+        list(Dataset.from_parquet(file, defaults={"x": "a"}).batch(2))
+
+
+def test_files_without_rows_are_an_error_unless_another_one_has_some(tmp_path: Path) -> None:
+    empty = written(tmp_path / "a.parquet", x=pa.array([], pa.int64()))
+    with pytest.raises(DataError, match=r"a\.parquet has no rows\."):
+        list(Dataset.from_parquet(empty).batch(2))
+    assert numbers(Dataset.from_parquet([empty, written(tmp_path / "b.parquet", x=[1])]).batch(2)) == [1]

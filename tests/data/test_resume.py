@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.data.positions import check_every_position, numbers, saved
+from tests.data.positions import as_arrays, check_every_position, numbers, saved
 from torch_estimator.data import Dataset, StateMismatch
 
 ROWS = 23
@@ -258,5 +259,90 @@ def test_a_file_that_grew_is_another_input(tmp_path: Path) -> None:
     with (tmp_path / "b.csv").open("w") as file:
         file.write(TEXT)
     larger = Dataset.from_csv(tmp_path / "*.csv", label="y").batch(4)
-    with larger.iterator() as iterator, pytest.raises(StateMismatch, match="files was"):
+    with larger.iterator() as iterator, pytest.raises(StateMismatch, match=r"now there are 2 files \(a\.csv, b\.csv\)"):
+        iterator.restore(state)
+
+
+FILES = [csv, csv_gz, csv_files, parquet]
+
+
+@pytest.mark.parametrize("source", FILES)
+def test_a_position_survives_another_spelling_and_another_place(
+    source: Callable[[Path], Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    with source(first).shuffle(100, seed=1).batch(4).iterator() as iterator:
+        next(iterator)
+        state = iterator.state()
+        rest = [as_arrays(batch)[0]["x"].tolist() for batch in iterator]
+    first.rename(second)
+    monkeypatch.chdir(second)
+    with source(Path()).shuffle(100, seed=1).batch(4).iterator() as iterator:
+        iterator.restore(json.loads(saved(state)))
+        assert [as_arrays(batch)[0]["x"].tolist() for batch in iterator] == rest
+
+
+def test_a_position_survives_a_move_to_a_url(tmp_path: Path) -> None:
+    with csv(tmp_path).batch(4).iterator() as iterator:
+        next(iterator)
+        state = iterator.state()
+    with csv_remote(tmp_path).batch(4).iterator() as iterator:
+        iterator.restore(state)
+        assert next(iterator).features["x"].tolist() == [4, 5, 6, 7]
+    pq.write_table(pa.table({"x": np.arange(9)}), tmp_path / "a.parquet")
+    with fsspec.open("memory://positions/a.parquet", "wb") as file:
+        file.write((tmp_path / "a.parquet").read_bytes())
+    with Dataset.from_parquet(tmp_path / "a.parquet").batch(4).iterator() as iterator:
+        next(iterator)
+        state = iterator.state()
+    with Dataset.from_parquet("memory://positions/*.parquet").batch(4).iterator() as iterator:
+        iterator.restore(state)
+        assert next(iterator).features["x"].tolist() == [4, 5, 6, 7]
+
+
+def many_files(folder: Path, count: int) -> Dataset:
+    for number in range(count):
+        (folder / f"{number:04}.csv").write_text(TEXT)
+    return Dataset.from_csv(folder / "*.csv").batch(4)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda p: p("0001.csv").write_text(TEXT + TEXT[9:]), "its file 0001.csv had 260 bytes, but now has 511."),
+        (lambda p: p("0001.csv").write_text(TEXT[:-2] + "7\n"), "the content of its file 0001.csv has changed."),
+        (lambda p: p("0002.csv").rename(p("0005.csv")), "its file 0002.csv is now 0005.csv."),
+        (lambda p: p("0002.csv").unlink(), "it is of 5 files (0000.csv, 0001.csv, 0002.csv and 2 more), but now there "
+            "are 4 files (0000.csv, 0001.csv, 0003.csv and 1 more)."),
+    ],
+)  # fmt: skip
+def test_what_became_of_the_files_is_said(change: Callable[..., object], sentence: str, tmp_path: Path) -> None:
+    with many_files(tmp_path, 5).iterator() as iterator:
+        state = iterator.state()
+    change(tmp_path.joinpath)
+    with Dataset.from_csv(tmp_path / "*.csv").batch(4).iterator() as iterator, pytest.raises(StateMismatch) as raised:
+        iterator.restore(state)
+    assert str(raised.value) == f"The saved position belongs to another input: {sentence}"
+
+
+def test_the_position_in_many_files_is_small_and_sees_all_of_them(tmp_path: Path) -> None:
+    with many_files(tmp_path, 300).iterator() as iterator:
+        state = iterator.state()
+    assert len(saved(state)) < 2000
+    (tmp_path / "0250.csv").write_text(TEXT[:-2] + "7\n")
+    with Dataset.from_csv(tmp_path / "*.csv").batch(4).iterator() as iterator:
+        with pytest.raises(StateMismatch, match="one of the 300 files has changed"):
+            iterator.restore(state)
+        state["signature"]["files"] = [300, "abc"]
+        with pytest.raises(StateMismatch, match="names no files that this version can compare"):
+            iterator.restore(state)
+
+
+def test_parquet_files_that_changed_are_named(tmp_path: Path) -> None:
+    with parquet(tmp_path).batch(4).iterator() as iterator:
+        state = iterator.state()
+    pq.write_table(pa.table({"x": np.arange(99), "y": np.arange(99)}), tmp_path / "a.parquet")
+    data = Dataset.from_parquet(tmp_path / "a.parquet", label="y").batch(4)
+    with data.iterator() as iterator, pytest.raises(StateMismatch, match=r"its file a\.parquet had \d+ bytes, but now"):
         iterator.restore(state)

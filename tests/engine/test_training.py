@@ -488,3 +488,19 @@ def test_a_map_that_draws_from_torch_resumes_exactly(tmp_path: Path) -> None:
     for steps in (3, 5):
         resumed.train(lambda: points().map(noisy), steps=steps)
     assert_same_variables(whole, resumed)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [partial(torch.optim.Adafactor, lr=0.01), partial(torch.optim.Adam, lr=0.01), partial(torch.optim.SGD, lr=0.1)],
+)
+def test_optimizers_of_torch_resume_exactly_whatever_state_they_keep(optimizer: Any, tmp_path: Path) -> None:
+    def job(name: str) -> te.Estimator:
+        return wide_and_deep(tmp_path / name, linear_optimizer=optimizer, dnn_optimizer=optimizer)
+
+    def data() -> te.data.Dataset:
+        return people().batch(10).repeat()
+
+    whole = job("whole").train(data, steps=6)
+    job("resumed").train(data, steps=3)
+    assert_same_variables(whole, job("resumed").train(data, steps=3))

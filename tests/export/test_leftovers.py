@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.export.models import model_of
 from torch_estimator import feature_column as fc
@@ -15,56 +15,41 @@ from torch_estimator import serving_input
 from torch_estimator.export.leftovers import OLD_SECS, owned, remove_leftovers
 from torch_estimator.export.writer import write_export
 
-EXPORTS_UNTIL_IT_IS_KILLED = """
-import signal, sys
-from tests.export.models import model_of
-from torch_estimator import feature_column as fc
-from torch_estimator import serving_input
-from torch_estimator.export import writer
+ROOT = Path(__file__).resolve().parents[2]
+EXPORTS_WITH_AN_ASSET = """
+import sys
+from tests.export.test_leftovers import export
 
-def stay(*arguments):
-    print("writing", flush=True)
-    signal.pause()
-
-writer._load_once = stay
-built = model_of([fc.numeric_column("x")], [])
-writer.write_export(
-    sys.argv[1],
-    module=built.module,
-    transform=built.transform,
-    head=built.head,
-    receiver=serving_input.raw_features(built.transform),
-)
+export(sys.argv[1], assets_extra={"slow": sys.argv[2]})
 """
 
 
-def export(base: Path) -> str:
+def export(base: str | Path, **settings: Any) -> str:
     built = model_of([fc.numeric_column("x")], [])
     receiver = serving_input.raw_features(built.transform)
-    return write_export(base, module=built.module, transform=built.transform, head=built.head, receiver=receiver)
+    return write_export(
+        base, module=built.module, transform=built.transform, head=built.head, receiver=receiver, **settings
+    )
 
 
 def test_an_export_that_is_being_written_stays_and_one_that_was_killed_goes(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", EXPORTS_UNTIL_IT_IS_KILLED, str(tmp_path)],
-        cwd=Path(__file__).resolve().parents[2],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "writing\n"
-        (unfinished,) = tmp_path.iterdir()
-        _make_old(unfinished)
-
-        first = export(tmp_path)
-
-        assert {path.name for path in tmp_path.iterdir()} == {unfinished.name, Path(first).name}
-        other.send_signal(signal.SIGKILL)
+    base, slow = tmp_path / "census", tmp_path / "slow"
+    os.mkfifo(slow)
+    command = [sys.executable, "-c", EXPORTS_WITH_AN_ASSET, str(base), str(slow)]
+    with subprocess.Popen(command, cwd=ROOT) as other:
+        # Opens once the other process has come to reading the asset, and lets it wait for content.
+        with slow.open("wb"):
+            (unfinished,) = base.iterdir()
+            _make_old(unfinished)
+            first = export(base)
+            assert {path.name for path in base.iterdir()} == {unfinished.name, Path(first).name}
+            other.kill()
+        other.wait()
     os.utime(unfinished)
 
-    second = export(tmp_path)
+    second = export(base)
 
-    assert {str(path) for path in tmp_path.iterdir()} == {first, second}
+    assert {str(path) for path in base.iterdir()} == {first, second}
     assert sorted(path.name for path in Path(second).iterdir()) == ["model.onnx", "signatures.json"]
 
 
@@ -83,10 +68,11 @@ def test_what_another_machine_began_stays_for_an_hour(tmp_path: Path) -> None:
 
 def test_a_file_that_still_grows_keeps_an_old_export(tmp_path: Path) -> None:
     elsewhere = tmp_path / "temp-1700000000"
-    (elsewhere / "assets.extra").mkdir(parents=True)
+    words = elsewhere / "assets.extra" / "words.txt"
+    words.parent.mkdir(parents=True)
+    words.touch()
     _make_old(elsewhere)
-    (elsewhere / "assets.extra" / "words.txt").write_text("more")
-    _make_old(elsewhere)
+    words.write_text("more")
 
     remove_leftovers(str(tmp_path), time.time())
 
@@ -117,6 +103,5 @@ def test_nothing_else_is_touched(tmp_path: Path) -> None:
 
 
 def _make_old(directory: Path) -> None:
-    for path in [directory, *directory.iterdir()]:
-        if path.name != "assets.extra":
-            os.utime(path, (1_700_000_000, 1_700_000_000))
+    for path in [directory, *directory.rglob("*")]:
+        os.utime(path, (1_700_000_000, 1_700_000_000))

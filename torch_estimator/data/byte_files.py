@@ -23,13 +23,11 @@ class ByteFile(ABC):
     Attributes:
         url: Its name, for messages.
         size: Its length in bytes.
-        signature: Its name and length as stored.
         range_bytes: Length of the ranges that it is best read in, if they are in no order.
     """
 
     url: str
     size: int
-    signature: tuple[str, int]
     range_bytes = 64 * 2**10
 
     @abstractmethod
@@ -41,14 +39,14 @@ class ByteFile(ABC):
         return [self.read(start, stop) for start, stop in ranges]
 
 
-def open_byte_file(url: str) -> ByteFile:
-    """Opens a file, decompressing it if its name ends in ``.gz``.
+def open_byte_file(url: str, *, unpack: bool = True) -> ByteFile:
+    """Opens a file, decompressing it if its name ends in ``.gz``, unless it is wanted as it is.
 
     Raises:
         DataError: It cannot be read.
     """
     with _reading(url):
-        if url.endswith(".gz"):
+        if unpack and url.endswith(".gz"):
             return _GzipFile(url)
         return _LocalFile(url) if files.is_local(url) else _RemoteFile(url)
 
@@ -65,7 +63,6 @@ class _LocalFile(ByteFile):
     def __init__(self, path: str) -> None:
         self.url = path
         self.size = os.stat(path).st_size
-        self.signature = (path, self.size)
         with open(path, "rb"):
             pass
 
@@ -89,7 +86,6 @@ class _RemoteFile(ByteFile):
         self.url = url
         self._filesystem, self._key = fsspec.core.url_to_fs(url)
         self.size = int(self._filesystem.size(self._key))
-        self.signature = (url, self.size)
 
     def read(self, start: int, stop: int) -> bytes:
         if start >= min(stop, self.size):
@@ -115,8 +111,7 @@ class _GzipFile(ByteFile):
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor)
         with _opened(url) as file:
-            self.size, stored = _decompress(file, descriptor)
-        self.signature = (url, stored)
+            self.size = _decompress(file, descriptor)
 
     def read(self, start: int, stop: int) -> bytes:
         return _pread(self._descriptor, start, min(stop, self.size), self.url)
@@ -130,12 +125,11 @@ def _opened(url: str) -> BinaryIO:
     return cast(BinaryIO, fsspec.open(url, "rb").open())
 
 
-def _decompress(file: BinaryIO, descriptor: int) -> tuple[int, int]:
-    """Writes what is in a gzip file; returns the lengths unpacked and packed."""
-    written = read = 0
+def _decompress(file: BinaryIO, descriptor: int) -> int:
+    """Writes what is in a gzip file; returns its length."""
+    written = 0
     unpacker: Any = None
     while data := file.read(_COPY_BYTES):
-        read += len(data)
         # A gzip file may hold several members, one after the other; zero bytes after the last are padding.
         while data:
             unpacker = unpacker or zlib.decompressobj(wbits=31)
@@ -146,7 +140,7 @@ def _decompress(file: BinaryIO, descriptor: int) -> tuple[int, int]:
             unpacker = None if unpacker.eof else unpacker
     if unpacker is not None:
         raise zlib.error("the file is cut off in its middle")
-    return written, read
+    return written
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

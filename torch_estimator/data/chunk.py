@@ -101,7 +101,7 @@ def chunk_of(features: Any, labels: Any, place: Place) -> Chunk:
         DataError: They are no columns, or not of the same length.
     """
     try:
-        features, labels = as_columns(features), as_columns(labels)
+        features, labels = as_columns(features), as_columns(labels, "labels")
         return Chunk(features, labels, count_rows(features, labels), place)
     except RowError as error:
         raise Chunk(None, None, 0, place).error(error) from error

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from torch_estimator.data.odd_values import converted, unequal_rows
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -57,7 +58,35 @@ def as_column(value: Any, name: str | None = None) -> Column:
     array = _as_array(value, name)
     if array.ndim == 0:
         raise InvalidValueError(f"{_named(name)} must have one row per example, but it is the scalar {value!r}.")
-    return _from_objects(array, name) if array.dtype.kind in "OUST" else array
+    return from_objects(array, name) if array.dtype.kind in "OUST" else array
+
+
+def from_objects(array: Array, name: str | None = None, *, convert: bool = False) -> Column:
+    """Returns an array of objects as strings or numbers, if it holds either.
+
+    Args:
+        array: Objects, strings or bytes.
+        name: Name of the column, for messages.
+        convert: Whether decimals, dates and lists, which otherwise stay what they are, become what `from_arrow` makes
+            of them.
+
+    Raises:
+        RowError: Strings and numbers are mixed, a number is missing or too large, or a string is not UTF-8.
+        InvalidTypeError: The objects cannot be converted.
+    """
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        return array
+    try:
+        encoded = pa.array(array if array.dtype.kind == "O" else array.astype(object), from_pandas=True)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return converted(array.tolist(), name, otherwise=array)
+    kind = encoded.type
+    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if convert or plain or _is_text(kind):
+        return from_arrow(encoded, name=name)
+    return array
 
 
 def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None) -> Column:
@@ -74,7 +103,7 @@ def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None)
     """
     kind = array.type.value_type if isinstance(array, pa.DictionaryArray) else array.type
     if _is_text(kind):
-        return _strings(array, "" if default is None else str(default))
+        return _strings(array, "" if default is None else str(default), name)
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
     if pa.types.is_decimal(kind):
@@ -154,23 +183,8 @@ def _as_array(value: Any, name: str | None) -> Array:
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise InvalidTypeError(f"{_named(name)} cannot be made an array ({error}).") from error
-
-
-def _from_objects(array: Array, name: str | None) -> Column:
-    """Strings become Arrow strings; objects that are numbers become numbers; other objects stay what they are."""
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        return array
-    try:
-        encoded = pa.array(array if array.dtype.kind == "O" else array.astype(object), from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return array
-    kind = encoded.type
-    if _is_text(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        return from_arrow(encoded, name=name)
-    return array
+        problem = unequal_rows(value) or str(error).rstrip(".")
+        raise InvalidTypeError(f"{_named(name)} cannot be made an array: {problem}.") from error
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -186,14 +200,15 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _strings(array: pa.Array, default: str) -> pa.DictionaryArray:
-    if not isinstance(array, pa.DictionaryArray):
-        try:
+def _strings(array: pa.Array, default: str, name: str | None) -> pa.DictionaryArray:
+    try:
+        if not isinstance(array, pa.DictionaryArray):
             array = array.cast(pa.string()).dictionary_encode()
-        except pa.ArrowInvalid as error:
-            raise InvalidValueError(f"bytes that are not UTF-8 cannot be read as strings ({error}).") from error
-    elif array.type != STRINGS:
-        array = pa.DictionaryArray.from_arrays(array.indices.cast(pa.int32()), array.dictionary.cast(pa.string()))
+        elif array.type != STRINGS:
+            array = pa.DictionaryArray.from_arrays(array.indices.cast(pa.int32()), array.dictionary.cast(pa.string()))
+    except pa.ArrowInvalid:
+        # Reading it value by value finds the one that is not text.
+        return pa.array(converted(array.to_pylist(), name), pa.string()).dictionary_encode()
     if array.null_count:
         values = [*array.dictionary.to_pylist(), default]
         indices = pc.fill_null(array.indices, pa.scalar(len(values) - 1, pa.int32()))
@@ -208,14 +223,28 @@ def _without_nulls(array: pa.Array, name: str | None, default: Any) -> pa.Array:
     if default is None:
         row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         raise RowError("the value is missing and has no default", row=row, column=name)
-    return pc.fill_null(array, pa.scalar(default).cast(array.type))
+    try:
+        return pc.fill_null(array, pa.scalar(default).cast(array.type))
+    except pa.ArrowException as error:
+        raise InvalidValueError(
+            f"the default {default!r} of {_named(name)} cannot be read as {array.type}, the type of the column."
+        ) from error
 
 
 def _rows_of_lists(array: pa.Array, name: str | None) -> Array:
-    lengths = set(pc.list_value_length(array).to_pylist())
-    values = from_arrow(array.flatten(), name=name)
-    if len(lengths) > 1 or not isinstance(values, np.ndarray):
-        raise InvalidTypeError(f"{_named(name)} must hold lists of numbers, all of one length.")
+    lengths = to_numpy(pc.list_value_length(array))
+    if len(other := np.flatnonzero(lengths != lengths[:1])):
+        raise RowError(
+            f"the list has length {lengths[other[0]]}, but those before have {lengths[0]}; lists must be of one length",
+            row=int(other[0]),
+            column=name,
+        )
+    try:
+        values = from_arrow(array.flatten(), name=name)
+    except RowError as error:
+        raise RowError(error.problem, row=error.row // int(lengths[0]), column=name) from error
+    if not isinstance(values, np.ndarray):
+        raise InvalidTypeError(f"{_named(name)} must hold lists of numbers, but is {array.type}.")
     return values.reshape(len(array), -1)
 
 

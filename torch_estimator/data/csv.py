@@ -13,9 +13,10 @@ from torch_estimator.data.byte_files import ByteFile, open_byte_file
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Array, Column, replace_empty
 from torch_estimator.data.csv_errors import Locator
-from torch_estimator.data.csv_parser import CsvParser
 from torch_estimator.data.csv_format import CsvFormat
+from torch_estimator.data.csv_parser import CsvParser
 from torch_estimator.data.csv_schema import CsvSchema, read_header, resolve_schema
+from torch_estimator.data.file_identity import files_signature, identify
 from torch_estimator.data.lines import LineRanges, Piece, first_line
 from torch_estimator.data.paths import expand
 from torch_estimator.data.source import Reader, Wanted
@@ -65,9 +66,10 @@ class CsvSource:
         starts: list[int] = []
         names = self.column_names
         for file in opened:
-            mark = _BYTE_ORDER_MARK if file.read(0, 3) == _BYTE_ORDER_MARK else b""
-            line = first_line(file, len(mark)) if self.format.header else b""
-            starts.append(len(mark) + len(line))
+            line = first_line(file) if self.format.header else file.read(0, len(_BYTE_ORDER_MARK))
+            mark = len(_BYTE_ORDER_MARK) if line.startswith(_BYTE_ORDER_MARK) else 0
+            line = line[mark:] if self.format.header else b""
+            starts.append(mark + len(line))
             if self.column_names is not None:
                 continue
             header = read_header(line, self.format, file.url)
@@ -108,14 +110,7 @@ class _CsvReader(Reader):
         return chunk if self._label is None else self._label.extract(chunk)
 
     def signature(self) -> Signature:
-        from hashlib import sha256
-
-        stored = [file.signature for file in self._files]
-        return {
-            "source": "csv",
-            "files": [len(stored), sha256(repr(stored).encode()).hexdigest()[:16]],
-            "bytes": sum(size for _, size in stored),
-        }
+        return {"source": "csv", "files": files_signature([identify(file) for file in self._files])}
 
     def _columns(self, data: bytes | memoryview) -> dict[str, Column]:
         return {name: self._column(name, array) for name, array in self._parser.parse(data).items()}

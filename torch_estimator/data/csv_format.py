@@ -47,7 +47,7 @@ class CsvFormat:
             return False
         ends = data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
         # Most data has no blank lines, so that the lines need not be looked at.
-        if rows not in (ends, count_filled(data)):
+        if rows != ends and rows != count_filled(data):
             return True
         # A field that is open at the very end takes no other line with it.
         filled = data.rstrip(b"\r\n")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_estimator.data.columns import Column, as_column, from_arrow
+from torch_estimator.data.columns import Column, as_column, from_arrow, from_objects
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
 
@@ -41,16 +41,18 @@ def series_column(series: Any, name: str) -> Column:
     """Returns a Series as a column: missing strings are empty, NaNs stay.
 
     Raises:
-        DataError: A value of nullable numbers is missing.
+        DataError: A value of nullable numbers is missing, or strings and numbers are mixed.
     """
     try:
         if series.dtype.kind in "biuf" and type(series.dtype).__module__.startswith("numpy"):
             return as_column(series.to_numpy(), name)
+        if series.dtype.kind == "O" and isinstance(column := from_objects(series.to_numpy(object), name), pa.Array):
+            return column
         array = pa.array(series, from_pandas=True)
         return from_arrow(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array, name=name)
     except RowError as error:
-        raise DataError(f"row {error.row} (from 0): column {name!r}: {error.problem}; fill it first.") from error
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise DataError(f"row {error.row} (from 0): column {name!r}: {error.problem}.") from error
+    except (pa.ArrowException, OverflowError, UnicodeError) as error:
         raise DataError(f"column {name!r} of the frame cannot be used: {str(error).splitlines()[0]}.") from error
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from torch_estimator.data.chunk import Chunk
-from torch_estimator.data.columns import Column, from_arrow, is_strings, to_numpy
+from torch_estimator.data.columns import Column, from_objects, is_strings, to_numpy
 from torch_estimator.data.stream import Passing, Stream
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
@@ -67,9 +67,9 @@ class Label:
         features = {name: column for name, column in chunk.features.items() if name != self.column}
         labelled = Chunk(features, None, chunk.rows, chunk.place, self.column)
         column = chunk.features[self.column]
-        if isinstance(column, np.ndarray) and is_strings(column):
-            column = from_arrow(pa.array(column))
         try:
+            if isinstance(column, np.ndarray) and is_strings(column):
+                column = from_objects(column, self.column, convert=True)
             labelled.labels = self.apply(column)
         except RowError as error:
             raise labelled.error(error) from error

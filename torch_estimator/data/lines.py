@@ -120,10 +120,10 @@ def _ends(data: bytes) -> int:
     return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
 
 
-def first_line(file: ByteFile, start: int) -> bytes:
-    """Returns the line that begins at ``start``, with its end if it has one."""
+def first_line(file: ByteFile) -> bytes:
+    """Returns the first line, with its end if it has one."""
     data = b""
     # Of a carriage return at the end it is not known yet whether a newline follows.
-    while not _ends(data[:-1]) and not data.endswith(b"\n") and start + len(data) < file.size:
-        data += file.read(start + len(data), start + len(data) + max(len(data), _SLACK_BYTES))
+    while not _ends(data[:-1]) and not data.endswith(b"\n") and len(data) < file.size:
+        data += file.read(len(data), len(data) + max(len(data), _SLACK_BYTES))
     return data.splitlines(keepends=True)[0] if data else data

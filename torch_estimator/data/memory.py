@@ -62,9 +62,10 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
         DataError: A number is missing.
     """
     try:
-        features, labels = as_columns(features), as_columns(labels)
+        features, labels = as_columns(features), as_columns(labels, "labels")
     except RowError as error:
-        raise DataError(f"row {error.row} (from 0): column {error.column!r}: {error.problem}.") from error
+        where = f"column {error.column!r}: " if error.column is not None else ""
+        raise DataError(f"row {error.row} (from 0): {where}{error.problem}.") from error
     rows = count_rows(features, labels)
     if rows == 0:
         raise InvalidValueError("features must have at least one row, but have none.")

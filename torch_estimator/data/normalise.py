@@ -10,7 +10,6 @@ import pyarrow as pa
 import torch
 from torch.utils.data import DataLoader
 
-from torch_estimator.data.columns import as_column
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.frames import frame_columns, is_frame, is_series, series_column
 from torch_estimator.data.memory import memory_source
@@ -41,7 +40,7 @@ def to_dataset(value: Any, *, repeat_single_batch: bool) -> Dataset:
     features, labels = as_pair(value)
     if features is None:
         raise _unusable(value)
-    source = memory_source(_columns(features), _columns(labels))
+    source = memory_source(_columns(features), _columns(labels, "labels"))
     data = Dataset(source).batch(source.rows)
     return data.repeat() if repeat_single_batch else data
 
@@ -54,17 +53,18 @@ def _is_iterable_of_batches(value: Any) -> bool:
     return hasattr(value, "__iter__")
 
 
-def _columns(value: Any) -> Any:
+def _columns(value: Any, name: str | None = None) -> Any:
     if is_frame(value):
         return frame_columns(value)
     if is_series(value):
         return series_column(value, str(value.name))
     if isinstance(value, Mapping):
-        return {name: _columns(column) for name, column in value.items()}
+        return {key: _columns(column, str(key)) for key, column in value.items()}
     if isinstance(value, tuple):
-        return tuple(_columns(column) for column in value)
+        return tuple(_columns(column, name) for column in value)
     if value is None or _is_array(value) or isinstance(value, list):
-        return value if value is None else as_column(value)
+        # Anything that can be a column is made one where the source is.
+        return value
     raise _unusable(value)
 
 

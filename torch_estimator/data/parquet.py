@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from torch_estimator import files
 from torch_estimator.data.chunk import Chunk, concat_chunks
 from torch_estimator.data.columns import Array, Column, from_arrow
+from torch_estimator.data.file_identity import FileIdentity, files_signature, identify
 from torch_estimator.data.paths import expand
 from torch_estimator.data.source import Reader, Wanted, missing_column
 from torch_estimator.data.state import Signature
@@ -39,15 +40,18 @@ class ParquetSource:
         """Reads the files' metadata and settles the columns.
 
         Raises:
-            DataError: There is no file, one cannot be read, or a column is missing.
+            DataError: There is no file or no row, one cannot be read, or a column is missing.
         """
         groups: list[_Group] = []
-        stored: list[tuple[str, int]] = []
-        for url in expand(self.patterns):
+        stored: list[FileIdentity] = []
+        urls = expand(self.patterns)
+        for url in urls:
             with _opened(url) as file:
                 names = self._columns_to_read(wanted, file.schema_arrow, url)
-                stored.append((url, file.metadata.serialized_size + file.metadata.num_rows))
                 groups += _groups(url, file.metadata)
+            stored.append(identify(url))
+        if not groups:
+            raise DataError(f"{', '.join(urls[:3])}{', ...' if len(urls) > 3 else ''} has no rows.")
         ranges = groups if wanted.shuffled else [part for group in groups for part in group.slices()]
         return _ParquetReader(self, ranges, names, stored, wanted)
 
@@ -95,7 +99,7 @@ class _ParquetReader(Reader):
         source: ParquetSource,
         groups: Sequence[_Group],
         names: Sequence[str],
-        stored: Sequence[tuple[str, int]],
+        stored: Sequence[FileIdentity],
         wanted: Wanted,
     ) -> None:
         self._source = source
@@ -113,13 +117,7 @@ class _ParquetReader(Reader):
         return concat_chunks([self._read(self._groups[number]) for number in ranges])
 
     def signature(self) -> Signature:
-        from hashlib import sha256
-
-        return {
-            "source": "parquet",
-            "files": [len(self._stored), sha256(repr(self._stored).encode()).hexdigest()[:16]],
-            "rows": sum(group.rows for group in self._groups),
-        }
+        return {"source": "parquet", "files": files_signature(self._stored)}
 
     def _read(self, group: _Group) -> Chunk:
         table = self._row_group(group).slice(group.start, group.rows)
@@ -152,8 +150,11 @@ class _ParquetReader(Reader):
             return from_arrow(array, name=name, default=self._source.defaults.get(name))
         except RowError:
             raise
-        except (InvalidTypeError, InvalidValueError, pa.ArrowInvalid) as error:
+        except (InvalidTypeError, InvalidValueError) as error:
             raise DataError(f"{url}: {error}") from error
+        except pa.ArrowException as error:
+            problem = str(error).splitlines()[0].rstrip(".")
+            raise DataError(f"{url}: column {name!r} ({array.type}) cannot be used: {problem}.") from error
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch_estimator.data.file_identity import files_difference
 from torch_estimator.errors import InvalidValueError
 
 Signature = dict[str, Any]
@@ -20,11 +21,15 @@ def check_signature(saved: Any, own: Signature) -> None:
     if not isinstance(saved, Mapping):
         raise StateMismatch("The saved input position is not one that this version can read.")
     for key in (*own, *saved):
-        if saved.get(key) != own.get(key):
-            raise StateMismatch(
-                f"The saved position belongs to another input: its {key} was {_shown(saved.get(key))}, "
-                f"but is {_shown(own.get(key))}."
-            )
+        if saved.get(key) == own.get(key):
+            continue
+        if key == "files" and key in own and saved.get("source") == own["source"]:
+            difference = files_difference(saved.get(key), own[key])
+            raise StateMismatch(f"The saved position belongs to another input: {difference}.")
+        raise StateMismatch(
+            f"The saved position belongs to another input: its {key} was {_shown(saved.get(key))}, "
+            f"but is {_shown(own.get(key))}."
+        )
 
 
 def _shown(value: Any) -> str:

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from torch_estimator.data.chunk import Chunk
-from torch_estimator.data.columns import Column, from_arrow, to_numpy
+from torch_estimator.data.columns import Column, from_objects, is_strings, to_numpy
 from torch_estimator.data.source import Required, missing_column
 from torch_estimator.data.stream import Passing, Stream
 from torch_estimator.data.structure import map_columns
-from torch_estimator.errors import DataError, RowError
+from torch_estimator.errors import DataError, InvalidTypeError, RowError
 
 
 class Transform(Protocol):
@@ -80,11 +80,26 @@ def _required(name: str, kind: pa.DataType, chunk: Chunk) -> Column:
     if name not in chunk.features:
         raise missing_column(name, f"the features ({chunk.place(0)})", chunk.features)
     column = chunk.features[name]
-    if isinstance(column, np.ndarray) and column.dtype.kind in "OU" and column.ndim == 1:
-        column = from_arrow(pa.array(column.astype(object)), name=name)
-    strings = not isinstance(column, np.ndarray)
-    if strings != (pa.types.is_string(kind) or pa.types.is_dictionary(kind)):
-        there = "strings" if strings else f"numbers ({column.dtype})"
-        wanted = "numbers" if strings else "strings"
-        raise DataError(f"{chunk.place(0)}: column {name!r} holds {there}, but the model wants {wanted}.")
+    if isinstance(column, np.ndarray) and is_strings(column):
+        try:
+            column = from_objects(column, name, convert=True)
+        except RowError as error:
+            raise chunk.error(error) from error
+        except InvalidTypeError as error:
+            raise DataError(f"{chunk.place(0)}: {error}") from error
+    wanted = "strings" if pa.types.is_string(kind) or pa.types.is_dictionary(kind) else "numbers"
+    there, what = _content(column)
+    if there != wanted:
+        raise DataError(f"{chunk.place(0)}: column {name!r} holds {what}, but the model wants {wanted}.")
     return column
+
+
+def _content(column: Column) -> tuple[str, str]:
+    """Returns whether a column holds strings, numbers or something else, and the same in more words."""
+    if not isinstance(column, np.ndarray):
+        return "strings", f"strings (here {column[0].as_py()!r})"
+    if column.dtype.kind in "biuf":
+        return "numbers", f"numbers ({column.dtype})"
+    shape = f" of shape {list(column.shape[1:])} per row" if column.ndim > 1 else ""
+    kind = type(column[0]).__name__ if column.dtype == object and column.ndim == 1 else str(column.dtype)
+    return "others", f"values of type {kind}{shape}"

@@ -1,0 +1,88 @@
+"""Columns that Arrow cannot make of Python objects: what can be made of them, or the value that is to blame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_estimator.errors import RowError
+
+_MOST_SHOWN = 40
+
+
+def converted(values: Sequence[Any], name: str | None, *, otherwise: Any = None) -> Any:
+    """Returns values as numbers or as a list of `str`; ``otherwise`` if some are neither text nor numbers.
+
+    Args:
+        values: Values of one column.
+        name: Name of the column, for messages.
+        otherwise: What other values become.
+
+    Raises:
+        RowError: Strings and numbers are mixed, a number is too large, or a string is not UTF-8.
+    """
+    kinds = [None if _is_missing(value) else _kind(value) for value in values]
+    there = [kind for kind in kinds if kind is not None]
+    if not there or "other" in there:
+        return otherwise
+    first = there[0]
+    for row, kind in enumerate(kinds):
+        if kind is not None and kind != first:
+            problem = f"{_shown(values[row])} is a {kind}, but the values before are {first}s; make all of one kind"
+            raise RowError(problem, row=row, column=name)
+    return _numbers(values, name) if first == "number" else _texts(values, name)
+
+
+def unequal_rows(value: Any) -> str | None:
+    """Returns what is wrong with a list of lists of unequal lengths; None if that is not what it is."""
+    if not isinstance(value, list | tuple):
+        return None
+    lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in value]
+    for row, length in enumerate(lengths):
+        if length != lengths[0]:
+            return f"row 0 holds {_values(lengths[0])}, but row {row} holds {_values(length)}"
+    return None
+
+
+def _numbers(values: Sequence[Any], name: str | None) -> Any:
+    array = np.asarray([math.nan if value is None else value for value in values])
+    if array.dtype.kind in "biuf":
+        return array
+    row = next(row for row, value in enumerate(values) if np.asarray(value).dtype.kind not in "biuf")
+    raise RowError(f"{_shown(values[row])} does not fit into 64 bits", row=row, column=name)
+
+
+def _texts(values: Sequence[Any], name: str | None) -> list[str]:
+    texts: list[str] = []
+    for row, value in enumerate(values):
+        try:
+            text = value.decode() if isinstance(value, bytes) else value if isinstance(value, str) else ""
+            text.encode()
+        except UnicodeError as error:
+            raise RowError(f"{_shown(value)} is not UTF-8 text", row=row, column=name) from error
+        texts.append(text)
+    return texts
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str | bytes):
+        return "string"
+    return "number" if isinstance(value, bool | int | float | np.number | np.bool_) else "other"
+
+
+def _values(length: int | None) -> str:
+    if length is None:
+        return "one value"
+    return f"a list of {length}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
