@@ -135,9 +135,7 @@ def test_what_is_wrong_with_frames_is_said() -> None:
         Dataset.from_pandas(pd.DataFrame({"x": pd.array([1, None], "Int64")}))
     with pytest.raises(DataError, match="column 'x' of the frame cannot be used"):
         Dataset.from_pandas(pd.DataFrame({"x": [1j, 2j]}))
-    with pytest.raises(
-        DataError, match=r"row 1 \(from 0\): column 'x': 'a' is a string, but the values before are num"
-    ):
+    with pytest.raises(DataError, match=r"row 1 \(from 0\): column 'x': 'a' is a string, but the values before"):
         Dataset.from_pandas(pd.DataFrame({"x": [1, "a"]}))
 
 
@@ -184,7 +182,7 @@ def test_booleans_among_integers_and_large_numbers_are_numbers() -> None:
     [
         (
             np.array(["2020-01-01"] * 2, "datetime64[D]"),
-            r"column 'x' holds values of type datetime64\[D\], but the model",
+            r"column 'x' holds values of type datetime64\[D\], but",
         ),
         (np.array([1j, 2j]), "column 'x' holds values of type complex128"),
         (np.array([["a", 1]] * 2, object), r"column 'x' holds values of type object of shape \[2\] per row"),

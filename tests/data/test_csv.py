@@ -309,9 +309,7 @@ def test_nan_as_the_default_allows_nan(tmp_path: Path) -> None:
 
 def test_large_numbers_are_finite(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", "x\n" + "1.7e308\n" * 9)
-    assert (
-        features(Dataset.from_csv(file, column_types=["float64"], column_names=["x"], header=True))["x"][0] == 1.7e308
-    )
+    assert features(Dataset.from_csv(file, column_types={"x": "float64"}))["x"].tolist() == [1.7e308] * 9
 
 
 def test_a_row_that_the_transform_refuses_is_named(tmp_path: Path) -> None:

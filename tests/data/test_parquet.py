@@ -137,7 +137,7 @@ def test_a_column_of_the_wrong_kind_for_the_model_is_named(tmp_path: Path) -> No
     [
         (
             pa.array([date(2020, 1, 2)] * 3),
-            "row 0 (from 0): column 'x' holds strings (here '2020-01-02'), but the model",
+            "row 0 (from 0): column 'x' holds strings (here '2020-01-02'), but",
         ),
         (pa.array([[1], [1, 2], [3]]), "row 1 (from 0): column 'x': the list has length 2, but those before have 1"),
         (pa.array([[1], [2], [None]]), "row 2 (from 0): column 'x': the value is missing"),

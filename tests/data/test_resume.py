@@ -310,9 +310,9 @@ def many_files(folder: Path, count: int) -> Dataset:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda p: p("0001.csv").write_text(TEXT + TEXT[9:]), "its file 0001.csv had 260 bytes, but now has 511."),
+        (lambda p: p("0001.csv").write_text(TEXT + TEXT[9:]), "its file 0001.csv had 220 bytes, but now has 431."),
         (lambda p: p("0001.csv").write_text(TEXT[:-2] + "7\n"), "the content of its file 0001.csv has changed."),
-        (lambda p: p("0002.csv").rename(p("0005.csv")), "its file 0002.csv is now 0005.csv."),
+        (lambda p: p("0002.csv").rename(p("0005.csv")), "where its file 0002.csv was, there is now 0003.csv."),
         (lambda p: p("0002.csv").unlink(), "it is of 5 files (0000.csv, 0001.csv, 0002.csv and 2 more), but now there "
             "are 4 files (0000.csv, 0001.csv, 0003.csv and 1 more)."),
     ],

@@ -61,6 +61,8 @@ class Dataset:
     ) -> Dataset:
         """Reads CSV files, one record a line (a field cannot hold a newline); blank lines are skipped.
 
+        Numbers must be finite: ``nan`` and ``inf`` are errors, except in a column whose default is NaN.
+
         Args:
             files: A path, glob or fsspec URL, or several; those of a glob in sorted order. ``.gz`` is decompressed.
             column_names: Names of the columns; None takes them from the header.

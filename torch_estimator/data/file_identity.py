@@ -57,7 +57,7 @@ def files_difference(saved: Any, own: dict[str, Any]) -> str:
         return f"it is of {_named(before, count)}, but now there {_are(own['count'])} {_named(now, own['count'])}"
     for old, new in zip(before, now, strict=False):
         if old.name != new.name:
-            return f"its file {old.name} is now {new.name}"
+            return f"where its file {old.name} was, there is now {new.name}"
         if old.bytes != new.bytes:
             return f"its file {old.name} had {old.bytes} bytes, but now has {new.bytes}"
         if old.ends != new.ends:

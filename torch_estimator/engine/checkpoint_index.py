@@ -57,6 +57,8 @@ def read_index(model_dir: str) -> CheckpointIndex | None:
         text = files.read_text(path)
     except FileNotFoundError:
         return None
+    except NotADirectoryError as error:
+        raise CheckpointError(f"model_dir {model_dir} cannot be a directory: a file is in the way.") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {files.reason(error)}.") from error
     except UnicodeDecodeError as error:
