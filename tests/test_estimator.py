@@ -481,9 +481,7 @@ def test_another_optimizers_directory_is_refused_for_training_only(tmp_path: Pat
 
     line(tmp_path).train(points, steps=1)
     estimator = te.Estimator(model_fn, str(tmp_path))
-    with pytest.raises(
-        CheckpointError, match=r"was trained with torch\.SGD, but the model's optimizer is torch.*Ada"
-    ):
+    with pytest.raises(CheckpointError, match=r"was trained with torch\.SGD, but the model's optimizer is torch.*Ada"):
         estimator.train(points, steps=1)
     assert estimator.evaluate(points)["global_step"] == 1
 

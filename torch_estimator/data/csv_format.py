@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from torch_estimator.errors import InvalidValueError
+
+_NEWLINE = ord("\n")
+_RETURN = ord("\r")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,14 +50,11 @@ class CsvFormat:
         """Whether Arrow, which found ``rows`` rows in whole lines, took a newline for a part of a quoted field."""
         if self.quote_char is None or self.quote_char.encode() not in data:
             return False
-        ends = data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
         # Most data has no blank lines, so that the lines need not be looked at.
-        if rows != ends and rows != count_filled(data):
+        if rows != _line_ends(data) and rows != count_filled(data):
             return True
         # A field that is open at the very end takes no other line with it.
-        filled = data.rstrip(b"\r\n")
-        last = filled[max(filled.rfind(b"\n"), filled.rfind(b"\r")) + 1 :]
-        return self.is_open(last.decode("latin-1"))
+        return self.is_open(_last_filled(data).decode("latin-1"))
 
     def _split(self, line: str) -> tuple[list[str], bool]:
         text, quote = line.rstrip("\r\n"), self.quote_char
@@ -76,6 +78,25 @@ class CsvFormat:
                 return [*fields, value + text[start:]], False
             fields.append(value + text[start:stop])
             start = stop + 1
+
+
+def _line_ends(data: bytes) -> int:
+    # Several times faster than bytes.count.
+    array = np.frombuffer(data, np.uint8)
+    ends = np.count_nonzero(array == _NEWLINE)
+    if b"\r" in data:
+        returns = array == _RETURN
+        returns[:-1] &= array[1:] != _NEWLINE
+        ends += np.count_nonzero(returns)
+    return int(ends)
+
+
+def _last_filled(data: bytes) -> bytes:
+    stop = len(data)
+    while stop and data[stop - 1] in b"\r\n":
+        stop -= 1
+    start = data.rfind(b"\n", 0, stop) + 1
+    return data[max(start, data.rfind(b"\r", start, stop) + 1) : stop]
 
 
 def count_filled(data: bytes) -> int:
