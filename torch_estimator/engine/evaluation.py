@@ -17,6 +17,7 @@ from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.schedule import HookSchedule
 
 logger = logging.getLogger("torch_estimator")
 
@@ -45,6 +46,7 @@ def run_evaluation(
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
     started = time.monotonic()
     all_hooks = (*model.spec.evaluation_hooks, *hooks)
+    schedule = HookSchedule(all_hooks)
     for hook in all_hooks:
         hook.begin(context)
     with (
@@ -56,7 +58,7 @@ def run_evaluation(
             batch = next(batches, None)
             if batch is None:
                 break
-            due = [hook for hook in all_hooks if _is_due(hook, taken + 1)]
+            due = schedule.due_at(taken + 1)
             for hook in due:
                 hook.before_step(context)
             features, labels, weights = model.to_tensors(batch)
@@ -98,10 +100,6 @@ def write_evaluation(eval_dir: str, results: dict[str, float], checkpoint_path: 
         events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
         logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
         events.text("checkpoint_path", checkpoint_path, global_step)
-
-
-def _is_due(hook: Hook, step: int) -> bool:
-    return step >= hook.first_step and (step - hook.first_step) % hook.every_n_steps == 0
 
 
 def _show_progress(bar: ProgressBar, taken: int, steps: int | None) -> None:

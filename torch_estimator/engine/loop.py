@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torch_estimator.errors import NanLossDuringTrainingError
 from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.schedule import HookSchedule
 
 
 class StopReason(Enum):
@@ -50,7 +51,7 @@ def run_training(
             checkpoint that would hold the damage, are skipped.
     """
     start = context.global_step
-    schedule = _Schedule(hooks)
+    schedule = HookSchedule(hooks)
     for hook in hooks:
         hook.begin(context)
     reason = StopReason.LAST_STEP
@@ -77,20 +78,3 @@ def run_training(
     for hook in hooks:
         hook.end(context)
     return TrainingResult(context.global_step, context.global_step - start, reason)
-
-
-class _Schedule:
-    """Tells which hooks are due, at the price of one comparison where none is."""
-
-    def __init__(self, hooks: Sequence[Hook]) -> None:
-        self._hooks = [(hook, hook.first_step, hook.every_n_steps) for hook in hooks]
-        self._next = min((first for _, first, _ in self._hooks), default=None)
-
-    def due_at(self, step: int) -> list[Hook]:
-        """Hooks due at the run's ``step``-th step, from 1; asked for every step in turn."""
-        if self._next is None or step < self._next:
-            return []
-        self._next = min(
-            first if step < first else step + every - (step - first) % every for _, first, every in self._hooks
-        )
-        return [hook for hook, first, every in self._hooks if step >= first and (step - first) % every == 0]
