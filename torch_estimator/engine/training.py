@@ -19,6 +19,7 @@ from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.log_hooks import LossLogHook, LossSummaryHook, StepCounterHook
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
+from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
@@ -73,7 +74,8 @@ class TrainingRun:
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
             schedules.go_to(checkpoint.step)
-        self._step = TrainStep(model.module, model.loss, self._optimizers, schedules=schedules, compiled=config.compile)
+        loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
+        self._step = TrainStep(model.module, loss_fn, self._optimizers, schedules=schedules, compiled=config.compile)
         self._dataset = dataset
         self._batches = model.batches(dataset)
         self._input_ended = False
