@@ -98,7 +98,7 @@ def _check_module(module: object) -> None:
     lazy = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if is_lazy(tensor)]
     if lazy:
         raise InvalidValueError(
-            f"The parameter {lazy[0]!r} of {type(module).__name__} has no shape yet; call the module on one batch first."
+            f"The parameter {lazy[0]!r} of {type(module).__name__} has no shape yet; call the module on a batch first."
         )
 
 

@@ -69,9 +69,7 @@ class HostTransform:
         return prepared, self._head.prepare_labels(labels)
 
 
-def to_tensors(
-    features: Any, labels: Any, device: torch.device, floating: torch.dtype | None = None
-) -> TensorBatch:
+def to_tensors(features: Any, labels: Any, device: torch.device, floating: torch.dtype | None = None) -> TensorBatch:
     """Moves one batch to ``device``; arrays of strings stay what they are.
 
     Args:

@@ -148,7 +148,10 @@ def _check_kinds(checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimi
 
 
 def _kinds(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
-    return [f"{type(one).__module__.partition('.')[0]}.{type(one).__qualname__}" for one in optimizers]
+    return [
+        str(getattr(one, "kind", f"{type(one).__module__.partition('.')[0]}.{type(one).__qualname__}"))
+        for one in optimizers
+    ]
 
 
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:

@@ -16,8 +16,11 @@ def named_variables(module: nn.Module) -> dict[str, Tensor]:
     """Returns the parameters and persistent buffers, detached, by the name that checkpoints give them.
 
     The rows of a table appear under the name of the column they belong to, so that neither the order nor the fusing of
-    columns into tables shows in a checkpoint. What several modules share has one name. Modules that set ``variable_separator`` (the canned ones set "/") join
-    the parts of a name with it; others keep torch's names.
+    columns into tables shows in a checkpoint. What several modules share has one name, its first. Modules that set
+    ``variable_separator`` (the canned ones set "/") join the parts of a name with it; others keep torch's names.
+
+    Raises:
+        InvalidTypeError: The module keeps state that is no tensor.
     """
     return _named(module, module.state_dict(keep_vars=True))
 

@@ -63,7 +63,10 @@ def lower_network(graph: GraphBuilder, module: Any, inputs: ModuleInputs, width:
 
 
 def lower_functions(
-    graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs, predictions: Callable[[Any], Mapping[str, torch.Tensor]]
+    graph: GraphBuilder,
+    module: nn.Module,
+    inputs: ModuleInputs,
+    predictions: Callable[[Any], Mapping[str, torch.Tensor]],
 ) -> dict[str, Prediction]:
     """Emits a module and the function that makes predictions of its outputs; see `lower_module`."""
     behind, taken = _behind_columns(graph, module, inputs)

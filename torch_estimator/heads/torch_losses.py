@@ -75,7 +75,7 @@ def _classes(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> Tenso
     if outputs.dim() > 1 and labels.shape == outputs.shape and labels.is_floating_point():
         return labels.to(outputs.dtype)
     per_row = outputs.shape[:1] + outputs.shape[2:]
-    if labels.dim() == outputs.dim() and labels.shape[1] == 1 and outputs.dim() > 1:
+    if outputs.dim() > 1 and labels.dim() == outputs.dim() and labels.shape[1] == 1:
         labels = labels.squeeze(1)
     if labels.is_floating_point() or outputs.dim() < 2 or labels.shape != per_row:
         raise InvalidValueError(
