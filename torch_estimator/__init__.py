@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
     from torch_estimator.hooks.hook import Hook, RunContext
     from torch_estimator.hooks.stop_at_step import StopAtStepHook
+    from torch_estimator.keras.model_to_estimator import model_to_estimator
     from torch_estimator.mode_keys import ModeKeys
     from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
     from torch_estimator.roles.train_and_evaluate import train_and_evaluate
@@ -65,6 +66,7 @@ _HOMES = {
     "UserError": "errors",
     "latest_checkpoint": "engine.checkpoint",
     "load_checkpoint": "engine.checkpoint",
+    "model_to_estimator": "keras.model_to_estimator",
     "train_and_evaluate": "roles.train_and_evaluate",
 }
 
@@ -101,6 +103,7 @@ __all__ = [
     "hooks",
     "latest_checkpoint",
     "load_checkpoint",
+    "model_to_estimator",
     "optim",
     "serving_input",
     "train_and_evaluate",
