@@ -70,10 +70,11 @@ class TrainingRun:
         self._config = config
         self._model_dir = model_dir
         self._checkpoint = checkpoint
-        self._optimizers = model.make_optimizers()
+        self._optimizers, schedules = model.make_optimizers()
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
-        self._step = TrainStep(model.module, model.loss, self._optimizers)
+            schedules.go_to(checkpoint.step)
+        self._step = TrainStep(model.module, model.loss, self._optimizers, schedules=schedules, compiled=config.compile)
         self._dataset = dataset
         self._batches = model.batches(dataset)
         self._input_ended = False
@@ -246,6 +247,7 @@ class _CompiledSteps:
             self._compiled_sizes.add(rows)
         step = self._compiled if rows == self.rows else self._eager.compute
         module = self._eager.module
+        self._eager.begin()
         with sized_threads(module, rows), noting_batch(module, batch.features, batch.labels):
             return self._eager.finish(*step(*batch))
 
