@@ -27,7 +27,9 @@ class BatchNorm(nn.BatchNorm1d):
         if not self.training:
             return super().forward(inputs)
         assert self.running_mean is not None and self.running_var is not None
-        outputs, mean, scale = torch.native_batch_norm(inputs, self.weight, self.bias, None, None, True, 0.0, self.eps)
+        # Statistics need more than the eight bits that inputs may have under autocast.
+        exact = inputs.to(self.weight.dtype)
+        outputs, mean, scale = torch.native_batch_norm(exact, self.weight, self.bias, None, None, True, 0.0, self.eps)
         with torch.no_grad():
             self.running_mean.lerp_(mean, 1 - _MOMENTUM)
             self.running_var.lerp_((scale.pow(-2) - self.eps).clamp(min=0.0), 1 - _MOMENTUM)
