@@ -117,15 +117,17 @@ def _columns_to_read(source: CsvSource, wanted: Wanted, names: tuple[str, ...], 
                 raise DataError(f"column {name!r} is the label, so that it cannot be a feature, too.")
             if name not in selected:
                 raise missing_column(name, where, selected)
-        selected = [name for name in selected if name in wanted.columns]
+        used = wanted.among(selected)
+        selected = [name for name in selected if name in used]
     return [*selected, label] if label is not None else selected
 
 
 def _known_type(name: str, source: CsvSource, wanted: Wanted) -> pa.DataType | None:
     if name in source.column_types:
         return source.column_types[name]
-    if wanted.columns is not None and name in wanted.columns:
-        return as_arrow_type(wanted.columns[name], name)
+    kind = wanted.columns.get(name) if wanted.columns is not None else None
+    if kind is not None:
+        return as_arrow_type(kind, name)
     return type_of_default(source.defaults.get(name))
 
 

@@ -32,10 +32,11 @@ class MemorySource:
             label_column = wanted.label.column
             features, labels = self._with_label(wanted)
         if wanted.columns is not None and isinstance(features, dict):
-            for name in wanted.columns:
+            used = wanted.among(list(features))
+            for name in used:
                 if name not in features:
                     raise missing_column(name, "the features", features)
-            features = {name: features[name] for name in wanted.columns}
+            features = {name: features[name] for name in used}
         return _MemoryReader(features, labels, self.rows, label_column)
 
     def _with_label(self, wanted: Wanted) -> tuple[dict[str, Column], Column]:

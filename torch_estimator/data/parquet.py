@@ -58,7 +58,7 @@ class ParquetSource:
     def _columns_to_read(self, wanted: Wanted, schema: pa.Schema, url: str) -> list[str]:
         label = wanted.label.column if wanted.label is not None else None
         there = [name for name in (self.columns or schema.names) if name != label]
-        used = list(wanted.columns) if wanted.columns is not None else there
+        used = wanted.among(there)
         for name in used:
             if name not in there:
                 raise missing_column(name, url, there)

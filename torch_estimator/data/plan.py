@@ -17,7 +17,7 @@ from torch_estimator.data.shuffle import Shuffle
 from torch_estimator.data.source import Source, Wanted
 from torch_estimator.data.state import Signature
 from torch_estimator.data.stream import Stream
-from torch_estimator.data.transform import AsNumpy, Transform, TransformStream, apply_transform
+from torch_estimator.data.transform import AsNumpy, Transform, TransformStream, apply_transform, wants_others
 from torch_estimator.data.windows import WindowStream
 
 
@@ -79,7 +79,8 @@ class _Plan:
         assert shuffle is None or isinstance(shuffle, Shuffle)
         shuffled = shuffle is not None and shuffle.buffer > 1
         required = self._transform.required if self._transform is not None and not self._mapped else None
-        reader = source.open(Wanted(columns=required, label=label, shuffled=shuffled))
+        others = required is not None and wants_others(self._transform)
+        reader = source.open(Wanted(columns=required, label=label, shuffled=shuffled, others=others))
         shards = 0
         while shards < len(operations) and isinstance(operations[shards], Shard):
             shards += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from torch_estimator.data.label import Label
 from torch_estimator.data.state import Signature
 from torch_estimator.errors import DataError
 
-Required = dict[str, pa.DataType] | None
+Required = dict[str, pa.DataType | None] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,14 +23,23 @@ class Wanted:
     """What a pipeline wants of a source.
 
     Attributes:
-        columns: Feature columns and the types to read them as, or None for all, as they are.
+        columns: Feature columns and the types to read them as (None for a column as it is), or None for all, as they
+            are.
         label: The column to use as labels, or None.
         shuffled: Whether ranges will be read in a random order.
+        others: Whether all other columns are wanted, too, as they are.
     """
 
     columns: Required = None
     label: Label | None = None
     shuffled: bool = False
+    others: bool = False
+
+    def among(self, there: Sequence[str]) -> list[str]:
+        """Names of the wanted feature columns, the data having those ``there``; they need not be among them."""
+        if self.columns is None:
+            return list(there)
+        return [*self.columns, *(name for name in there if self.others and name not in self.columns)]
 
 
 class Reader(ABC):

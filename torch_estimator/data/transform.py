@@ -19,7 +19,10 @@ class Transform(Protocol):
     """Turns raw columns into arrays, row by row: rows never see each other, and nothing else changes.
 
     Attributes:
-        required: Raw feature columns wanted and the types to read them as; None for all, as they are.
+        required: Raw feature columns wanted and the types to read them as (None for a column as it is); None for all,
+            as they are.
+
+    A transform with an attribute ``others`` that is true gets all other columns, too, as they are.
     """
 
     @property
@@ -39,6 +42,11 @@ class AsNumpy:
         return map_columns(to_numpy, features), map_columns(to_numpy, labels)
 
 
+def wants_others(transform: Transform | None) -> bool:
+    """Whether a transform wants all columns there are, beside those that it requires."""
+    return bool(getattr(transform, "others", False))
+
+
 def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     """Returns the chunk transformed.
 
@@ -48,7 +56,7 @@ def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     features = chunk.features
     required = transform.required
     if required is not None:
-        features = _select(required, chunk)
+        features = _select(required, chunk, others=wants_others(transform))
     try:
         return chunk.with_columns(*transform(features, chunk.labels))
     except RowError as error:
@@ -67,19 +75,22 @@ class TransformStream(Passing):
         return None if chunk is None else apply_transform(self._transform, chunk)
 
 
-def _select(required: dict[str, pa.DataType], chunk: Chunk) -> dict[str, Column]:
+def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bool) -> dict[str, Column]:
     if not isinstance(chunk.features, dict):
         raise DataError(
             f"{chunk.place(0)}: the model wants the named columns {', '.join(required)}, but the features have no "
             "names; give a dict."
         )
-    return {name: _required(name, kind, chunk) for name, kind in required.items()}
+    selected = {name: _required(name, kind, chunk) for name, kind in required.items()}
+    return {**chunk.features, **selected} if others else selected
 
 
-def _required(name: str, kind: pa.DataType, chunk: Chunk) -> Column:
+def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
     if name not in chunk.features:
         raise missing_column(name, f"the features ({chunk.place(0)})", chunk.features)
     column = chunk.features[name]
+    if kind is None:
+        return column
     if isinstance(column, np.ndarray) and is_strings(column):
         try:
             column = from_objects(column, name, convert=True)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
 import torch
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batches import batch_size
+from torch_estimator.engine.extra_metrics import ExtraMetrics
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.progress import ProgressBar
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.heads.metrics.functions import RESERVED
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 
@@ -24,9 +26,21 @@ logger = logging.getLogger("torch_estimator")
 _PROGRESS_LINES = 10
 
 
+class EvaluationResult(dict[str, float]):
+    """Metrics by name.
+
+    Attributes:
+        batches: How many they were computed from; of none they are zeros, which say nothing.
+    """
+
+    def __init__(self, metrics: Iterable[tuple[str, float]], *, batches: int) -> None:
+        super().__init__(metrics)
+        self.batches = batches
+
+
 def run_evaluation(
     model: Model, dataset: Dataset, *, global_step: int, steps: int | None, hooks: Sequence[Hook]
-) -> dict[str, float]:
+) -> EvaluationResult:
     """Evaluates batch by batch.
 
     Args:
@@ -41,6 +55,7 @@ def run_evaluation(
     """
     metrics = model.head.metrics()
     _check_names(metrics.compute())
+    extra = ExtraMetrics(model)
     total_loss, taken = 0.0, 0
     context = RunContext(global_step=global_step, module=model.module)
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
@@ -61,12 +76,13 @@ def run_evaluation(
             due = schedule.due_at(taken + 1)
             for hook in due:
                 hook.before_step(context)
-            features, labels, weights = model.to_tensors(batch)
+            tensors = model.to_tensors(batch)
             with sized_threads(model.module, batch_size(batch.features)):
-                outputs = model.module(features)
-                context.loss_tensor = model.head.loss(outputs, labels, weights)
+                outputs = model.module(tensors.features)
+                context.loss_tensor = model.head.loss(outputs, tensors.labels, tensors.weights)
             total_loss += float(context.loss_tensor)
-            metrics.update(outputs, labels, weights)
+            metrics.update(outputs, tensors.labels, tensors.weights)
+            extra.update(outputs, tensors)
             taken += 1
             for hook in due:
                 hook.after_step(context)
@@ -76,14 +92,14 @@ def run_evaluation(
     logger.info("Finished evaluation of %d batches in %.2f s", taken, time.monotonic() - started)
     if taken == 0:
         logger.warning("The evaluation input is empty: all metrics are 0.")
-    results = dict(metrics.compute())
+    results = {**metrics.compute(), **extra.compute()}
     results["loss"] = total_loss / taken if taken else 0.0
     results["global_step"] = global_step
-    return dict(sorted(results.items()))
+    return EvaluationResult(sorted(results.items()), batches=taken)
 
 
 def _check_names(results: Mapping[str, float]) -> None:
-    for reserved in ("loss", "global_step"):
+    for reserved in RESERVED:
         if reserved in results:
             raise InvalidValueError(f"A metric must not be called {reserved!r}, which the evaluation adds itself.")
 

@@ -45,11 +45,21 @@ class Model:
 
     def batches(self, dataset: Dataset) -> DatasetIterator:
         """Iterates over ``dataset``, the host half applied, in a thread of its own where that is safe."""
-        transform = HostTransform(self.spec.transform, self.spec.head, with_labels=self.spec.mode != ModeKeys.PREDICT)
+        transform = HostTransform(
+            self.spec.transform, self.spec.head, with_labels=self.spec.mode != ModeKeys.PREDICT, raw=self._raw_columns()
+        )
         # A user's own function may draw from torch's generator, as the training step does: in a thread beside it, what
         # each of them draws would be left to chance.
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
         return dataset.prefetch(ahead).iterator(transform)
+
+    def _raw_columns(self) -> Sequence[str] | None:
+        """Names of the raw columns wanted beside what the module takes; None for all."""
+        if self.spec.mode == ModeKeys.PREDICT:
+            return self.spec.forward_features
+        if self.spec.mode == ModeKeys.EVAL and any("features" in one.arguments for one in self.spec.extra_metrics):
+            return None
+        return ()
 
     def to_tensors(self, batch: Any) -> TensorBatch:
         """Moves one batch to the model's device."""

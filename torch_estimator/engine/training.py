@@ -193,7 +193,7 @@ class TrainingRun:
         if batch is None:
             return None
         with sized_threads(self._model.module, batch_size(batch.features)):
-            return self._step(*batch)
+            return self._step(batch.features, batch.labels, batch.weights)
 
 
 class _CompiledSteps:
@@ -244,7 +244,7 @@ class _CompiledSteps:
             self._compiled_sizes.add(rows)
         step = self._compiled if rows == self.rows else self._eager.compute
         with sized_threads(self._eager.module, rows):
-            return self._eager.finish(*step(*batch))
+            return self._eager.finish(*step(batch.features, batch.labels, batch.weights))
 
 
 def log_end(result: TrainingResult) -> None:

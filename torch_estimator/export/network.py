@@ -14,6 +14,7 @@ from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
 from torch_estimator.export.hash_chains import concat, select
 from torch_estimator.export.heads import Prediction
+from torch_estimator.export.taps import Taps
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import (
@@ -40,7 +41,9 @@ _ACTIVATIONS: dict[Any, str] = {
 _ACTIVATION_MODULES: dict[type, str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
 
 
-def lower_network(graph: GraphBuilder, module: Any, features: Mapping[str, Inlined], width: int) -> Prediction:
+def lower_network(
+    graph: GraphBuilder, module: Any, features: Mapping[str, Inlined], width: int, taps: Taps | None = None
+) -> Prediction:
     """Emits a model; returns its logits, float32 ``[N, width]``.
 
     Args:
@@ -48,16 +51,20 @@ def lower_network(graph: GraphBuilder, module: Any, features: Mapping[str, Inlin
         module: A canned model (attributes `linear` and `dnn`), or any module from a dict of features to logits.
         features: What the module is called with.
         width: Number of logits.
+        taps: Notes the outputs of inner layers; None where none are wanted.
     """
+    taps = taps or Taps(module, {})
     if is_canned(module):
         tensors = {key: item.tensor for key, item in features.items()}
         parts = []
         if module.linear is not None:
             parts.append(_linear(graph, module.linear.linear_model, tensors))
+            taps.note(graph, ("linear", "linear.linear_model"), parts[-1], width)
         if module.dnn is not None:
-            parts.append(_dnn(graph, module.dnn, tensors))
+            parts.append(_dnn(graph, module.dnn, tensors, taps))
+            taps.note(graph, ("dnn", "dnn.logits"), parts[-1], width)
         return Prediction(tensor=_sum(graph, parts), dtype="DT_FLOAT", row_shape=(width,))
-    return _any_module(graph, module, features)
+    return _any_module(graph, module, features, taps)
 
 
 def is_canned(module: Any) -> bool:
@@ -68,24 +75,24 @@ def is_canned(module: Any) -> bool:
     return (linear is None or known) and (dnn is None or isinstance(deep, InputLayer)) and (known or dnn is not None)
 
 
-def _any_module(graph: GraphBuilder, module: nn.Module, features: Mapping[str, Inlined]) -> Prediction:
+def _any_module(graph: GraphBuilder, module: nn.Module, features: Mapping[str, Inlined], taps: Taps) -> Prediction:
     keys = list(features)
 
-    def call(*tensors: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = module(dict(zip(keys, tensors, strict=True)))
-        return result
+    def call(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return taps.run(lambda: module(dict(zip(keys, tensors, strict=True))))
 
     what = f"the model {type(module).__name__}"
     training = module.training
     module.eval()
     try:
         with torch.no_grad():
-            example = call(*(features[key].example() for key in keys))
+            example, *inner = call(*(features[key].example() for key in keys))
         if not isinstance(example, torch.Tensor) or example.dtype != torch.float32 or example.dim() < 2:
             raise ExportError(f"{what} must give logits, float32 [N, width], to be exported, but gave {_say(example)}.")
-        (tensor,) = inline(graph, call, [features[key] for key in keys], what=what)
+        tensor, *tapped = inline(graph, call, [features[key] for key in keys], what=what)
     finally:
         module.train(training)
+    taps.note_all(tapped, inner)
     return Prediction(tensor=tensor, dtype="DT_FLOAT", row_shape=tuple(example.shape[1:]))
 
 
@@ -106,14 +113,19 @@ def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str]
     return graph.op("Add", total, _product(graph, features[LINEAR_NUMERIC], np.concatenate(numeric)))
 
 
-def _dnn(graph: GraphBuilder, dnn: Any, features: Mapping[str, str]) -> str:
+def _dnn(graph: GraphBuilder, dnn: Any, features: Mapping[str, str], taps: Taps) -> str:
     layer: InputLayer = dnn.input_from_feature_columns.input_layer
     hidden = [getattr(dnn, f"hiddenlayer_{index}") for index in range(dnn.num_hidden)]
     value = _input_layer(graph, layer, features)
+    scope = "dnn.input_from_feature_columns"
+    taps.note(graph, (scope, f"{scope}.input_layer"), value, layer.width)
     for index, dense in enumerate(hidden):
-        value = _activation(graph, dnn.activation_fn, _dense(graph, dense, value), dense.kernel.shape[1])
+        width = dense.kernel.shape[1]
+        value = _activation(graph, dnn.activation_fn, _dense(graph, dense, value), width)
+        taps.note(graph, (f"dnn.hiddenlayer_{index}",), value, width)
         if dnn.batch_norm:
             value = _batch_norm(graph, getattr(dnn, f"batchnorm_{index}"), value)
+            taps.note(graph, (f"dnn.batchnorm_{index}",), value, width)
     return _dense(graph, dnn.logits, value)
 
 

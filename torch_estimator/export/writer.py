@@ -13,15 +13,18 @@ from torch import nn
 
 from torch_estimator import __version__, files
 from torch_estimator.errors import ExportError
+from torch_estimator.export.forwarded import lower_forwarded, with_forwarded
 from torch_estimator.export.graph import GraphBuilder
-from torch_estimator.export.heads import Prediction, lower_predictions, signatures
+from torch_estimator.export.heads import lower_predictions, signatures
 from torch_estimator.export.leftovers import TEMPORARY, owned, remove_leftovers
 from torch_estimator.export.network import lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
 from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest
+from torch_estimator.export.taps import Taps
 from torch_estimator.export.torch_callable import Inlined
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.forwarding import ForwardedLayers, all_layers, check_new_keys
 from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"
@@ -41,7 +44,8 @@ def write_export(
     receiver: ServingInput,
     assets_extra: Mapping[str, files.PathLike] | None = None,
     global_step: int | None = None,
-    forward: Sequence[str] = (),
+    forward: Sequence[str] | None = (),
+    layers: Sequence[ForwardedLayers] = (),
     clock: Callable[[], float] = time.time,
 ) -> str:
     """Writes a model as one ONNX graph from raw inputs to predictions; returns the new directory.
@@ -57,7 +61,8 @@ def write_export(
         receiver: What a caller of the export gives.
         assets_extra: Files to put into ``assets.extra``, by their path in there.
         global_step: Step of the checkpoint, noted in the export.
-        forward: Inputs that are given back among the predictions.
+        forward: Inputs that are given back among the predictions; None for all.
+        layers: Inner layers whose outputs are given.
         clock: Gives the time in seconds.
 
     Raises:
@@ -68,7 +73,13 @@ def write_export(
             f"the serving input must be made by te.serving_input.raw_features, json or csv, but got {receiver!r}."
         )
     graph, manifest = build(
-        module=module, transform=transform, head=head, receiver=receiver, global_step=global_step, forward=forward
+        module=module,
+        transform=transform,
+        head=head,
+        receiver=receiver,
+        global_step=global_step,
+        forward=forward,
+        layers=layers,
     )
     base = files.as_url(export_dir_base)
     try:
@@ -89,24 +100,31 @@ def build(
     head: Any,
     receiver: ServingInput,
     global_step: int | None = None,
-    forward: Sequence[str] = (),
+    forward: Sequence[str] | None = (),
+    layers: Sequence[ForwardedLayers] = (),
 ) -> tuple[GraphBuilder, Manifest]:
     """Returns the graph and the description of an export; the arguments are those of `write_export`."""
     graph = GraphBuilder()
     received = lower_receiver(graph, receiver)
     features = _features(graph, transform, received)
-    logits = lower_network(graph, module, features, getattr(head, "logits_dimension", 1))
+    taps = Taps(module, all_layers(layers))
+    logits = lower_network(graph, module, features, getattr(head, "logits_dimension", 1), taps)
+    taps.check()
     predictions = lower_predictions(head, graph, logits)
-    for key in forward:
-        predictions[key] = _forwarded(key, received)
+    forwarded = lower_forwarded(forward, received, receiver)
+    for what, more in (("layer", taps.outputs), ("feature", forwarded)):
+        check_new_keys(what, more, predictions)
+        predictions |= more
     outputs = {}
     for key, prediction in predictions.items():
         # An input and an output of the graph cannot have one name.
-        name = key if key not in received.inputs else f"{key}_out"
+        name = graph.name(key if key not in received.inputs else f"{key}_out")
         outputs[key] = prediction.info(name)
         graph.output(name, prediction.tensor, outputs[key])
     manifest = Manifest(
-        signatures=signatures(head, outputs, received.inputs),
+        signatures=with_forwarded(
+            lambda joined: signatures(head, joined, received.inputs), outputs, layers, list(forwarded)
+        ),
         receiver=receiver.kind,
         producer=PRODUCER,
         version=__version__,
@@ -129,16 +147,6 @@ def _features(graph: GraphBuilder, transform: FeatureTransform | None, received:
 
     check_raw(received.raw, transform.raw_features)
     return lower_features(graph, transform, received.raw)
-
-
-def _forwarded(key: str, received: Received) -> Prediction:
-    if key not in received.inputs:
-        raise ExportError(
-            f"the input {key!r} is to be forwarded, but the serving input has only {sorted(received.inputs)}; "
-            f"declare it with defaults={{{key!r}: …}}."
-        )
-    info = received.inputs[key]
-    return Prediction(tensor=received.raw[key].tensor, dtype=info.dtype, row_shape=(received.raw[key].width,))
 
 
 def _hashing(transform: FeatureTransform | None) -> Hashing:
