@@ -104,8 +104,11 @@ def _check_names(results: Mapping[str, float]) -> None:
             raise InvalidValueError(f"A metric must not be called {reserved!r}, which the evaluation adds itself.")
 
 
-def write_evaluation(eval_dir: str, results: dict[str, float], checkpoint_path: str) -> None:
-    """Writes the metrics and the checkpoint's path as summaries, and logs them."""
+def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: str) -> None:
+    """Writes the metrics and the checkpoint's path as summaries, and logs them.
+
+    The zeros of an evaluation of nothing are not written: whoever reads the curve would take them for the best.
+    """
     global_step = int(results["global_step"])
     logger.info(
         "Saving dict for global step %d: %s",
@@ -113,7 +116,8 @@ def write_evaluation(eval_dir: str, results: dict[str, float], checkpoint_path: 
         ", ".join(f"{key} = {_formatted(value)}" for key, value in results.items()),
     )
     with EventWriter(eval_dir) as events:
-        events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
+        if results.batches:
+            events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
         logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
         events.text("checkpoint_path", checkpoint_path, global_step)
 

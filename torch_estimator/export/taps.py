@@ -21,9 +21,6 @@ class Taps:
         module: The model.
         layers: Key of the output -> name of the layer.
 
-    Attributes:
-        outputs: What was noted, by key.
-
     Raises:
         InvalidValueError: The model has no such layer.
     """
@@ -32,7 +29,7 @@ class Taps:
         self._module = module
         self._names = dict(layers)
         self._layers = {key: find_layer(module, name) for key, name in layers.items()}
-        self.outputs: dict[str, Prediction] = {}
+        self._outputs: dict[str, Prediction] = {}
 
     def note(self, graph: GraphBuilder, paths: Iterable[str], tensor: str, width: int) -> None:
         """Notes the output of the layers at `paths`, float32 ``[N, width]``."""
@@ -40,7 +37,7 @@ class Taps:
             if layer.path not in paths:
                 continue
             start, stop = layer.columns or (0, width)
-            self.outputs[key] = Prediction(
+            self._outputs[key] = Prediction(
                 tensor=select(graph, tensor, range(start, stop), width), dtype="DT_FLOAT", row_shape=(stop - start,)
             )
 
@@ -57,15 +54,20 @@ class Taps:
         for key, tensor, example in zip(self._layers, tensors, examples, strict=True):
             if example.dim() == 0:
                 raise ExportError(f"the layer {self._names[key]!r} gives a single number, not one row per example.")
-            self.outputs[key] = Prediction(
+            self._outputs[key] = Prediction(
                 tensor=tensor, dtype=dtype_name(example.dtype, key), row_shape=tuple(example.shape[1:])
             )
 
-    def check(self) -> None:
-        """Raises ExportError unless every layer was noted."""
+    def outputs(self) -> dict[str, Prediction]:
+        """What was noted, by key in the order of the layers.
+
+        Raises:
+            ExportError: A layer was not noted.
+        """
         for key, name in self._names.items():
-            if key not in self.outputs:
+            if key not in self._outputs:
                 raise ExportError(
                     f"the layer {name!r}, to be given as {key!r}, has no place of its own in the exported graph; name "
                     "a hidden layer, the input layer or one of its columns."
                 )
+        return {key: self._outputs[key] for key in self._names}

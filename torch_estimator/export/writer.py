@@ -109,10 +109,9 @@ def build(
     features = _features(graph, transform, received)
     taps = Taps(module, all_layers(layers))
     logits = lower_network(graph, module, features, getattr(head, "logits_dimension", 1), taps)
-    taps.check()
     predictions = lower_predictions(head, graph, logits)
     forwarded = lower_forwarded(forward, received, receiver)
-    for what, more in (("layer", taps.outputs), ("feature", forwarded)):
+    for what, more in (("layer", taps.outputs()), ("feature", forwarded)):
         check_new_keys(what, more, predictions)
         predictions |= more
     outputs = {}

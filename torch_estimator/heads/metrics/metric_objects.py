@@ -10,12 +10,14 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType, MethodType
+from itertools import islice
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 _METHODS = ("update", "compute", "reset")
 # Further away are libraries' own functions.
 _DEPTH = 4
+_MOST_ITEMS = 1000
 _ADDS_UP = ("dim_zero_sum", "dim_zero_max", "dim_zero_min", "dim_zero_cat")
 
 
@@ -46,8 +48,8 @@ def can_merge(metric: Any) -> bool:
 
 
 def metrics_outside(function: Callable[..., Any]) -> dict[str, Any]:
-    """The metric objects by name that a function uses and did not make: of its closure, globals, bound arguments and
-    object, and of the functions among these.
+    """The metric objects by name that a function uses and did not make: those of its closure, globals, bound arguments
+    and object, and of the functions and objects among these.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -64,7 +66,8 @@ def updates(metric: Any) -> int:
     """How often a metric object was updated since it was made or reset, as far as it says."""
     if is_collection(metric):
         return sum(updates(member) for member in metric.values(copy_state=False))
-    return int(getattr(metric, "update_count", 0))
+    count = getattr(metric, "update_count", 0)
+    return count if isinstance(count, int) else 0
 
 
 def _reached(value: Any) -> Iterator[tuple[str, Any]]:
@@ -81,8 +84,8 @@ def _reached(value: Any) -> Iterator[tuple[str, Any]]:
             yield from used.nonlocals.items()
             yield from used.globals.items()
     elif isinstance(value, dict):
-        yield from ((str(name), item) for name, item in value.items())
+        yield from ((str(name), item) for name, item in islice(value.items(), _MOST_ITEMS))
     elif isinstance(value, (list, tuple)):
-        yield from ((str(position), item) for position, item in enumerate(value))
-    elif callable(value) and not isinstance(value, type):
+        yield from ((str(position), item) for position, item in enumerate(value[:_MOST_ITEMS]))
+    elif not isinstance(value, type | ModuleType):
         yield from getattr(value, "__dict__", {}).items()
