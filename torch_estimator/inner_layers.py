@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from torch_estimator.custom.column_module import ColumnsThenModule
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.input_layer import InputLayer
 
@@ -40,8 +41,10 @@ def find_layer(module: nn.Module, name: str) -> Layer:
         InvalidValueError: There is none; the message has names near it.
     """
     paths = [path for path, _ in module.named_modules() if path]
-    if name in paths:
-        return Layer(path=name)
+    # A user's own module is one level below the columns in front of it.
+    for path in (name, f"module.{name}") if isinstance(module, ColumnsThenModule) else (name,):
+        if path in paths:
+            return Layer(path=path)
     columns = dict(_columns(module))
     if name in columns:
         return columns[name]

@@ -14,7 +14,7 @@ import torchmetrics
 from torch import Tensor
 
 import torch_estimator as te
-from tests.extenders.models import COLUMNS, Two, columns, predicted, regressor, rows, two, two_model_fn
+from tests.extenders.models import COLUMNS, DEEP, Two, columns, predicted, regressor, rows, two, two_model_fn
 from tests.jobs import assert_same_variables
 from torch_estimator.export.exported_model import ExportedModel
 
@@ -126,16 +126,60 @@ def test_a_module_that_is_the_same_in_every_mode_is_not_evaluated_in_place(tmp_p
     class Evaluating(te.Hook):
         def after_step(self, context: te.RunContext) -> None:
             assert context.module is module
-            assert extended.evaluate(rows, checkpoint_path=f"{tmp_path}/job/model.ckpt-0")["global_step"] == 0
+            assert extended.evaluate(rows, checkpoint_path=f"{tmp_path}/job/model.ckpt-1")["global_step"] == 1
             assert module.training
 
     config = te.RunConfig(random_seed=1)
     estimator = te.Estimator(model_fn, str(tmp_path / "job"), config)
     extended = te.add_metrics(estimator, lambda: {"one": 1})
     start = {name: value.clone() for name, value in module.state_dict().items()}
-    estimator.train(rows, hooks=[Evaluating()], steps=3)
+    estimator.train(rows, steps=1).train(rows, hooks=[Evaluating()], steps=3)
     trained = {name: value.clone() for name, value in module.state_dict().items()}
     module.load_state_dict(start)
-    te.Estimator(model_fn, str(tmp_path / "quiet"), config).train(rows, steps=3)
+    te.Estimator(model_fn, str(tmp_path / "quiet"), config).train(rows, steps=1).train(rows, steps=3)
     for name, value in module.state_dict().items():
         assert torch.equal(value, trained[name]), name
+
+
+def test_an_estimator_of_a_module_with_columns_in_front(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(7, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    plain = te.Estimator.from_module(
+        net, head=te.heads.RegressionHead(), optimizer="SGD", columns=DEEP, model_dir=str(tmp_path / "job")
+    )
+    extended = te.forward_layers(te.add_metrics(plain, my_rmse), {"embedding": "word_embedding", "code": "1"})
+    extended = te.forward_layers(te.forward_features(extended, "key"), {"input": "input_layer"}, signature="inputs")
+    # What the module came with can be used before any training, as with the estimator itself.
+    assert predicted(extended)["code"].shape == (len(columns()["x"]), 4)
+    results = extended.train(rows, steps=3).evaluate(rows)
+    assert results["rmse"] ** 2 == pytest.approx(results["average_loss"], rel=1e-5)
+    expected = predicted(extended)
+    np.testing.assert_array_equal(expected["embedding"], expected["input"][:, :3])
+    receiver = te.serving_input.raw_features(COLUMNS, {"key": 0})
+    model = ExportedModel.load(extended.export_saved_model(str(tmp_path / "export"), receiver))
+    raw = {key: columns()[key] for key in ("x", "word", "key")}
+    assert list(model.signatures["predict"].outputs) == ["predictions", "embedding", "code", "key"]
+    got = {**model.predict(raw, "inputs"), **model.predict(raw)}
+    assert got["key"].ravel().tolist() == columns()["key"].tolist()
+    for key in ("predictions", "embedding", "code", "input"):
+        np.testing.assert_allclose(got[key], expected[key], rtol=0, atol=1e-5, err_msg=key)
+
+
+def test_an_estimator_of_a_module_of_plain_tensors(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    features, labels = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32), np.ones((20, 1), np.float32)
+
+    def data() -> te.data.Dataset:
+        return te.data.Dataset.from_arrays(features, labels).batch(6)
+
+    def metric_fn(features: Tensor, labels: Tensor, predictions: Mapping[str, Tensor]) -> dict[str, Any]:
+        return {"seen": features.sum(), "mae": (predictions["output"] - labels).abs().mean()}
+
+    plain = te.Estimator.from_module(net, loss=torch.nn.MSELoss(), optimizer="SGD", model_dir=str(tmp_path / "job"))
+    extended = te.forward_layers(te.add_metrics(plain, metric_fn), {"code": "0"}).train(data, steps=2)
+    results = extended.evaluate(data)
+    assert results["seen"] == pytest.approx(features.sum(), rel=1e-5)
+    (batch,) = extended.predict(lambda: data().batch(20), yield_single_examples=False)
+    assert results["mae"] == pytest.approx(np.abs(batch["output"] - labels).mean(), rel=1e-5)
+    model = ExportedModel.load(extended.export_saved_model(str(tmp_path / "e"), te.serving_input.like(features)))
+    (name,) = model.signatures["predict"].inputs
+    np.testing.assert_allclose(model.predict({name: features})["code"], batch["code"], rtol=0, atol=1e-5)

@@ -27,19 +27,25 @@ class Wanted:
             are.
         label: The column to use as labels, or None.
         shuffled: Whether ranges will be read in a random order.
+        also: Feature columns that are wanted as they are, whether or not they are in ``columns``.
+        optional: Those of ``columns`` that the source need not have.
         others: Whether all other columns are wanted, too, as they are.
     """
 
     columns: Required = None
     label: Label | None = None
     shuffled: bool = False
+    also: tuple[str, ...] = ()
+    optional: frozenset[str] = frozenset()
     others: bool = False
 
-    def among(self, there: Sequence[str]) -> list[str]:
-        """Names of the wanted feature columns, the data having those ``there``; they need not be among them."""
+    def names(self, there: Sequence[str]) -> list[str] | None:
+        """Returns the feature columns to read of those that are there (or should be); None for all."""
         if self.columns is None:
-            return list(there)
-        return [*self.columns, *(name for name in there if self.others and name not in self.columns)]
+            return None
+        wanted = [name for name in self.columns if name in there or name not in self.optional]
+        more = (*self.also, *(there if self.others else ()))
+        return list(dict.fromkeys((*wanted, *more)))
 
 
 class Reader(ABC):
@@ -62,6 +68,10 @@ class Reader(ABC):
     @abstractmethod
     def signature(self) -> Signature:
         """Returns what a position in this source depends on."""
+
+    @abstractmethod
+    def identity(self) -> Signature:
+        """Returns what tells that another run reads the very same rows."""
 
 
 class Source(Protocol):

@@ -10,6 +10,7 @@ from contextlib import closing
 import torch
 
 from torch_estimator.data.dataset import Dataset
+from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.extra_metrics import ExtraMetrics
 from torch_estimator.engine.model import Model
@@ -77,7 +78,10 @@ def run_evaluation(
             for hook in due:
                 hook.before_step(context)
             tensors = model.to_tensors(batch)
-            with sized_threads(model.module, batch_size(batch.features)):
+            with (
+                sized_threads(model.module, batch_size(batch.features)),
+                noting_batch(model.module, tensors.features, tensors.labels),
+            ):
                 outputs = model.module(tensors.features)
                 context.loss_tensor = model.head.loss(outputs, tensors.labels, tensors.weights)
             total_loss += float(context.loss_tensor)

@@ -11,6 +11,7 @@ import torch
 
 from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.dataset import Dataset
+from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.threads import sized_threads
@@ -67,7 +68,11 @@ def run_prediction(
 
 def _predictions(model: Model, layers: LayerOutputs, batch: Any) -> dict[str, np.ndarray]:
     tensors = model.to_tensors(batch)
-    with torch.inference_mode(), sized_threads(model.module, batch_size(batch.features)):
+    with (
+        torch.inference_mode(),
+        sized_threads(model.module, batch_size(batch.features)),
+        noting_batch(model.module, tensors.features),
+    ):
         outputs = model.module(tensors.features)
         predictions = model.head.predictions(outputs)
     arrays: dict[str, np.ndarray] = model.head.decode({key: value.cpu().numpy() for key, value in predictions.items()})

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
+from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import TensorBatch, batch_size
 from torch_estimator.engine.checkpoint import Checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
@@ -192,7 +193,8 @@ class TrainingRun:
         batch = self._next_batch()
         if batch is None:
             return None
-        with sized_threads(self._model.module, batch_size(batch.features)):
+        module = self._model.module
+        with sized_threads(module, batch_size(batch.features)), noting_batch(module, batch.features, batch.labels):
             return self._step(batch.features, batch.labels, batch.weights)
 
 
@@ -243,7 +245,8 @@ class _CompiledSteps:
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
             self._compiled_sizes.add(rows)
         step = self._compiled if rows == self.rows else self._eager.compute
-        with sized_threads(self._eager.module, rows):
+        module = self._eager.module
+        with sized_threads(module, rows), noting_batch(module, batch.features, batch.labels):
             return self._eager.finish(*step(batch.features, batch.labels, batch.weights))
 
 

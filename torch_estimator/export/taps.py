@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.hash_chains import select
-from torch_estimator.export.heads import Prediction, dtype_name
+from torch_estimator.export.heads import Prediction
 from torch_estimator.inner_layers import LayerOutputs, find_layer
+
+_Outputs = Callable[[Any], Mapping[str, Tensor]]
 
 
 class Taps:
@@ -31,32 +33,33 @@ class Taps:
         self._layers = {key: find_layer(module, name) for key, name in layers.items()}
         self._outputs: dict[str, Prediction] = {}
 
-    def note(self, graph: GraphBuilder, paths: Iterable[str], tensor: str, width: int) -> None:
+    def note(self, graph: GraphBuilder, paths: Collection[str], tensor: str, width: int) -> None:
         """Notes the output of the layers at `paths`, float32 ``[N, width]``."""
         for key, layer in self._layers.items():
-            if layer.path not in paths:
-                continue
-            start, stop = layer.columns or (0, width)
-            self._outputs[key] = Prediction(
-                tensor=select(graph, tensor, range(start, stop), width), dtype="DT_FLOAT", row_shape=(stop - start,)
-            )
+            if layer.path in paths:
+                start, stop = layer.columns or (0, width)
+                part = select(graph, tensor, range(start, stop), width)
+                self._outputs[key] = Prediction(tensor=part, dtype="DT_FLOAT", row_shape=(stop - start,))
 
-    def run(self, call: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Runs the model; returns its output and then those of the layers."""
-        if not self._layers:
-            return (call(),)
-        with LayerOutputs(self._module, self._names) as outputs:
-            result = call()
-            return (result, *outputs.take().values())
+    def lower(self, emit: Callable[[Callable[[_Outputs], _Outputs]], dict[str, Prediction]]) -> dict[str, Prediction]:
+        """Notes the layers that are still to be noted while a module runs.
 
-    def note_all(self, tensors: Sequence[str], examples: Sequence[torch.Tensor]) -> None:
-        """Notes the tensors of what `run` returned beside the output; `examples` are such outputs."""
-        for key, tensor, example in zip(self._layers, tensors, examples, strict=True):
-            if example.dim() == 0:
-                raise ExportError(f"the layer {self._names[key]!r} gives a single number, not one row per example.")
-            self._outputs[key] = Prediction(
-                tensor=tensor, dtype=dtype_name(example.dtype, key), row_shape=tuple(example.shape[1:])
-            )
+        Args:
+            emit: Given a function that adds those layers to what a function makes of the module's outputs; emits a
+                module with the function that it makes.
+
+        Returns:
+            What `emit` returned, without the layers.
+        """
+        open_ = {_place(key): name for key, name in self._names.items() if key not in self._outputs}
+        if not open_:
+            return emit(lambda outputs: outputs)
+        with LayerOutputs(self._module, open_) as layers:
+            found = emit(lambda outputs: lambda made: {**outputs(made), **layers.take()})
+        for key in self._names:
+            if _place(key) in found:
+                self._outputs[key] = found.pop(_place(key))
+        return found
 
     def outputs(self) -> dict[str, Prediction]:
         """What was noted, by key in the order of the layers.
@@ -71,3 +74,8 @@ class Taps:
                     "a hidden layer, the input layer or one of its columns."
                 )
         return {key: self._outputs[key] for key in self._names}
+
+
+def _place(key: str) -> str:
+    """A key beside those of the predictions."""
+    return f"{key} (inner layer)"

@@ -17,14 +17,16 @@ from torch_estimator.export.forwarded import lower_forwarded, with_forwarded
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import lower_predictions, signatures
 from torch_estimator.export.leftovers import TEMPORARY, owned, remove_leftovers
-from torch_estimator.export.network import lower_network
+from torch_estimator.export.module_inputs import ModuleInputs, named_inputs, raw_inputs
+from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
 from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest
 from torch_estimator.export.taps import Taps
-from torch_estimator.export.torch_callable import Inlined
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.feature_structure import Structure
 from torch_estimator.forwarding import ForwardedLayers, all_layers, check_new_keys
+from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"
@@ -46,6 +48,7 @@ def write_export(
     global_step: int | None = None,
     forward: Sequence[str] | None = (),
     layers: Sequence[ForwardedLayers] = (),
+    structure: Structure | None = None,
     clock: Callable[[], float] = time.time,
 ) -> str:
     """Writes a model as one ONNX graph from raw inputs to predictions; returns the new directory.
@@ -63,6 +66,7 @@ def write_export(
         global_step: Step of the checkpoint, noted in the export.
         forward: Inputs that are given back among the predictions; None for all.
         layers: Inner layers whose outputs are given.
+        structure: Of the features that the module was trained on, where it takes raw numbers.
         clock: Gives the time in seconds.
 
     Raises:
@@ -80,6 +84,7 @@ def write_export(
         global_step=global_step,
         forward=forward,
         layers=layers,
+        structure=structure,
     )
     base = files.as_url(export_dir_base)
     try:
@@ -102,14 +107,18 @@ def build(
     global_step: int | None = None,
     forward: Sequence[str] | None = (),
     layers: Sequence[ForwardedLayers] = (),
+    structure: Structure | None = None,
 ) -> tuple[GraphBuilder, Manifest]:
     """Returns the graph and the description of an export; the arguments are those of `write_export`."""
     graph = GraphBuilder()
     received = lower_receiver(graph, receiver)
-    features = _features(graph, transform, received)
+    inputs = _inputs(graph, transform, received, receiver, structure)
     taps = Taps(module, all_layers(layers))
-    logits = lower_network(graph, module, features, getattr(head, "logits_dimension", 1), taps)
-    predictions = lower_predictions(head, graph, logits)
+    if isinstance(head, FunctionHead) and not is_canned(module):
+        predictions = lower_functions(graph, module, inputs, head.predictions, taps)
+    else:
+        logits = lower_network(graph, module, inputs, getattr(head, "logits_dimension", 1), taps)
+        predictions = lower_predictions(head, graph, logits)
     forwarded = lower_forwarded(forward, received, receiver)
     for what, more in (("layer", taps.outputs()), ("feature", forwarded)):
         check_new_keys(what, more, predictions)
@@ -134,18 +143,21 @@ def build(
     return graph, manifest
 
 
-def _features(graph: GraphBuilder, transform: FeatureTransform | None, received: Received) -> dict[str, Inlined]:
+def _inputs(
+    graph: GraphBuilder,
+    transform: FeatureTransform | None,
+    received: Received,
+    receiver: ServingInput,
+    structure: Structure | None,
+) -> ModuleInputs:
     """What the module is called with."""
     if transform is None:
-        numeric = {key: raw for key, raw in received.raw.items() if raw.dtype != "string"}
-        return {
-            key: Inlined(tensor=raw.tensor, row_shape=(raw.width,), dtype=raw.dtype) for key, raw in numeric.items()
-        }
+        return raw_inputs(received, receiver, structure)
     # Here, not above: an export of a plain module needs no feature columns.
     from torch_estimator.export.columns import lower_features
 
     check_raw(received.raw, transform.raw_features)
-    return lower_features(graph, transform, received.raw)
+    return named_inputs(lower_features(graph, transform, received.raw))
 
 
 def _hashing(transform: FeatureTransform | None) -> Hashing:
