@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch_estimator.estimator import Estimator
     from torch_estimator.export.exported_model import ExportedModel
     from torch_estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
+    from torch_estimator.extenders import add_metrics, forward_features, forward_layers
     from torch_estimator.heads import LossReduction
     from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
     from torch_estimator.hooks.hook import Hook, RunContext
@@ -66,6 +67,9 @@ _HOMES = {
     "StopAtStepHook": "hooks",
     "TrainSpec": "specs",
     "UserError": "errors",
+    "add_metrics": "extenders",
+    "forward_features": "extenders",
+    "forward_layers": "extenders",
     "latest_checkpoint": "engine.checkpoint",
     "load_checkpoint": "engine.checkpoint",
     "model_to_estimator": "keras.model_to_estimator",
@@ -99,9 +103,12 @@ __all__ = [
     "StopAtStepHook",
     "TrainSpec",
     "UserError",
+    "add_metrics",
     "data",
     "exporters",
     "feature_column",
+    "forward_features",
+    "forward_layers",
     "heads",
     "hooks",
     "inputs",

@@ -128,7 +128,8 @@ def csv(
     Args:
         column_names: The fields of a row, in order.
         columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
-        defaults: Values of empty fields.
+        defaults: Values of empty fields. A field that no column reads is declared by its default as one that the
+            model does not use, such as a key that is handed through.
         transform: As for `raw_features`.
 
     Raises:
@@ -150,9 +151,11 @@ def csv(
                 f"{key!r} has the shape {feature.shape} per row, but a CSV field holds one value; use raw_features."
             )
     given = dict(defaults or {})
-    for key in given:
+    for key, value in given.items():
+        if key not in names:
+            raise InvalidValueError(f"defaults has {key!r}, which is not among column_names {list(names)}.")
         if key not in inputs:
-            raise InvalidValueError(f"defaults has {key!r}, which no column reads; the columns read {sorted(inputs)}.")
+            inputs[key] = RawFeature(key=key, dtype=_dtype_of(key, value))
     for key, feature in inputs.items():
         if feature.default is not None:
             number = feature.default[0]

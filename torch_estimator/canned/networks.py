@@ -18,7 +18,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class Dense(nn.Module):
-    """``inputs @ kernel + bias``, the kernel Glorot uniform and the bias zero at the start.
+    """``activation(inputs @ kernel + bias)``, the kernel Glorot uniform and the bias zero at the start.
 
     Attributes:
         kernel: float32 ``[inputs, outputs]``.
@@ -30,11 +30,12 @@ class Dense(nn.Module):
         self.kernel = nn.Parameter(nn.init.xavier_uniform_(torch.empty(inputs, outputs)))
         self.bias = nn.Parameter(torch.zeros(outputs))
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, activation: Activation | None = None) -> Tensor:
         """float32 ``[N, inputs]`` -> ``[N, outputs]``."""
-        if not self.training and self.kernel.shape[1] == 1:
-            return precise_column(self.bias, inputs, self.kernel)
-        return torch.addmm(self.bias, inputs, self.kernel)
+        # The activation is an argument: as a part of the layer, one with parameters would change names in checkpoints.
+        precise = not self.training and self.kernel.shape[1] == 1
+        outputs = (precise_column if precise else torch.addmm)(self.bias, inputs, self.kernel)
+        return outputs if activation is None else activation(outputs)
 
 
 class InputFromFeatureColumns(nn.Module):
@@ -90,7 +91,7 @@ class DNN(nn.Module):
         """Logits, float32 ``[N, logits_dimension]``."""
         hidden = self.input_from_feature_columns(features)
         for index in range(self.num_hidden):
-            hidden = self.activation_fn(getattr(self, f"hiddenlayer_{index}")(hidden))
+            hidden = getattr(self, f"hiddenlayer_{index}")(hidden, self.activation_fn)
             if self.dropout:
                 hidden = nn.functional.dropout(hidden, self.dropout, self.training)
             if self.batch_norm:

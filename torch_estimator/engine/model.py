@@ -47,7 +47,9 @@ class Model:
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
         # One for all iterators: what a Dataset's cache holds was made with it.
-        self._host = HostTransform(spec.transform, spec.head, with_labels=spec.mode != ModeKeys.PREDICT)
+        self._host = HostTransform(
+            spec.transform, spec.head, with_labels=spec.mode != ModeKeys.PREDICT, raw=_raw_columns(spec)
+        )
         self.head: Any = spec.head or FunctionHead(spec.loss, spec.predictions, spec.metrics)
         if isinstance(spec.loss, nn.Module):
             spec.loss.to(self.device)
@@ -127,6 +129,14 @@ class Model:
         check_compatible(dataclasses.replace(checkpoint, variables=saved), parameters)
         with torch.no_grad():
             _copy(saved, parameters)
+
+
+def _raw_columns(spec: EstimatorSpec) -> Sequence[str] | None:
+    """Names of the raw columns wanted beside what the module takes; None for all."""
+    if spec.mode == ModeKeys.PREDICT:
+        return spec.forward_features
+    wanted = spec.mode == ModeKeys.EVAL and any("features" in one.arguments for one in spec.extra_metrics)
+    return None if wanted else ()
 
 
 def _same(features: Any) -> Any:

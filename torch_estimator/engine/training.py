@@ -198,7 +198,7 @@ class TrainingRun:
             return None
         module = self._model.module
         with sized_threads(module, batch_size(batch.features)), noting_batch(module, batch.features, batch.labels):
-            return self._step(*batch)
+            return self._step(batch.features, batch.labels, batch.weights)
 
 
 class _CompiledSteps:
@@ -251,7 +251,7 @@ class _CompiledSteps:
         module = self._eager.module
         self._eager.begin()
         with sized_threads(module, rows), noting_batch(module, batch.features, batch.labels):
-            return self._eager.finish(*step(*batch))
+            return self._eager.finish(*step(batch.features, batch.labels, batch.weights))
 
 
 def log_end(result: TrainingResult) -> None:

@@ -66,12 +66,8 @@ def lower_module(
     }
 
 
-def lower_logits(graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs) -> Prediction:
-    """Emits a module that gives logits; returns them, float32 ``[N, width]``.
-
-    Raises:
-        ExportError: As `lower_module`, and where the module gives something else.
-    """
+def logits_of(module: nn.Module) -> Callable[[Any], dict[str, Tensor]]:
+    """The predictions of a module that gives logits, float32 ``[N, width]``; it raises ExportError for any other."""
 
     def logits(outputs: Any) -> dict[str, Tensor]:
         if not isinstance(outputs, Tensor) or not outputs.is_floating_point() or outputs.dim() < 2:
@@ -81,7 +77,7 @@ def lower_logits(graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs) -
             )
         return {"logits": outputs.float()}
 
-    return lower_module(graph, module, inputs, logits)["logits"]
+    return logits
 
 
 def _widened(key: str, value: Any) -> Tensor:

@@ -99,8 +99,7 @@ class GraphBuilder:
         return name
 
     def output(self, name: str, tensor: str, info: TensorInfo) -> None:
-        """Makes a tensor an output of the graph, under a name of its own."""
-        self._claim(name)
+        """Makes a tensor an output of the graph, under a name that `name` gave."""
         made_here = any(tensor in node.output for node in self._nodes)
         if made_here and tensor not in self._renamed:
             self._renamed[tensor] = name

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from torch_estimator.custom.column_module import ColumnsThenModule
-from torch_estimator.export.any_module import lower_logits, lower_module
+from torch_estimator.export.any_module import logits_of, lower_module
 from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
 from torch_estimator.export.hash_chains import concat, select
 from torch_estimator.export.heads import Prediction
 from torch_estimator.export.module_inputs import ModuleInputs
+from torch_estimator.export.taps import Taps
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import (
@@ -42,7 +43,9 @@ _ACTIVATIONS: dict[Any, str] = {
 _ACTIVATION_MODULES: dict[type, str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
 
 
-def lower_network(graph: GraphBuilder, module: Any, inputs: ModuleInputs, width: int) -> Prediction:
+def lower_network(
+    graph: GraphBuilder, module: Any, inputs: ModuleInputs, width: int, taps: Taps | None = None
+) -> Prediction:
     """Emits a model; returns its logits, float32 ``[N, width]``.
 
     Args:
@@ -50,16 +53,21 @@ def lower_network(graph: GraphBuilder, module: Any, inputs: ModuleInputs, width:
         module: A canned model (attributes `linear` and `dnn`), or any module from features to logits.
         inputs: What the module is called with.
         width: Number of logits.
+        taps: Notes the outputs of inner layers; None where none are wanted.
     """
+    taps = taps or Taps(module, {})
     if is_canned(module):
         tensors = {key: item.tensor for key, item in inputs.tensors.items()}
         parts = []
         if module.linear is not None:
             parts.append(_linear(graph, module.linear.linear_model, tensors))
+            taps.note(graph, ("linear", "linear.linear_model"), parts[-1], width)
         if module.dnn is not None:
-            parts.append(_dnn(graph, module.dnn, tensors))
+            parts.append(_dnn(graph, module.dnn, tensors, taps))
+            taps.note(graph, ("dnn", "dnn.logits"), parts[-1], width)
         return Prediction(tensor=_sum(graph, parts), dtype="DT_FLOAT", row_shape=(width,))
-    return lower_logits(graph, *_behind_columns(graph, module, inputs))
+    behind, taken = _behind_columns(graph, module, inputs, taps)
+    return taps.lower(lambda beside: lower_module(graph, behind, taken, beside(logits_of(behind))))["logits"]
 
 
 def lower_functions(
@@ -67,10 +75,11 @@ def lower_functions(
     module: nn.Module,
     inputs: ModuleInputs,
     predictions: Callable[[Any], Mapping[str, torch.Tensor]],
+    taps: Taps,
 ) -> dict[str, Prediction]:
     """Emits a module and the function that makes predictions of its outputs; see `lower_module`."""
-    behind, taken = _behind_columns(graph, module, inputs)
-    return lower_module(graph, behind, taken, predictions)
+    behind, taken = _behind_columns(graph, module, inputs, taps)
+    return taps.lower(lambda beside: lower_module(graph, behind, taken, beside(predictions)))
 
 
 def is_canned(module: Any) -> bool:
@@ -81,12 +90,15 @@ def is_canned(module: Any) -> bool:
     return (linear is None or known) and (dnn is None or isinstance(deep, InputLayer)) and (known or dnn is not None)
 
 
-def _behind_columns(graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs) -> tuple[nn.Module, ModuleInputs]:
+def _behind_columns(
+    graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs, taps: Taps
+) -> tuple[nn.Module, ModuleInputs]:
     """The module behind an input layer, and that layer's output, which has a lowering of its own."""
     if not isinstance(module, ColumnsThenModule):
         return module, inputs
     layer = module.input_layer
     tensor = _input_layer(graph, layer, {key: item.tensor for key, item in inputs.tensors.items()})
+    taps.note(graph, ("input_layer",), tensor, layer.width)
     columns = Inlined(tensor=tensor, row_shape=(layer.width,), dtype="float32")
     return module.module, ModuleInputs(tensors={"columns": columns}, assemble=lambda values: values[0])
 
@@ -108,14 +120,19 @@ def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str]
     return graph.op("Add", total, _product(graph, features[LINEAR_NUMERIC], np.concatenate(numeric)))
 
 
-def _dnn(graph: GraphBuilder, dnn: Any, features: Mapping[str, str]) -> str:
+def _dnn(graph: GraphBuilder, dnn: Any, features: Mapping[str, str], taps: Taps) -> str:
     layer: InputLayer = dnn.input_from_feature_columns.input_layer
     hidden = [getattr(dnn, f"hiddenlayer_{index}") for index in range(dnn.num_hidden)]
     value = _input_layer(graph, layer, features)
+    scope = "dnn.input_from_feature_columns"
+    taps.note(graph, (scope, f"{scope}.input_layer"), value, layer.width)
     for index, dense in enumerate(hidden):
-        value = _activation(graph, dnn.activation_fn, _dense(graph, dense, value), dense.kernel.shape[1])
+        width = dense.kernel.shape[1]
+        value = _activation(graph, dnn.activation_fn, _dense(graph, dense, value), width)
+        taps.note(graph, (f"dnn.hiddenlayer_{index}",), value, width)
         if dnn.batch_norm:
             value = _batch_norm(graph, getattr(dnn, f"batchnorm_{index}"), value)
+            taps.note(graph, (f"dnn.batchnorm_{index}",), value, width)
     return _dense(graph, dnn.logits, value)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
+from torch_estimator.heads.metrics.named import NamedMetrics
 from torch_estimator.heads.signature import Signature
 from torch_estimator.heads.torch_losses import fitted_labels, loss_kind
 
@@ -20,7 +21,7 @@ class FunctionHead:
     Args:
         loss: ``loss(outputs, labels)`` -> scalar tensor; torch's own get labels of the shape and dtype they take.
         predictions: ``predictions(outputs)`` -> dict of tensors; None where the outputs are the predictions.
-        metrics: Name -> ``metric(labels, predictions)`` -> scalar; averaged over batches by their rows.
+        metrics: Name -> what gives its value; see `NamedMetrics`.
     """
 
     name = None
@@ -32,7 +33,7 @@ class FunctionHead:
         self,
         loss: Callable[[Any, Any], Tensor] | None,
         predictions: Callable[[Any], Mapping[str, Tensor]] | None,
-        metrics: Mapping[str, Callable[[Any, Any], Any]] | None,
+        metrics: Mapping[str, Any] | None,
     ) -> None:
         self._loss = loss
         self._predictions = predictions
@@ -60,27 +61,21 @@ class FunctionHead:
         return predictions
 
     def metrics(self) -> _FunctionMetrics:
-        return _FunctionMetrics(self, self._metrics)
+        return _FunctionMetrics(self, NamedMetrics(self._metrics))
 
     def signatures(self) -> dict[str, Signature]:
         return {}
 
 
 class _FunctionMetrics:
-    """Means of the functions' values, weighted by the rows of each batch."""
+    """Named metrics, given outputs in the place of predictions."""
 
-    def __init__(self, head: FunctionHead, functions: Mapping[str, Callable[[Any, Any], Any]]) -> None:
+    def __init__(self, head: FunctionHead, metrics: NamedMetrics) -> None:
         self._head = head
-        self._functions = functions
-        self._totals = dict.fromkeys(functions, 0.0)
-        self._rows = 0
+        self._metrics = metrics
 
     def update(self, logits: Any, labels: Any, weights: Tensor | None = None) -> None:
-        predictions = self._head.predictions(logits)
-        rows = len(next(iter(predictions.values())))
-        self._rows += rows
-        for name, function in self._functions.items():
-            self._totals[name] += float(function(labels, predictions)) * rows
+        self._metrics.update(labels, self._head.predictions(logits))
 
     def compute(self) -> dict[str, float]:
-        return {name: total / self._rows if self._rows else 0.0 for name, total in self._totals.items()}
+        return self._metrics.compute()
