@@ -53,7 +53,8 @@ class Model:
 
     def to_tensors(self, batch: Any) -> TensorBatch:
         """Moves one batch to the model's device."""
-        return to_tensors(batch.features, batch.labels, self.device)
+        features = batch.features if self.spec.transform is None else self.spec.transform.padded(batch.features)
+        return to_tensors(features, batch.labels, self.device)
 
     def loss(self, module: nn.Module, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
         """The training loss of one batch."""

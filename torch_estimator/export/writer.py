@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 import time
@@ -18,7 +19,7 @@ from torch_estimator.export.heads import Prediction, lower_predictions, signatur
 from torch_estimator.export.leftovers import TEMPORARY, owned, remove_leftovers
 from torch_estimator.export.network import lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
-from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest
+from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest, TensorInfo
 from torch_estimator.export.torch_callable import Inlined
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
@@ -105,8 +106,9 @@ def build(
         name = key if key not in received.inputs else f"{key}_out"
         outputs[key] = prediction.info(name)
         graph.output(name, prediction.tensor, outputs[key])
+    inputs = _with_lengths(received.inputs, transform)
     manifest = Manifest(
-        signatures=signatures(head, outputs, received.inputs),
+        signatures=signatures(head, outputs, inputs),
         receiver=receiver.kind,
         producer=PRODUCER,
         version=__version__,
@@ -129,6 +131,18 @@ def _features(graph: GraphBuilder, transform: FeatureTransform | None, received:
 
     check_raw(received.raw, transform.raw_features)
     return lower_features(graph, transform, received.raw)
+
+
+def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform | None) -> dict[str, TensorInfo]:
+    """The inputs, those of lists of weights knowing whose weights they are."""
+    result = dict(inputs)
+    for bag in transform.bags if transform is not None else ():
+        column = bag.column
+        if column.multivalent and bag.weights is not None:
+            values, weights = (feature.key for feature in column.raw_features)
+            if values in result and weights in result:
+                result[weights] = dataclasses.replace(result[weights], lengths_of=values)
+    return result
 
 
 def _forwarded(key: str, received: Received) -> Prediction:
@@ -161,6 +175,8 @@ def _categorical(transform: FeatureTransform) -> Iterator[Any]:
     if transform.dnn is not None:
         yield from (placed.column for placed in transform.dnn.indicators)
         yield from (placed.column for table in transform.dnn.tables for placed in table.placed)
+    for bag in transform.bags:
+        yield getattr(bag.column, "categorical_column", bag.column)
 
 
 @contextlib.contextmanager
