@@ -39,6 +39,8 @@ def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise InvalidValueError(f"Input {name} is the single value {value!r}; give a list of lists, one per row.")
     rows = [_row(row) for row in value]
+    if any(isinstance(item, (list, tuple, np.ndarray)) for row in rows for item in row):
+        raise InvalidValueError(f"Input {name} takes a list of values per row, but has lists of lists.")
     padding = PADDING[info.dtype]
     items = [padding if item is None else item for row in rows for item in row]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
@@ -61,9 +63,10 @@ def matched(feeds: Mapping[str, ListFeed], infos: Mapping[str, TensorInfo]) -> d
         wrong = np.flatnonzero(feed.lengths != feeds[other].lengths)
         if len(wrong):
             row = int(wrong[0])
+            where = f" in row {row} (from 0)" if len(feed.lengths) > 1 else ""
             raise InvalidValueError(
-                f"Input {name} has {feed.lengths[row]} values in row {row} (from 0), but {other}, whose weights they "
-                f"are, has {feeds[other].lengths[row]}."
+                f"Input {name} has {feed.lengths[row]} values{where}, but {other}, whose weights they are, has "
+                f"{feeds[other].lengths[row]}."
             )
     return {name: feed.tensor for name, feed in feeds.items()}
 
