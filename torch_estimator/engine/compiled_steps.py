@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import TensorBatch, batch_size
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.threads import sized_threads
@@ -81,7 +82,8 @@ class CompiledSteps:
             return None
         rows = batch_size(batch.features)
         step = self._compiled if self._is_compiled(rows, tuple(_shapes(batch))) else self._eager.compute
-        with sized_threads(self._eager.module, rows):
+        module = self._eager.module
+        with sized_threads(module, rows), noting_batch(module, batch.features, batch.labels):
             return self._eager.finish(*step(*batch))
 
     def _is_compiled(self, rows: int, shapes: Shapes) -> bool:

@@ -10,6 +10,7 @@ from contextlib import closing
 import torch
 
 from torch_estimator.data.dataset import Dataset
+from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.progress import ProgressBar
@@ -62,7 +63,7 @@ def run_evaluation(
             for hook in due:
                 hook.before_step(context)
             features, labels, weights = model.to_tensors(batch)
-            with sized_threads(model.module, batch_size(batch.features)):
+            with sized_threads(model.module, batch_size(batch.features)), noting_batch(model.module, features, labels):
                 outputs = model.module(features)
                 context.loss_tensor = model.head.loss(outputs, labels, weights)
             total_loss += float(context.loss_tensor)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from torch_estimator.data.dataset import Dataset
+from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.threads import sized_threads
@@ -46,8 +47,13 @@ def run_prediction(
         for batch in batches:
             for hook in hooks:
                 hook.before_step(context)
-            with torch.inference_mode(), sized_threads(model.module, batch_size(batch.features)):
-                outputs = model.module(model.to_tensors(batch).features)
+            features = model.to_tensors(batch).features
+            with (
+                torch.inference_mode(),
+                sized_threads(model.module, batch_size(batch.features)),
+                noting_batch(model.module, features),
+            ):
+                outputs = model.module(features)
                 tensors = model.head.predictions(outputs)
             arrays = model.head.decode({key: tensor.cpu().numpy() for key, tensor in tensors.items()})
             arrays = _selected(arrays, keys)

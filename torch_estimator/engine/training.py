@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
+from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import TensorBatch, batch_size
 from torch_estimator.engine.checkpoint import Checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
@@ -187,7 +188,8 @@ class TrainingRun:
         batch = self._next_batch()
         if batch is None:
             return None
-        with sized_threads(self._model.module, batch_size(batch.features)):
+        module = self._model.module
+        with sized_threads(module, batch_size(batch.features)), noting_batch(module, batch.features, batch.labels):
             return self._step(*batch)
 
 

@@ -78,9 +78,9 @@ def _runs(layout: InputLayout) -> list[tuple[str, int]]:
 
 
 def _counts(ids: torch.Tensor, width: int, weights: torch.Tensor | None = None) -> torch.Tensor:
-    counts = torch.zeros(ids.shape[0], width + 1, device=ids.device)
     if weights is None:
         weights = torch.ones(1, 1, device=ids.device).expand(ids.shape)
+    counts = torch.zeros(ids.shape[0], width + 1, device=ids.device, dtype=weights.dtype)
     return counts.scatter_add(1, ids, weights)[:, :width]
 
 
