@@ -50,7 +50,7 @@ class ServingInput:
 def raw_features(
     columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
 ) -> ServingInput:
-    """Takes every raw column under its own name, shape ``[batch, 1]`` (or ``[batch, *shape]``).
+    """Takes every raw column under its own name: ``[batch, 1]``, ``[batch, *shape]`` or, for lists, ``[batch, n]``.
 
     Args:
         columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
@@ -146,6 +146,8 @@ def csv(
     for key, feature in inputs.items():
         if key not in names:
             raise InvalidValueError(f"the columns read {key!r}, which is not among column_names {list(names)}.")
+        if feature.multivalent:
+            raise InvalidValueError(f"{key!r} holds lists, but a CSV field holds one value; use raw_features or json.")
         if feature.shape != (1,):
             raise InvalidValueError(
                 f"{key!r} has the shape {feature.shape} per row, but a CSV field holds one value; use raw_features."
@@ -265,6 +267,8 @@ def _checked_default(feature: RawFeature, value: Any) -> Default:
     else:
         kinds = (int,) if feature.dtype == "int64" else (int, float)
         fits = all(isinstance(item, kinds) and not isinstance(item, bool) for item in items)
+    if feature.multivalent and fits:
+        return list(items)
     if not fits or len(items) != torch.Size(feature.shape).numel():
         wanted = feature.dtype if feature.shape == (1,) else f"a list of {feature.dtype} of shape {feature.shape}"
         raise InvalidTypeError(f"the default of {feature.key!r} must be {wanted}, but got {value!r}.")

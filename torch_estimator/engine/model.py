@@ -65,7 +65,8 @@ class Model:
 
     def to_tensors(self, batch: Any) -> TensorBatch:
         """Moves one batch to the model's device, floating features in the dtype of its parameters."""
-        tensors = to_tensors(batch.features, batch.labels, self.device, self._floating)
+        features = batch.features if self.spec.transform is None else self.spec.transform.padded(batch.features)
+        tensors = to_tensors(features, batch.labels, self.device, self._floating)
         if self.structure is None and self.spec.transform is None and self.spec.mode == ModeKeys.TRAIN:
             self.structure = describe(getattr(self.module, "inputs_of", _same)(tensors.features))
         return tensors

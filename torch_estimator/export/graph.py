@@ -177,7 +177,7 @@ def _tensor(array: Array, name: str) -> onnx.TensorProto:
 
 
 def _value_info(name: str, info: TensorInfo) -> onnx.ValueInfoProto:
-    shape = ["batch" if size == -1 else size for size in info.shape]
+    shape = [size if size != -1 else f"{name}_length" if place else "batch" for place, size in enumerate(info.shape)]
     return helper.make_tensor_value_info(name, _ELEMENT_TYPES[info.dtype], shape)
 
 

@@ -23,7 +23,7 @@ class Inlined:
 
     Attributes:
         tensor: Its name in the graph.
-        row_shape: Its shape without the batch.
+        row_shape: Its shape without the batch; a size of -1 varies.
         dtype: ``"float32"`` or ``"int64"``.
     """
 
@@ -33,7 +33,15 @@ class Inlined:
 
     def example(self, rows: int = 3) -> torch.Tensor:
         """A tensor of ones like it."""
-        return torch.ones(rows, *self.row_shape, dtype=getattr(torch, self.dtype))
+        sizes = [2 if size == -1 else size for size in self.row_shape]
+        return torch.ones(rows, *sizes, dtype=getattr(torch, self.dtype))
+
+    @property
+    def dynamic(self) -> dict[int, Any]:
+        """The dimensions that vary, as torch's exporter takes them."""
+        return {0: torch.export.Dim.DYNAMIC} | {
+            place: torch.export.Dim.DYNAMIC for place, size in enumerate(self.row_shape, 1) if size == -1
+        }
 
 
 def inline(
@@ -60,7 +68,7 @@ def inline(
 
     root = _Function(function, module).eval()
     examples = tuple(item.example() for item in inputs)
-    shapes = {"tensors": tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)}
+    shapes = {"tensors": tuple(item.dynamic for item in inputs)}
     try:
         with quiet(), torch.no_grad():
             program = torch.onnx.export(

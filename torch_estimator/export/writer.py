@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import tempfile
 import time
@@ -20,7 +21,7 @@ from torch_estimator.export.leftovers import TEMPORARY, owned, remove_leftovers
 from torch_estimator.export.module_inputs import ModuleInputs, named_inputs, raw_inputs
 from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
-from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest
+from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest, TensorInfo
 from torch_estimator.export.taps import Taps
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
@@ -129,10 +130,9 @@ def build(
         name = graph.name(key if key not in received.inputs else f"{key}_out")
         outputs[key] = prediction.info(name)
         graph.output(name, prediction.tensor, outputs[key])
+    described = _with_lengths(received.inputs, transform)
     manifest = Manifest(
-        signatures=with_forwarded(
-            lambda joined: signatures(head, joined, received.inputs), outputs, layers, list(forwarded)
-        ),
+        signatures=with_forwarded(lambda joined: signatures(head, joined, described), outputs, layers, list(forwarded)),
         receiver=receiver.kind,
         producer=PRODUCER,
         version=__version__,
@@ -160,6 +160,18 @@ def _inputs(
     return named_inputs(lower_features(graph, transform, received.raw))
 
 
+def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform | None) -> dict[str, TensorInfo]:
+    """The inputs, those of lists of weights knowing whose weights they are."""
+    result = dict(inputs)
+    for bag in transform.bags if transform is not None else ():
+        column = bag.column
+        if column.multivalent and bag.weights is not None:
+            values, weights = (feature.key for feature in column.raw_features)
+            if values in result and weights in result:
+                result[weights] = dataclasses.replace(result[weights], lengths_of=values)
+    return result
+
+
 def _hashing(transform: FeatureTransform | None) -> Hashing:
     if transform is None:
         return Hashing()
@@ -180,6 +192,8 @@ def _categorical(transform: FeatureTransform) -> Iterator[Any]:
     if transform.dnn is not None:
         yield from (placed.column for placed in transform.dnn.indicators)
         yield from (placed.column for table in transform.dnn.tables for placed in table.placed)
+    for bag in transform.bags:
+        yield getattr(bag.column, "categorical_column", bag.column)
 
 
 @contextlib.contextmanager
