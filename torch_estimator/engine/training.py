@@ -20,6 +20,7 @@ from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.log_hooks import LossLogHook, LossSummaryHook, StepCounterHook
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
+from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
@@ -70,10 +71,12 @@ class TrainingRun:
         self._config = config
         self._model_dir = model_dir
         self._checkpoint = checkpoint
-        self._optimizers = model.make_optimizers()
+        self._optimizers, schedules = model.make_optimizers()
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
-        self._step = TrainStep(model.module, model.loss, self._optimizers)
+            schedules.go_to(checkpoint.step)
+        loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
+        self._step = TrainStep(model.module, loss_fn, self._optimizers, schedules=schedules, compiled=config.compile)
         self._dataset = dataset
         self._batches = model.batches(dataset)
         self._input_ended = False
@@ -246,6 +249,7 @@ class _CompiledSteps:
             self._compiled_sizes.add(rows)
         step = self._compiled if rows == self.rows else self._eager.compute
         module = self._eager.module
+        self._eager.begin()
         with sized_threads(module, rows), noting_batch(module, batch.features, batch.labels):
             return self._eager.finish(*step(batch.features, batch.labels, batch.weights))
 
