@@ -39,7 +39,7 @@ class ModuleModel:
         head: Head | None,
         loss: Callable[[Any, Any], Tensor] | None,
         predictions: Callable[[Any], Mapping[str, Tensor]] | None,
-        metrics: Mapping[str, Callable[[Any, Any], Any]] | None,
+        metrics: Mapping[str, Any] | None,
         optimizer: ModuleOptimizer | None,
         columns: Iterable[Any] | None,
         transform: FeatureTransform | None,
