@@ -13,6 +13,7 @@ from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
 from torch_estimator.feature_column.linear_model import LinearModel
 from torch_estimator.feature_column.numeric import NumericColumn, numeric_column
+from torch_estimator.feature_column.quantiles import quantile_boundaries
 from torch_estimator.feature_column.raw_feature import RawFeature
 from torch_estimator.feature_column.table import Table
 from torch_estimator.feature_column.transform import FeatureTransform
@@ -44,4 +45,5 @@ __all__ = [
     "embedding_column",
     "indicator_column",
     "numeric_column",
+    "quantile_boundaries",
 ]
