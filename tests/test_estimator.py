@@ -491,7 +491,10 @@ def test_an_optimizer_factory_that_makes_something_else_is_refused(tmp_path: Pat
     def model_fn(mode: str) -> te.EstimatorSpec:
         return te.EstimatorSpec(mode=mode, module=Line(), loss=squared_error, optimizer=lambda parameters: made)
 
-    with pytest.raises(TypeError, match=r"^optimizer must make instances of torch.optim.Optimizer, but made"):
+    with pytest.raises(
+        TypeError,
+        match=r"^optimizer must make a torch.optim.Optimizer, an LRScheduler of one, or a list of these, but made",
+    ):
         te.Estimator(model_fn, str(tmp_path)).train(points, steps=1)
 
 

@@ -13,8 +13,9 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.iterator import DatasetIterator
 from torch_estimator.engine.batches import HostTransform, TensorBatch, to_tensors
 from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
+from torch_estimator.engine.schedules import Schedules, optimizers_and_schedules
 from torch_estimator.engine.variables import named_parameters, named_slots, named_variables, restore_slots
-from torch_estimator.errors import CheckpointError, InvalidTypeError
+from torch_estimator.errors import CheckpointError
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.optim.base import Optimizer
@@ -59,21 +60,14 @@ class Model:
         """The training loss of one batch."""
         return self.head.loss(module(features), labels, weights)  # type: ignore[no-any-return]
 
-    def make_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+    def make_optimizers(self) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
         """Calls the spec's optimizer factory.
 
         Raises:
-            InvalidTypeError: Where it returns anything but optimizers.
+            InvalidTypeError: Where it returns anything but optimizers and schedules around them.
         """
         assert self.spec.optimizer is not None
-        made = self.spec.optimizer(self.module.named_parameters())
-        optimizers = tuple(made) if isinstance(made, Sequence) else (made,)
-        for optimizer in optimizers:
-            if not isinstance(optimizer, torch.optim.Optimizer):
-                raise InvalidTypeError(
-                    f"optimizer must make instances of torch.optim.Optimizer, but made {optimizer!r}."
-                )
-        return optimizers
+        return optimizers_and_schedules(self.spec.optimizer(self.module.named_parameters()))
 
     def variables(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, as views."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from torch_estimator.engine.live_group import LiveGroup
+from torch_estimator.engine.schedules import Schedules
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
@@ -16,7 +18,6 @@ from torch_estimator.optim.base import Optimizer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Group = dict[str, Any]
 LossFn = Callable[[nn.Module, Any, Any, Tensor | None], Tensor]
 
 
@@ -31,13 +32,25 @@ class TrainStep:
         module: The model.
         loss_fn: ``loss_fn(module, features, labels, weights)`` -> scalar.
         optimizers: Together hold every trainable parameter of the module, each once.
+        schedules: Moved on by every step.
+        compiled: Whether `compute` will be compiled; see `LiveGroup`.
     """
 
-    def __init__(self, module: nn.Module, loss_fn: LossFn, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        loss_fn: LossFn,
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        schedules: Schedules | None = None,
+        compiled: bool = False,
+    ) -> None:
         self.module = module
         self.optimizers = tuple(optimizers)
         self._loss_fn = loss_fn
-        by_parameter = _group_of_each_parameter(module, self.optimizers)
+        self._schedules = schedules or Schedules(())
+        self._groups: list[LiveGroup] = []
+        by_parameter = self._group_of_each_parameter(compiled)
         self._tables = [
             _RowUpdate(table, *by_parameter[table.weight])
             for table in module.modules()
@@ -53,7 +66,13 @@ class TrainStep:
 
     def __call__(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
         """Takes one step and returns the loss before it, detached."""
+        self.begin()
         return self.finish(*self.compute(features, labels, weights))
+
+    def begin(self) -> None:
+        """Takes over what schedules or hooks have set since the last step."""
+        for group in self._groups:
+            group.refresh()
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
         """All of a step that can be compiled; returns the loss and the gradients left to optimizers of `torch.optim`.
@@ -72,12 +91,13 @@ class TrainStep:
         return loss.detach(), left
 
     def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
-        """Lets the optimizers of `torch.optim` use what `compute` left to them; returns the loss."""
+        """Lets optimizers of `torch.optim` use what `compute` left to them, moves schedules on, returns the loss."""
         for parameter, gradient in zip(self._left, left, strict=True):
             parameter.grad = gradient
         for other in self._other_optimizers:
             other.step()
             other.zero_grad(set_to_none=True)
+        self._schedules.advance()
         return loss
 
     @contextmanager
@@ -99,15 +119,33 @@ class TrainStep:
                 left.append(gradient)
             elif gradient is not None:
                 state = optimizer.state[parameter]
-                optimizer.update(parameter, gradient, state, group)
-                optimizer.advance(state, group)
+                optimizer.update(parameter, gradient, state, group.values)
+                optimizer.advance(state, group.values)
         return left
+
+    def _group_of_each_parameter(self, compiled: bool) -> dict[nn.Parameter, tuple[Any, LiveGroup]]:
+        held: dict[nn.Parameter, tuple[Any, LiveGroup]] = {}
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                live = LiveGroup(group, as_tensors=compiled and isinstance(optimizer, Optimizer))
+                self._groups.append(live)
+                for parameter in group["params"]:
+                    if parameter in held:
+                        raise InvalidValueError(
+                            "A parameter is held by two optimizers; give each parameter to one of them."
+                        )
+                    held[parameter] = (optimizer, live)
+        names = {parameter: name for name, parameter in self.module.named_parameters()}
+        for parameter in held:
+            if parameter not in names:
+                raise InvalidValueError("An optimizer holds a parameter that is not one of the module's.")
+        return {parameter: held[parameter] for parameter in names if parameter in held and parameter.requires_grad}
 
 
 class _RowUpdate:
     """Updates the rows of one table that a batch touched."""
 
-    def __init__(self, table: Table, optimizer: Optimizer, group: Group) -> None:
+    def __init__(self, table: Table, optimizer: Optimizer, group: LiveGroup) -> None:
         self.table = table
         self._optimizer = optimizer
         self._group = group
@@ -144,30 +182,11 @@ class _RowUpdate:
             key: value.view(-1)[elements] if value.shape == self.table.weight.shape else value
             for key, value in whole.items()
         }
-        self._optimizer.update(rows, self._sums[elements], state, self._group)
-        self._optimizer.advance(state, self._group)
+        self._optimizer.update(rows, self._sums[elements], state, self._group.values)
+        self._optimizer.advance(state, self._group.values)
         # Rows met several times are written several times, each time with the same value. What gathers in the
         # optimizer's state of the padding row is never used.
         weight[elements] = torch.where(elements >= padding, 0.0, rows)
         for key, value in whole.items():
             if value.shape == self.table.weight.shape:
                 value.view(-1)[elements] = state[key]
-
-
-def _group_of_each_parameter(
-    module: nn.Module, optimizers: Iterable[torch.optim.Optimizer]
-) -> dict[nn.Parameter, tuple[Any, Group]]:
-    held: dict[nn.Parameter, tuple[Any, Group]] = {}
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter in held:
-                    raise InvalidValueError(
-                        "A parameter is held by two optimizers; give each parameter to one of them."
-                    )
-                held[parameter] = (optimizer, group)
-    names = {parameter: name for name, parameter in module.named_parameters()}
-    for parameter in held:
-        if parameter not in names:
-            raise InvalidValueError("An optimizer holds a parameter that is not one of the module's.")
-    return {parameter: held[parameter] for parameter in names if parameter in held and parameter.requires_grad}

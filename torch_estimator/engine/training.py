@@ -69,10 +69,11 @@ class TrainingRun:
         self._config = config
         self._model_dir = model_dir
         self._checkpoint = checkpoint
-        self._optimizers = model.make_optimizers()
+        self._optimizers, schedules = model.make_optimizers()
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
-        self._step = TrainStep(model.module, model.loss, self._optimizers)
+            schedules.go_to(checkpoint.step)
+        self._step = TrainStep(model.module, model.loss, self._optimizers, schedules=schedules, compiled=config.compile)
         self._dataset = dataset
         self._batches = model.batches(dataset)
         self._input_ended = False
@@ -243,6 +244,7 @@ class _CompiledSteps:
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
             self._compiled_sizes.add(rows)
         step = self._compiled if rows == self.rows else self._eager.compute
+        self._eager.begin()
         with sized_threads(self._eager.module, rows):
             return self._eager.finish(*step(*batch))
 

@@ -2,8 +2,10 @@
 
 from torch_estimator.optim.adagrad import Adagrad
 from torch_estimator.optim.adam import Adam
+from torch_estimator.optim.adamw import AdamW
 from torch_estimator.optim.base import Optimizer
-from torch_estimator.optim.by_name import OptimizerFactory, by_name
+from torch_estimator.optim.by_name import by_name
+from torch_estimator.optim.factories import NamedParameters, OptimizerFactory
 from torch_estimator.optim.ftrl import Ftrl
 from torch_estimator.optim.gradient_descent import GradientDescent
 from torch_estimator.optim.rmsprop import RMSProp
@@ -14,8 +16,10 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Adam",
+    "AdamW",
     "Ftrl",
     "GradientDescent",
+    "NamedParameters",
     "Optimizer",
     "OptimizerFactory",
     "RMSProp",
