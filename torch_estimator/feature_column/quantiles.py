@@ -17,8 +17,9 @@ def quantile_boundaries(values: Any, num_buckets: int) -> list[float]:
 
     They are those of scikit-learn's ``KBinsDiscretizer(num_buckets, strategy="quantile")``: the quantiles between the
     smallest and the largest number, averaged where one falls between two numbers (the method
-    ``"averaged_inverted_cdf"`` of ``numpy.percentile``). Where many numbers are equal, there are fewer; a column of zeros
-    with some exceptions is better cut where it is not zero: ``[1, *quantile_boundaries(gains[gains > 0], 100)]``.
+    ``"averaged_inverted_cdf"`` of ``numpy.percentile``). Where many numbers are equal, there are fewer; a column of
+    zeros with some exceptions is better cut where it is not zero:
+    ``[1, *quantile_boundaries(gains[gains > 0], 100)]``.
 
     Compute them once, on the data to train on: boundaries are part of the model.
 
