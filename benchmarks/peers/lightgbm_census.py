@@ -1,7 +1,8 @@
 """LightGBM on a split of the census data; runs in `.bench/lightgbm`: `lightgbm_census.py SPLIT ANSWER PARAMETERS`.
 
 SPLIT is an .npz file with `fit` and `held_out` (float64 `[rows, columns]`, categories as codes), `labels` and
-`categorical` (the places of the categories). ANSWER gets the `scores` of the held-out rows and the `seconds` of training.
+`categorical` (the places of the categories). ANSWER gets the `scores` of the held-out rows and the `seconds` that
+training took.
 """
 
 from __future__ import annotations

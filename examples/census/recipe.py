@@ -85,7 +85,7 @@ def wide_and_deep_columns(numbers: Numbers, settings: Settings) -> tuple[list[An
         name: fc.bucketized_column(fc.numeric_column(name), boundaries(name, values, settings))
         for name, values in numbers.items()
     }
-    categories = [
+    categories: list[fc.CategoricalColumn] = [
         *(fc.categorical_column_with_vocabulary_list(name, values) for name, values in columns.VOCABULARIES.items()),
         fc.categorical_column_with_hash_bucket("occupation", hash_bucket_size=1000),
         fc.categorical_column_with_hash_bucket("native_country", hash_bucket_size=1000),
@@ -95,7 +95,7 @@ def wide_and_deep_columns(numbers: Numbers, settings: Settings) -> tuple[list[An
         fc.crossed_column([buckets["age"], "race", "occupation"], hash_bucket_size=100_000),
         fc.crossed_column(["native_country", "occupation"], hash_bucket_size=10_000),
     ]
-    one_each: list[fc.CategoricalColumn] = [*categories, *buckets.values()]
+    one_each = [*categories, *buckets.values()]
     embeddings = [fc.embedding_column(column, settings.embedding_size) for column in one_each]
     return [*one_each, *crosses], [*embeddings, *(standardized(name, values) for name, values in numbers.items())]
 
