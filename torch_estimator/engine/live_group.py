@@ -28,7 +28,7 @@ class LiveGroup:
         self._group = group
         self._seen = {key: value for key, value in group.items() if key not in ("params", "param_names")}
         self.values: Group = dict(self._seen)
-        if as_tensors:
+        if as_tensors and group["params"]:
             # torch's schedules that cycle the momentum leave this mark.
             cycled = _CYCLED if "max_momentum" in group else ()
             device = group["params"][0].device

@@ -72,7 +72,8 @@ def _optimizer_of(made: object) -> torch.optim.Optimizer:
         return made.optimizer
     if not isinstance(made, torch.optim.Optimizer):
         raise InvalidTypeError(
-            f"optimizer must make a torch.optim.Optimizer, an LRScheduler of one, or a list of these, but made {made!r}."
+            "optimizer must make a torch.optim.Optimizer, an LRScheduler of one, or a list of these, but made "
+            f"{made!r}."
         )
     return made
 

@@ -5,6 +5,7 @@ from torch_estimator.optim.adam import Adam
 from torch_estimator.optim.adamw import AdamW
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.by_name import by_name
+from torch_estimator.optim.clipping import clip_gradients_by_norm, clip_gradients_by_value
 from torch_estimator.optim.factories import NamedParameters, OptimizerFactory
 from torch_estimator.optim.ftrl import Ftrl
 from torch_estimator.optim.gradient_descent import GradientDescent
@@ -24,4 +25,6 @@ __all__ = [
     "OptimizerFactory",
     "RMSProp",
     "by_name",
+    "clip_gradients_by_norm",
+    "clip_gradients_by_value",
 ]
