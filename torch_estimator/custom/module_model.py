@@ -65,6 +65,8 @@ class ModuleModel:
         self._factory = None if optimizer is None or bound else factory_of(optimizer)
         # What the caller does to the module from now on changes no later training.
         self._module, self._bound = copied(module, optimizer if bound else None)
+        if isinstance(loss, nn.Module):
+            (loss,) = copied(loss)
         self._transform = transform
         self._in_front = columns is not None
         self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}

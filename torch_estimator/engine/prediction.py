@@ -55,13 +55,18 @@ def run_prediction(
             ):
                 outputs = model.module(features)
                 tensors = model.head.predictions(outputs)
-            arrays = model.head.decode({key: tensor.cpu().numpy() for key, tensor in tensors.items()})
+            arrays = model.head.decode({key: _array(tensor) for key, tensor in tensors.items()})
             arrays = _selected(arrays, keys)
             for hook in hooks:
                 hook.after_step(context)
             yield from _examples(arrays) if single_examples else (arrays,)
     for hook in hooks:
         hook.end(context)
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    # numpy has no bfloat16.
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
 
 
 def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
