@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch_estimator.log import set_up_logging
 
 if TYPE_CHECKING:
-    from torch_estimator import data, exporters, feature_column, heads, hooks, optim, serving_input
+    from torch_estimator import data, exporters, feature_column, heads, hooks, inputs, optim, serving_input
     from torch_estimator.canned.dnn import DNNClassifier, DNNRegressor
     from torch_estimator.canned.dnn_linear_combined import (
         DNNLinearCombinedClassifier,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
     from torch_estimator.hooks.hook import Hook, RunContext
     from torch_estimator.hooks.stop_at_step import StopAtStepHook
+    from torch_estimator.inputs.input_context import InputContext
     from torch_estimator.keras.model_to_estimator import model_to_estimator
     from torch_estimator.mode_keys import ModeKeys
     from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = ("data", "exporters", "feature_column", "heads", "hooks", "optim", "serving_input")
+_MODULES = ("data", "exporters", "feature_column", "heads", "hooks", "inputs", "optim", "serving_input")
 _HOMES = {
     "BestExporter": "exporters",
     "CheckpointSaverListener": "hooks",
@@ -53,6 +54,7 @@ _HOMES = {
     "Exporter": "exporters",
     "FinalExporter": "exporters",
     "Hook": "hooks",
+    "InputContext": "inputs.input_context",
     "LatestExporter": "exporters",
     "LinearClassifier": "canned.linear",
     "LinearRegressor": "canned.linear",
@@ -85,6 +87,7 @@ __all__ = [
     "Exporter",
     "FinalExporter",
     "Hook",
+    "InputContext",
     "LatestExporter",
     "LinearClassifier",
     "LinearRegressor",
@@ -101,6 +104,7 @@ __all__ = [
     "feature_column",
     "heads",
     "hooks",
+    "inputs",
     "latest_checkpoint",
     "load_checkpoint",
     "model_to_estimator",

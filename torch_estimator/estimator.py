@@ -28,6 +28,8 @@ from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook
+from torch_estimator.inputs.calling import call_input_fn
+from torch_estimator.inputs.input_context import InputContext
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import (
@@ -236,7 +238,8 @@ class Estimator:
         """Trains from the newest checkpoint, or from nothing.
 
         Args:
-            input_fn: Returns the training data; see `torch_estimator.data.to_dataset`.
+            input_fn: Returns the training data (see `torch_estimator.data.to_dataset`); called with those of ``mode``,
+                ``params``, ``config`` and ``input_context`` (an `InputContext`) that it names.
             hooks: Told while training runs.
             steps: Steps to take.
             max_steps: Global step to stop at; nothing happens where it is reached already. With neither, training
@@ -442,8 +445,8 @@ class Estimator:
         return spec
 
     def _dataset(self, input_fn: InputFn, mode: ModeKeys) -> Dataset:
-        given = {"mode": mode, "params": self.params, "config": self._config}
-        return to_dataset(input_fn(**_named_in(input_fn, given)), repeat_single_batch=mode == ModeKeys.TRAIN)
+        given = {"mode": mode, "params": self.params, "config": self._config, "input_context": InputContext()}
+        return to_dataset(call_input_fn(input_fn, given), repeat_single_batch=mode == ModeKeys.TRAIN)
 
     def _restore(self, model: Model, path: str | None) -> int:
         if path is None:

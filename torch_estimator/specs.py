@@ -74,8 +74,8 @@ class TrainSpec:
     """How to train.
 
     Args:
-        input_fn: Called without arguments other than those of ``mode``, ``params`` and ``config`` that it names;
-            returns the training data (see `torch_estimator.data.to_dataset`).
+        input_fn: Called without arguments other than those of ``mode``, ``params``, ``config`` and ``input_context``
+            (an `InputContext`) that it names; returns the training data (see `torch_estimator.data.to_dataset`).
         max_steps: Global step at which training is over, counted from the very first start of the job, or None to
             train until the input ends.
         hooks: Told while training runs.

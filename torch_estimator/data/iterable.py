@@ -86,6 +86,9 @@ class Elements(Stream):
         return state
 
     def restore(self, state: State) -> None:
+        if self._is_ahead(state):
+            self._skip(state["taken"] - self._taken)
+            return
         self._drop()
         if not state["taken"]:
             return
@@ -94,17 +97,26 @@ class Elements(Stream):
             if self._random is not None:
                 torch.set_rng_state(_decode(self._random))
             self._iterator = self._new_pass(state.get("generators"))
-            for _ in range(state["taken"]):
-                if next(self._iterator, _END) is _END:
-                    self._drop()
-                    raise StateMismatch(
-                        f"The input ended before batch {state['taken']}, where the saved position is: it must "
-                        "yield the same batches again."
-                    )
-        self._taken = state["taken"]
+            self._skip(state["taken"])
 
     def close(self) -> None:
         self._drop()
+
+    def _is_ahead(self, state: State) -> bool:
+        """Whether a position is in what is left of this pass; a DataLoader's also depends on generators."""
+        return self._iterator is not None and not self.from_loader and state["taken"] >= self._taken
+
+    def _skip(self, count: int) -> None:
+        assert self._iterator is not None
+        place = self._taken + count
+        while self._taken < place:
+            self._taken += 1
+            if next(self._iterator, _END) is _END:
+                self._drop()
+                raise StateMismatch(
+                    f"The input ended before batch {place}, where the saved position is: it must yield the same "
+                    "batches again."
+                )
 
     def _new_pass(self, generators: list[str] | None = None) -> Iterator[Any]:
         iterable = self._next_pass

@@ -45,6 +45,8 @@ class Model:
         self.module.train(spec.mode == ModeKeys.TRAIN)
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
+        # One for all iterators: what a Dataset's cache holds was made with it.
+        self._host = HostTransform(spec.transform, spec.head, with_labels=spec.mode != ModeKeys.PREDICT)
         self.head: Any = spec.head or FunctionHead(spec.loss, spec.predictions, spec.metrics)
         if isinstance(spec.loss, nn.Module):
             spec.loss.to(self.device)
@@ -53,11 +55,10 @@ class Model:
 
     def batches(self, dataset: Dataset) -> DatasetIterator:
         """Iterates over ``dataset``, the host half applied, in a thread of its own where that is safe."""
-        transform = HostTransform(self.spec.transform, self.spec.head, with_labels=self.spec.mode != ModeKeys.PREDICT)
         # A user's own function may draw from torch's generator, as the training step does: in a thread beside it, what
         # each of them draws would be left to chance.
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
-        return dataset.prefetch(ahead).iterator(transform)
+        return dataset.prefetch(ahead).iterator(self._host)
 
     def to_tensors(self, batch: Any) -> TensorBatch:
         """Moves one batch to the model's device, floating features in the dtype of its parameters."""
