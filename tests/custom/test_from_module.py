@@ -127,8 +127,7 @@ class Explicit(nn.Module):
         return self.deep(self.columns(features)) + self.wide(features)
 
 
-@pytest.mark.parametrize("explicit", [False, True])
-@pytest.mark.parametrize("with_head", [False, True])
+@pytest.mark.parametrize(("explicit", "with_head"), [(False, False), (False, True), (True, True)])
 def test_raw_columns_in_front_of_a_module(tmp_path: Path, explicit: bool, with_head: bool) -> None:
     if explicit:
         wide = [fc.categorical_column_with_hash_bucket("town", 7), fc.numeric_column("size")]

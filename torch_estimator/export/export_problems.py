@@ -67,10 +67,12 @@ def _innermost(error: BaseException, paths: dict[int, str]) -> tuple[nn.Module, 
     step = error.__traceback__
     while step is not None:
         module = step.tb_frame.f_locals.get("self")
-        if isinstance(module, nn.Module) and id(module) in paths and step.tb_frame.f_code.co_name != "_call_impl":
-            line = linecache.getline(step.tb_frame.f_code.co_filename, step.tb_lineno).strip()
-            if "_call_impl" not in line:
-                found = (module, paths[id(module)], line)
+        code = step.tb_frame.f_code
+        if isinstance(module, nn.Module) and code.co_name in ("forward", "call"):
+            # Layers of Keras are no parts of another module, but have names of their own.
+            path = paths.get(id(module), getattr(module, "name", None))
+            if isinstance(path, str):
+                found = (module, path, linecache.getline(code.co_filename, step.tb_lineno).strip())
         step = step.tb_next
     return found
 
