@@ -121,7 +121,8 @@ class Estimator:
 
         Args:
             module: Called with the features of one batch: a tensor, or a dict or tuple of them, as the input has them;
-                floating ones in the dtype of its parameters.
+                floating ones in the dtype of its parameters. A ``forward`` of several arguments gets the members of the
+                tuple, or those of the dict that it names.
             head: One of `torch_estimator.heads`; either this or ``loss``.
             loss: ``loss(outputs, labels)`` -> scalar, such as ``nn.CrossEntropyLoss()``. Torch's own losses get labels
                 of the shape and dtype they take.
