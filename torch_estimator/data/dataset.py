@@ -13,9 +13,10 @@ from torch_estimator.data.batching import Batching
 from torch_estimator.data.bucketing import Bucketing
 from torch_estimator.data.cache import Cache
 from torch_estimator.data.class_weight import ClassWeight
-from torch_estimator.data.column_types import as_arrow_type, schema_types, type_of_default
+from torch_estimator.data.column_types import as_arrow_type, schema_defaults, schema_types, type_of_default
 from torch_estimator.data.csv import CsvSource
 from torch_estimator.data.csv_format import CsvFormat
+from torch_estimator.data.csv_lists import check_separator
 from torch_estimator.data.csv_schema import by_column
 from torch_estimator.data.frames import frame_columns, is_series, series_column
 from torch_estimator.data.iterable import IterableSource
@@ -63,6 +64,7 @@ class Dataset:
         defaults: Mapping[str, Any] | Sequence[Any] | None = None,
         select_columns: Sequence[str] | None = None,
         schema: pa.Schema | None = None,
+        list_separator: str | None = None,
         label: str | None = None,
         delimiter: str = ",",
         quote_char: str | None = '"',
@@ -83,8 +85,10 @@ class Dataset:
                 (None where a value is required; one-element lists as in tf.io.decode_csv are taken, too). Strings
                 default to '', numbers to an error.
             select_columns: Columns to use; None for all.
-            schema: Columns to use and their types, instead of ``select_columns`` and ``column_types``, such as
-                ``te.feature_column.schema(columns)``; the label is read, too.
+            schema: Columns to use, their types and defaults, instead of ``select_columns`` and ``column_types``, such
+                as ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
+            list_separator: Character between the values of a list, where columns hold lists; an empty field is an
+                empty list.
             label: Column to use as label; see `label`.
             delimiter: Character between fields.
             quote_char: Character around fields that hold the delimiter, or None.
@@ -98,6 +102,7 @@ class Dataset:
                 raise InvalidValueError("from_csv takes a schema, or column_types and select_columns, not both.")
             column_types = schema_types(schema)
             select_columns = _with(label, schema.names)
+            defaults = schema_defaults(schema) | by_column(defaults, "defaults", select_columns)
         names = None if column_names is None else _names("column_names", column_names)
         selected = None if select_columns is None else _names("select_columns", select_columns)
         has_header = names is None if header is None else header
@@ -113,11 +118,12 @@ class Dataset:
             patterns=as_patterns(files),
             format=CsvFormat(delimiter=delimiter, quote_char=quote_char, header=has_header),
             column_names=names,
-            column_types={name: as_arrow_type(kind, name) for name, kind in types.items() if kind is not None},
+            column_types={name: _column_type(kind, name) for name, kind in types.items() if kind is not None},
             defaults={
                 name: _checked_default(value, name) for name, value in by_default.items() if not isinstance(value, type)
             },
             select_columns=selected,
+            list_separator=check_separator(list_separator, delimiter, quote_char),
         )
         return cls(source)._labelled(label)
 
@@ -136,8 +142,8 @@ class Dataset:
         Args:
             files: A path, glob or fsspec URL, or several.
             columns: Columns to use; None for all.
-            schema: Columns to use and the types to convert them to, instead of ``columns``, such as
-                ``te.feature_column.schema(columns)``; the label is read, too.
+            schema: Columns to use, the types to convert them to and their defaults, instead of ``columns``, such as
+                ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
             defaults: What a missing value becomes, by column; strings default to '', numbers to an error.
             label: Column to use as label; see `label`.
         """
@@ -147,6 +153,7 @@ class Dataset:
             if columns is not None:
                 raise InvalidValueError("from_parquet takes a schema or columns, not both.")
             columns = _with(label, schema.names)
+            defaults = schema_defaults(schema) | dict(defaults or {})
         source = ParquetSource(
             patterns=as_patterns(files),
             columns=None if columns is None else _names("columns", columns),
@@ -176,8 +183,8 @@ class Dataset:
                 column without one has the type that the model's feature columns want, else that of its default, else
                 what the first rows look like, as in `from_csv`.
             select_columns: Columns to use; None for those in the first rows.
-            schema: Columns to use and their types, instead of both, such as ``te.feature_column.schema(columns)``;
-                the label is read, too.
+            schema: Columns to use, their types and defaults, instead of both, such as
+                ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
             defaults: What a missing value becomes, by column; strings default to '', lists to empty ones, numbers to
                 an error.
             label: Column to use as label; see `label`.
@@ -193,6 +200,7 @@ class Dataset:
             if types or select_columns is not None:
                 raise InvalidValueError("from_json takes a schema, or column_types and select_columns, not both.")
             types, select_columns = schema_types(schema), _with(label, schema.names)
+            defaults = schema_defaults(schema) | dict(defaults or {})
         source = JsonSource(
             patterns=as_patterns(files),
             column_types=types,
