@@ -60,6 +60,7 @@ class Dataset:
         defaults: Mapping[str, Any] | Sequence[Any] | None = None,
         select_columns: Sequence[str] | None = None,
         schema: pa.Schema | None = None,
+        list_separator: str | None = None,
         label: str | None = None,
         delimiter: str = ",",
         quote_char: str | None = '"',
@@ -80,8 +81,10 @@ class Dataset:
                 (None where a value is required; one-element lists as in tf.io.decode_csv are taken, too). Strings
                 default to '', numbers to an error.
             select_columns: Columns to use; None for all.
-            schema: Columns to use and their types, instead of ``select_columns`` and ``column_types``, such as
-                ``te.feature_column.schema(columns)``; the label is read, too.
+            schema: Columns to use, their types and defaults, instead of ``select_columns`` and ``column_types``, such
+                as ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
+            list_separator: Character between the values of a list, where columns hold lists; an empty field is an
+                empty list.
             label: Column to use as label; see `label`.
             delimiter: Character between fields.
             quote_char: Character around fields that hold the delimiter, or None.
@@ -101,6 +104,7 @@ class Dataset:
             label=label,
             delimiter=delimiter,
             quote_char=quote_char,
+            list_separator=list_separator,
         )
         return cls(source)._labelled(label)
 
@@ -119,8 +123,8 @@ class Dataset:
         Args:
             files: A path, glob or fsspec URL, or several.
             columns: Columns to use; None for all.
-            schema: Columns to use and the types to convert them to, instead of ``columns``, such as
-                ``te.feature_column.schema(columns)``; the label is read, too.
+            schema: Columns to use, the types to convert them to and their defaults, instead of ``columns``, such as
+                ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
             defaults: What a missing value becomes, by column; strings default to '', numbers to an error.
             label: Column to use as label; see `label`.
         """
@@ -148,8 +152,8 @@ class Dataset:
                 column without one has the type that the model's feature columns want, else that of its default, else
                 what the first rows look like, as in `from_csv`.
             select_columns: Columns to use; None for those in the first rows.
-            schema: Columns to use and their types, instead of both, such as ``te.feature_column.schema(columns)``;
-                the label is read, too.
+            schema: Columns to use, their types and defaults, instead of both, such as
+                ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
             defaults: What a missing value becomes, by column; strings default to '', lists to empty ones, numbers to
                 an error.
             label: Column to use as label; see `label`.

@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_estimator.data.column_types import as_arrow_type, schema_types, type_of_default
+from torch_estimator.data.column_types import as_arrow_type, schema_defaults, schema_types, type_of_default
 from torch_estimator.data.csv import CsvSource
 from torch_estimator.data.csv_format import CsvFormat
+from torch_estimator.data.csv_lists import check_separator
 from torch_estimator.data.csv_schema import by_column
 from torch_estimator.data.paths import Files, as_patterns
 from torch_estimator.data.source import Source
@@ -28,6 +29,7 @@ def csv_source(
     label: str | None,
     delimiter: str,
     quote_char: str | None,
+    list_separator: str | None,
 ) -> Source:
     """Returns the source of `Dataset.from_csv`."""
     names = None if column_names is None else _names("column_names", column_names)
@@ -39,6 +41,7 @@ def csv_source(
         if names is None and not has_header and label in (None, *schema.names):
             names = tuple(schema.names)
         select_columns = _with(label, schema.names)
+        defaults = schema_defaults(schema) | by_column(defaults, "defaults", select_columns)
     selected = None if select_columns is None else _names("select_columns", select_columns)
     if names is None and not has_header:
         raise InvalidValueError("CSV files without a header need column_names.")
@@ -50,11 +53,12 @@ def csv_source(
         patterns=as_patterns(files),
         format=CsvFormat(delimiter=delimiter, quote_char=quote_char, header=has_header),
         column_names=names,
-        column_types={name: as_arrow_type(kind, name) for name, kind in types.items() if kind is not None},
+        column_types={name: _column_type(kind, name) for name, kind in types.items() if kind is not None},
         defaults={
             name: _checked_default(value, name) for name, value in by_default.items() if not isinstance(value, type)
         },
         select_columns=selected,
+        list_separator=check_separator(list_separator, delimiter, quote_char),
     )
 
 
@@ -74,6 +78,7 @@ def parquet_source(
         if columns is not None:
             raise InvalidValueError("from_parquet takes a schema or columns, not both.")
         columns = _with(label, schema.names)
+        defaults = schema_defaults(schema) | dict(defaults or {})
     selected = None if columns is None else _names("columns", columns)
     return ParquetSource(patterns=as_patterns(files), columns=selected, types=types, defaults=dict(defaults or {}))
 
@@ -96,6 +101,7 @@ def json_source(
             raise InvalidValueError("from_json takes a schema, or column_types and select_columns, not both.")
         types = schema_types(schema)
         select_columns = _with(label, schema.names)
+        defaults = schema_defaults(schema) | dict(defaults or {})
     return JsonSource(
         patterns=as_patterns(files),
         column_types=types,
