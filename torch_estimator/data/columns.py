@@ -39,12 +39,13 @@ def to_numpy(column: Column) -> Array:
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def as_column(value: Any, name: str | None = None) -> Column:
+def as_column(value: Any, name: str | None = None, *, lists: bool = False) -> Column:
     """Returns what a user gives (numpy, torch, Arrow, pandas, a list) as a `Column`, sharing memory if possible.
 
     Args:
         value: The values, rows first.
         name: Name of the column, for messages.
+        lists: Whether Arrow lists stay lists, and Python lists of unequal lengths become such.
 
     Raises:
         InvalidTypeError: ``value`` cannot be an array.
@@ -54,7 +55,9 @@ def as_column(value: Any, name: str | None = None) -> Column:
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()
     if isinstance(value, pa.Array):
-        return from_arrow(value, name=name)
+        return from_arrow(value, name=name, lists=lists)
+    if lists and (ragged := _ragged(value)) is not None:
+        return ragged
     array = _as_array(value, name)
     if array.ndim == 0:
         raise InvalidValueError(f"{_named(name)} must have one row per example, but it is the scalar {value!r}.")
@@ -89,18 +92,21 @@ def from_objects(array: Array, name: str | None = None, *, convert: bool = False
     return array
 
 
-def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None) -> Column:
+def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None, lists: bool = False) -> Column:
     """Returns an Arrow array of any type as a `Column`: strings as Arrow strings, everything else as numpy.
 
     Args:
         array: Of strings, numbers, booleans, dates (which become strings) or lists of one length.
         name: Name of the column, for messages.
         default: What a missing value becomes; None is '' for strings and an error for numbers.
+        lists: Whether lists stay what they are.
 
     Raises:
         RowError: A number is missing and there is no default.
         InvalidTypeError: The type cannot be used.
     """
+    if lists and is_list(array.type):
+        return array
     kind = array.type.value_type if isinstance(array, pa.DictionaryArray) else array.type
     if _is_text(kind):
         return _strings(array, "" if default is None else str(default), name)
@@ -110,11 +116,16 @@ def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None)
         kind = pa.float64()
         array = array.cast(kind)
     array = _without_nulls(array, name, default)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _rows_of_lists(array, name)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise InvalidTypeError(f"{_named(name)} has the Arrow type {kind}, which cannot be used; convert it first.")
     return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is that of lists."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_strings(column: Column) -> bool:
@@ -185,6 +196,16 @@ def _as_array(value: Any, name: str | None) -> Array:
     except (TypeError, ValueError) as error:
         problem = unequal_rows(value) or str(error).rstrip(".")
         raise InvalidTypeError(f"{_named(name)} cannot be made an array: {problem}.") from error
+
+
+def _ragged(value: Any) -> pa.Array | None:
+    """Returns a Python list of lists of unequal lengths as Arrow lists; None if it is something else."""
+    if unequal_rows(value) is None or not all(isinstance(row, list | tuple) for row in value):
+        return None
+    try:
+        return pa.array(value)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return None
 
 
 def _is_text(kind: pa.DataType) -> bool:

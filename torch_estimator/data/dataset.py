@@ -11,10 +11,10 @@ from torch_estimator.data.column_types import as_arrow_type, type_of_default
 from torch_estimator.data.csv import CsvSource
 from torch_estimator.data.csv_format import CsvFormat
 from torch_estimator.data.csv_schema import by_column
-from torch_estimator.data.frames import frame_columns, is_series, series_column
+from torch_estimator.data.frames import frame_columns, is_frame, is_series, series_column
 from torch_estimator.data.iterable import IterableSource
 from torch_estimator.data.iterator import DatasetIterator
-from torch_estimator.data.label import Label
+from torch_estimator.data.label import Label, LabelColumns
 from torch_estimator.data.mapping import Map
 from torch_estimator.data.memory import memory_source
 from torch_estimator.data.paths import Files, as_patterns
@@ -55,7 +55,7 @@ class Dataset:
         column_types: Mapping[str, Any] | Sequence[Any] | None = None,
         defaults: Mapping[str, Any] | Sequence[Any] | None = None,
         select_columns: Sequence[str] | None = None,
-        label: str | None = None,
+        label: LabelColumns | None = None,
         delimiter: str = ",",
         quote_char: str | None = '"',
     ) -> Dataset:
@@ -75,7 +75,7 @@ class Dataset:
                 (None where a value is required; one-element lists as in tf.io.decode_csv are taken, too). Strings
                 default to '', numbers to an error.
             select_columns: Columns to use; None for all.
-            label: Column to use as label; see `label`.
+            label: Column to use as label, or several; see `label`.
             delimiter: Character between fields.
             quote_char: Character around fields that hold the delimiter, or None.
 
@@ -113,7 +113,7 @@ class Dataset:
         *,
         columns: Sequence[str] | None = None,
         defaults: Mapping[str, Any] | None = None,
-        label: str | None = None,
+        label: LabelColumns | None = None,
     ) -> Dataset:
         """Reads Parquet files. Shuffled, they are read in whole row groups, a random choice of them at a time.
 
@@ -121,7 +121,7 @@ class Dataset:
             files: A path, glob or fsspec URL, or several.
             columns: Columns to use; None for all.
             defaults: What a missing value becomes, by column; strings default to '', numbers to an error.
-            label: Column to use as label; see `label`.
+            label: Column to use as label, or several; see `label`.
         """
         from torch_estimator.data.parquet import ParquetSource
 
@@ -149,12 +149,13 @@ class Dataset:
 
         Args:
             frame: The features.
-            label: Name of the column to use as labels, or a Series of the same length.
+            label: Name of the column to use as labels, or several (see `label`); or labels of the same length: an
+                array or Series, or a dict or DataFrame of them.
         """
         columns = frame_columns(frame)
-        if label is None or isinstance(label, str):
+        if label is None or _names_columns(label, columns):
             return cls(memory_source(columns))._labelled(label)
-        return cls(memory_source(columns, series_column(label, "label") if is_series(label) else label))
+        return cls(memory_source(columns, _label_values(label)))
 
     @classmethod
     def from_iterable(cls, iterable: Iterable[Any] | Callable[[], Iterable[Any]]) -> Dataset:
@@ -168,16 +169,24 @@ class Dataset:
         """
         return cls(IterableSource(iterable=iterable), _batched=True)
 
-    def label(self, column: str, mapping: Mapping[Any, float] | None = None) -> Dataset:
-        """Takes a column out of the features and makes it the labels.
+    def label(self, column: LabelColumns, mapping: Mapping[Any, Any] | None = None) -> Dataset:
+        """Takes a column, or several, out of the features and makes them the labels.
 
         Args:
-            column: Name of the column.
-            mapping: Raw value -> number. A value that is not in it is a `DataError` that names the line.
+            column: Name of the column. Several in a list make the labels a dict by column, as a `MultiHead` wants it; a
+                dict gives label -> column where the labels' names differ from the columns'.
+            mapping: Raw value -> number. A value that is not in it is a `DataError` that names the line. With several
+                columns, label -> such a mapping, for those labels that need one.
+
+        >>> data = Dataset.from_arrays({"x": [1, 2], "bought": ["no", "yes"], "paid": [0.0, 9.5]})
+        >>> labelled = data.label({"buys": "bought", "pays": "paid"}, {"buys": {"no": 0, "yes": 1}})
+        >>> [(features["x"].tolist(), sorted(labels)) for features, labels in labelled.batch(2)]
+        [([1, 2], ['buys', 'pays'])]
         """
+        label = Label(column=column, mapping=mapping)
         if any(isinstance(operation, Label) for operation in self._operations):
-            raise InvalidValueError(f"column {column!r} cannot be the label: the Dataset has one already.")
-        return self._then(Label(column=column, mapping=mapping))
+            raise InvalidValueError(f"{label} cannot be the label: the Dataset has one already.")
+        return self._then(label)
 
     def shuffle(self, buffer: int, seed: int | None = None) -> Dataset:
         """Shuffles rows, in another order in every epoch of a `repeat` that follows.
@@ -254,11 +263,26 @@ class Dataset:
             for features, labels in batches:
                 yield features if labels is None else (features, labels)
 
-    def _labelled(self, label: str | None) -> Dataset:
+    def _labelled(self, label: LabelColumns | None) -> Dataset:
         return self if label is None else self.label(label)
 
     def _then(self, operation: Operation) -> Dataset:
         return replace(self, _operations=(*self._operations, operation))
+
+
+def _names_columns(label: Any, columns: Mapping[str, Any]) -> bool:
+    """Whether a label given with a frame names columns, rather than being values."""
+    names = label.values() if isinstance(label, Mapping) else label if isinstance(label, list | tuple) else [label]
+    strings = all(isinstance(name, str) for name in names)
+    return isinstance(label, str) or (strings and all(name in columns for name in names))
+
+
+def _label_values(label: Any) -> Any:
+    if is_frame(label):
+        return frame_columns(label)
+    if isinstance(label, Mapping):
+        return {name: _label_values(values) for name, values in label.items()}
+    return series_column(label, "label") if is_series(label) else label
 
 
 def _names(what: str, given: Sequence[str]) -> tuple[str, ...]:

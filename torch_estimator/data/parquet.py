@@ -56,13 +56,13 @@ class ParquetSource:
         return _ParquetReader(self, ranges, names, stored, wanted)
 
     def _columns_to_read(self, wanted: Wanted, schema: pa.Schema, url: str) -> list[str]:
-        label = wanted.label.column if wanted.label is not None else None
-        there = [name for name in (self.columns or schema.names) if name != label]
+        labels = wanted.label.columns if wanted.label is not None else ()
+        there = [name for name in (self.columns or schema.names) if name not in labels]
         used = list(wanted.columns) if wanted.columns is not None else there
         for name in used:
             if name not in there:
                 raise missing_column(name, url, there)
-        used = [*used, label] if label is not None else used
+        used = [*used, *labels]
         for name in (*used, *self.defaults):
             if name not in schema.names:
                 raise missing_column(name, url, schema.names)
@@ -147,7 +147,8 @@ class _ParquetReader(Reader):
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
         try:
-            return from_arrow(array, name=name, default=self._source.defaults.get(name))
+            lists = self._wanted.label is not None and name in self._wanted.label.columns
+            return from_arrow(array, name=name, default=self._source.defaults.get(name), lists=lists)
         except RowError:
             raise
         except (InvalidTypeError, InvalidValueError) as error:

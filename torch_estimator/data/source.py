@@ -23,7 +23,7 @@ class Wanted:
 
     Attributes:
         columns: Feature columns and the types to read them as, or None for all, as they are.
-        label: The column to use as labels, or None.
+        label: The columns to use as labels, or None.
         shuffled: Whether ranges will be read in a random order.
     """
 

@@ -19,11 +19,14 @@ _WEIGHTS = "head/weights"
 
 
 class TensorBatch(NamedTuple):
-    """One batch on its device: features (a tensor, or a dict or tuple of them), labels and weights ``[batch, 1]``."""
+    """One batch on its device: features (a tensor, or a dict or tuple of them), labels and weights ``[batch, 1]``.
+
+    With a `MultiHead` labels and weights are dicts by head.
+    """
 
     features: Any
     labels: Any
-    weights: Tensor | None
+    weights: Any
 
 
 class HostTransform:
@@ -39,7 +42,7 @@ class HostTransform:
         self._transform = transform
         self._head = head
         self._with_labels = with_labels
-        self._weight_column = head.weight_column if head is not None and with_labels else None
+        self._weight_columns = head.weight_columns if head is not None and with_labels else {}
 
     @property
     def required(self) -> dict[str, pa.DataType] | None:
@@ -47,15 +50,16 @@ class HostTransform:
         if self._transform is None:
             return None
         required = dict(self._transform.required)
-        if self._weight_column is not None:
-            required.setdefault(self._weight_column, pa.float32())
+        for column in self._weight_columns.values():
+            required.setdefault(column, pa.float32())
         return required
 
     def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Returns the arrays that the module reads, and the labels as the head wants them."""
         prepared: Any = features if self._transform is None else self._transform(features)
-        if self._weight_column is not None:
-            prepared = {**prepared, _WEIGHTS: _weights(features, self._weight_column)}
+        if self._weight_columns:
+            weights = {head: _weights(features, column) for head, column in self._weight_columns.items()}
+            prepared = {**prepared, _WEIGHTS: weights}
         if not self._with_labels:
             return prepared, None
         if self._head is None:
@@ -73,7 +77,8 @@ def to_tensors(features: Any, labels: Any, device: torch.device) -> TensorBatch:
     weights = None
     if isinstance(features, Mapping) and _WEIGHTS in features:
         features = dict(features)
-        weights = _tensor(features.pop(_WEIGHTS), device)
+        weights = _tensors(features.pop(_WEIGHTS), device)
+        weights = weights.get(None, weights)
     return TensorBatch(_tensors(features, device), _tensors(labels, device), weights)
 
 
@@ -107,6 +112,8 @@ def _tensor(value: Any, device: torch.device) -> Any:
 
 
 def _weights(features: Columns, name: str) -> np.ndarray:
+    if not isinstance(features, Mapping):
+        raise DataError(f"The weight column {name!r} needs features with names, but they have none; give a dict.")
     if name not in features:
         raise DataError(
             f"The weight column {name!r} is not among the features {sorted(features)}; add it to the input or "

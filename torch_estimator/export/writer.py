@@ -22,6 +22,7 @@ from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashi
 from torch_estimator.export.torch_callable import Inlined
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.heads import MultiHead
 from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"
@@ -95,7 +96,8 @@ def build(
     graph = GraphBuilder()
     received = lower_receiver(graph, receiver)
     features = _features(graph, transform, received)
-    logits = lower_network(graph, module, features, getattr(head, "logits_dimension", 1))
+    with _one_output(module, head):
+        logits = lower_network(graph, module, features, getattr(head, "logits_dimension", 1))
     predictions = lower_predictions(head, graph, logits)
     for key in forward:
         predictions[key] = _forwarded(key, received)
@@ -115,6 +117,19 @@ def build(
         csv=received.csv,
     )
     return graph, manifest
+
+
+@contextlib.contextmanager
+def _one_output(module: nn.Module, head: Any) -> Iterator[None]:
+    """Makes a module that gives its logits by head give them side by side, as a graph of one output needs."""
+    if not isinstance(head, MultiHead):
+        yield
+        return
+    handle = module.register_forward_hook(lambda _module, _inputs, output: head.joined(output))
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _features(graph: GraphBuilder, transform: FeatureTransform | None, received: Received) -> dict[str, Inlined]:
