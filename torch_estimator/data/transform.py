@@ -68,6 +68,9 @@ class TransformStream(Passing):
 
 
 def _select(required: dict[str, pa.DataType], chunk: Chunk) -> dict[str, Column]:
+    if not required:
+        # Who wants no column may still want to know how many rows there are.
+        return {"": np.empty((chunk.rows, 0), dtype=np.float32)}
     if not isinstance(chunk.features, dict):
         raise DataError(
             f"{chunk.place(0)}: the model wants the named columns {', '.join(required)}, but the features have no "

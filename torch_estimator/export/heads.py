@@ -120,7 +120,7 @@ def _(head: MultiLabelHead, graph: GraphBuilder, logits: Prediction) -> dict[str
 
 @lower_predictions.register
 def _(head: MultiHead, graph: GraphBuilder, logits: Prediction) -> dict[str, Prediction]:
-    predictions = {}
+    predictions: dict[str, Prediction] = {}
     start = 0
     for name, one in head.by_name.items():
         stop = start + one.logits_dimension

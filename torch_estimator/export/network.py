@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from torch_estimator.canned.bias_only import ROWS, Baseline
 from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
 from torch_estimator.export.hash_chains import concat, select
@@ -49,6 +50,8 @@ def lower_network(graph: GraphBuilder, module: Any, features: Mapping[str, Inlin
         features: What the module is called with.
         width: Number of logits.
     """
+    if isinstance(module, Baseline):
+        return _baseline(graph, module, features[ROWS].tensor)
     if is_canned(module):
         tensors = {key: item.tensor for key, item in features.items()}
         parts = []
@@ -58,6 +61,14 @@ def lower_network(graph: GraphBuilder, module: Any, features: Mapping[str, Inlin
             parts.append(_dnn(graph, module.dnn, tensors))
         return Prediction(tensor=_sum(graph, parts), dtype="DT_FLOAT", row_shape=(width,))
     return _any_module(graph, module, features)
+
+
+def _baseline(graph: GraphBuilder, module: Baseline, anything: str) -> Prediction:
+    bias = array(module.baseline.bias)
+    batch = graph.op("Shape", anything, start=0, end=1)
+    shape = graph.op("Concat", batch, graph.constant([len(bias)], np.int64), axis=0)
+    logits = graph.op("Expand", graph.constant(bias[None], hint="bias"), shape)
+    return Prediction(tensor=logits, dtype="DT_FLOAT", row_shape=bias.shape)
 
 
 def is_canned(module: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from torch_estimator import __version__, files
+from torch_estimator.canned.bias_only import ROWS, RowCount
 from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import Prediction, lower_predictions, signatures
@@ -139,6 +140,11 @@ def _features(graph: GraphBuilder, transform: FeatureTransform | None, received:
         return {
             key: Inlined(tensor=raw.tensor, row_shape=(raw.width,), dtype=raw.dtype) for key, raw in numeric.items()
         }
+    if isinstance(transform, RowCount):
+        # Any input of the export tells how many rows there are.
+        for raw in received.raw.values():
+            return {ROWS: Inlined(tensor=raw.tensor, row_shape=(0,), dtype="float32")}
+        raise ExportError("a baseline needs a serving input with at least one column, to know how many rows there are.")
     # Here, not above: an export of a plain module needs no feature columns.
     from torch_estimator.export.columns import lower_features
 
