@@ -272,9 +272,12 @@ class Dataset:
 
 def _names_columns(label: Any, columns: Mapping[str, Any]) -> bool:
     """Whether a label given with a frame names columns, rather than being values."""
-    names = label.values() if isinstance(label, Mapping) else label if isinstance(label, list | tuple) else [label]
-    strings = all(isinstance(name, str) for name in names)
-    return isinstance(label, str) or (strings and all(name in columns for name in names))
+    if isinstance(label, Mapping):
+        return all(isinstance(name, str) for name in label.values())
+    # A list of strings may hold labels.
+    return isinstance(label, str) or (
+        isinstance(label, list | tuple) and all(isinstance(name, str) and name in columns for name in label)
+    )
 
 
 def _label_values(label: Any) -> Any:

@@ -16,6 +16,7 @@ from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads.base import Head
 
 _WEIGHTS = "head/weights"
+_LOSS_FEATURES = "head/features"
 
 
 class TensorBatch(NamedTuple):
@@ -27,6 +28,18 @@ class TensorBatch(NamedTuple):
     features: Any
     labels: Any
     weights: Any
+
+
+class WeightsAndFeatures(NamedTuple):
+    """The weights of a batch, for a head whose ``loss_fn`` takes features, too: the numeric columns by name."""
+
+    weights: Any
+    features: dict[str, Tensor]
+
+
+def beside_labels(weights: Any) -> tuple[Any, ...]:
+    """What a head's loss and metrics take after the labels, from `TensorBatch.weights`."""
+    return tuple(weights) if isinstance(weights, WeightsAndFeatures) else (weights,)
 
 
 class HostTransform:
@@ -60,6 +73,8 @@ class HostTransform:
         if self._weight_columns:
             weights = {head: _weights(features, column) for head, column in self._weight_columns.items()}
             prepared = {**prepared, _WEIGHTS: weights}
+        if self._with_labels and self._head is not None and self._head.wants_features:
+            prepared = {**prepared, _LOSS_FEATURES: _numbers(features)}
         if not self._with_labels:
             return prepared, None
         if self._head is None:
@@ -79,6 +94,9 @@ def to_tensors(features: Any, labels: Any, device: torch.device) -> TensorBatch:
         features = dict(features)
         weights = _tensors(features.pop(_WEIGHTS), device)
         weights = weights.get(None, weights)
+    if isinstance(features, Mapping) and _LOSS_FEATURES in features:
+        features = dict(features)
+        weights = WeightsAndFeatures(weights, _tensors(features.pop(_LOSS_FEATURES), device))
     return TensorBatch(_tensors(features, device), _tensors(labels, device), weights)
 
 
@@ -109,6 +127,16 @@ def _tensor(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor) and device.type != "cpu":
         return value.to(device, non_blocking=True)
     return value
+
+
+def _numbers(features: Any) -> dict[str, np.ndarray]:
+    if not isinstance(features, Mapping):
+        raise DataError("The loss_fn takes features, but the input's features have no names; give a dict.")
+    return {
+        name: column
+        for name, column in features.items()
+        if isinstance(column, np.ndarray) and column.dtype.kind in "biuf"
+    }
 
 
 def _weights(features: Columns, name: str) -> np.ndarray:

@@ -10,7 +10,7 @@ from contextlib import closing
 import torch
 
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.engine.batches import batch_size
+from torch_estimator.engine.batches import batch_size, beside_labels
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.progress import ProgressBar
 from torch_estimator.engine.summaries import EventWriter
@@ -62,11 +62,12 @@ def run_evaluation(
             for hook in due:
                 hook.before_step(context)
             features, labels, weights = model.to_tensors(batch)
+            beside = beside_labels(weights)
             with sized_threads(model.module, batch_size(batch.features)):
                 outputs = model.module(features)
-                context.loss_tensor = model.head.loss(outputs, labels, weights)
+                context.loss_tensor = model.head.loss(outputs, labels, *beside)
             total_loss += float(context.loss_tensor)
-            metrics.update(outputs, labels, weights)
+            metrics.update(outputs, labels, *beside)
             taken += 1
             for hook in due:
                 hook.after_step(context)
