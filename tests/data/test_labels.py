@@ -123,15 +123,13 @@ def test_a_bad_label_is_named_with_file_line_and_column(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"row 0 \(from 0\): label 'pays': label nan is not a finite number"):
         next(given.iterator(Prepared()))
     mapped = Dataset.from_csv(tmp_path / "a.csv", defaults={"paid": 0.0}).label(NAMES, {"buys": {"no": 0}}).batch(3)
-    with pytest.raises(
-        DataError, match=r"a\.csv, line 4: column 'bought': unknown label 'maybe'; expected one of 'no'"
-    ):
+    with pytest.raises(DataError, match=r"a\.csv, line 4: column 'bought': unknown label 'maybe'; expected one"):
         next(mapped.iterator())
 
 
 @every_source
 def test_a_column_that_is_not_there_is_named(source: Make, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="'price' is not .*there.*columns there are"):
+    with pytest.raises(DataError, match=r"column 'price' is not .*; the columns there are "):
         list(source(tmp_path, {"buys": "bought", "pays": "price"}).batch(2))
 
 
@@ -187,7 +185,8 @@ def test_lists_as_labels_stay_lists_whatever_their_lengths(tmp_path: Path) -> No
         assert found == expected
 
 
-def test_lists_have_no_mapping() -> None:
-    data = Dataset.from_iterable(lambda: [{"x": [1, 2], "tags": pa.array([[1], [2]])}])
+def test_lists_have_no_mapping(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1, 2], "tags": [[1], [2]]}), tmp_path / "a.parquet")
+    data = Dataset.from_parquet(tmp_path / "a.parquet").label("tags", {1: 0}).batch(2)
     with pytest.raises(InvalidValueError, match="'tags' holds lists, to which a mapping cannot be applied"):
-        list(data.label("tags", {1: 0}).iterator())
+        list(data.iterator())
