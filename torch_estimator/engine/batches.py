@@ -74,7 +74,8 @@ class HostTransform:
             weights = {head: _weights(features, column) for head, column in self._weight_columns.items()}
             prepared = {**prepared, _WEIGHTS: weights}
         if self._with_labels and self._head is not None and self._head.wants_features:
-            prepared = {**prepared, _LOSS_FEATURES: _numbers(features)}
+            numbers = _numbers(features)
+            prepared = {**prepared, _LOSS_FEATURES: numbers}
         if not self._with_labels:
             return prepared, None
         if self._head is None:
