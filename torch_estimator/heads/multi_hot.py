@@ -149,21 +149,22 @@ def _of_ids(values: Array, rows: Array, count: int, n_classes: int) -> Array:
     hot = np.zeros((count, n_classes), dtype=np.uint8)
     hot[rows, ids] = 1
     if np.count_nonzero(hot) < len(ids):
-        _raise_repeated(rows, ids, n_classes)
+        _check_not_multi_hot(rows, ids, hot)
     return hot
 
 
-def _raise_repeated(rows: Array, ids: Array, n_classes: int) -> None:
-    """Multi-hot labels read as class ids by mistake repeat 0 and 1."""
-    _, first = np.unique(rows * n_classes + ids, return_index=True)
-    again = np.ones(len(ids), dtype=bool)
-    again[first] = False
-    place = int(np.flatnonzero(again)[0])
-    raise RowError(
-        f"class id {ids[place]} is there twice; multi-hot labels must be an array of shape [N, {n_classes}], or "
-        f"lists of {n_classes} floats or booleans",
-        row=int(rows[place]),
-    )
+def _check_not_multi_hot(rows: Array, ids: Array, hot: Array) -> None:
+    """Raises for multi-hot labels read as class ids: their rows repeat 0 or 1 and have no other id."""
+    count, n_classes = hot.shape
+    repeats = np.bincount(rows, minlength=count) > hot.sum(1, dtype=np.int64)
+    repeats[rows[ids > 1]] = False
+    if repeats.any():
+        row = int(np.flatnonzero(repeats)[0])
+        raise RowError(
+            f"the class ids {ids[rows == row][:10].tolist()} repeat 0 or 1, as multi-hot labels would, which must be "
+            f"an array of shape [N, {n_classes}], or lists of {n_classes} floats or booleans",
+            row=row,
+        )
 
 
 def _in_range(values: Array) -> Array:
