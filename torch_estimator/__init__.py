@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch_estimator.log import set_up_logging
 
 if TYPE_CHECKING:
-    from torch_estimator import data, exporters, feature_column, heads, hooks, optim, serving_input
+    from torch_estimator import data, exporters, feature_column, heads, hooks, inputs, optim, serving_input
     from torch_estimator.canned.baseline import BaselineClassifier, BaselineEstimator, BaselineRegressor
     from torch_estimator.canned.dnn import DNNClassifier, DNNEstimator, DNNRegressor
     from torch_estimator.canned.dnn_linear_combined import (
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch_estimator.estimator import Estimator
     from torch_estimator.export.exported_model import ExportedModel
     from torch_estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
+    from torch_estimator.extenders import add_metrics, forward_features, forward_layers
     from torch_estimator.heads import (
         BinaryClassHead,
         LogisticRegressionHead,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
     from torch_estimator.hooks.hook import Hook, RunContext
     from torch_estimator.hooks.stop_at_step import StopAtStepHook
+    from torch_estimator.inputs.input_context import InputContext
+    from torch_estimator.keras.model_to_estimator import model_to_estimator
     from torch_estimator.mode_keys import ModeKeys
     from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
     from torch_estimator.roles.train_and_evaluate import train_and_evaluate
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = ("data", "exporters", "feature_column", "heads", "hooks", "optim", "serving_input")
+_MODULES = ("data", "exporters", "feature_column", "heads", "hooks", "inputs", "optim", "serving_input")
 _HOMES = {
     "BaselineClassifier": "canned.baseline",
     "BaselineEstimator": "canned.baseline",
@@ -69,6 +72,7 @@ _HOMES = {
     "Exporter": "exporters",
     "FinalExporter": "exporters",
     "Hook": "hooks",
+    "InputContext": "inputs.input_context",
     "LatestExporter": "exporters",
     "LinearClassifier": "canned.linear",
     "LinearEstimator": "canned.linear",
@@ -87,8 +91,12 @@ _HOMES = {
     "StopAtStepHook": "hooks",
     "TrainSpec": "specs",
     "UserError": "errors",
+    "add_metrics": "extenders",
+    "forward_features": "extenders",
+    "forward_layers": "extenders",
     "latest_checkpoint": "engine.checkpoint",
     "load_checkpoint": "engine.checkpoint",
+    "model_to_estimator": "keras.model_to_estimator",
     "train_and_evaluate": "roles.train_and_evaluate",
 }
 
@@ -113,6 +121,7 @@ __all__ = [
     "Exporter",
     "FinalExporter",
     "Hook",
+    "InputContext",
     "LatestExporter",
     "LinearClassifier",
     "LinearEstimator",
@@ -131,13 +140,18 @@ __all__ = [
     "StopAtStepHook",
     "TrainSpec",
     "UserError",
+    "add_metrics",
     "data",
     "exporters",
     "feature_column",
+    "forward_features",
+    "forward_layers",
     "heads",
     "hooks",
+    "inputs",
     "latest_checkpoint",
     "load_checkpoint",
+    "model_to_estimator",
     "optim",
     "serving_input",
     "train_and_evaluate",

@@ -30,6 +30,7 @@ class Chunk:
         rows: How many rows every column has.
         place: Where a row comes from.
         label_column: Where the labels come from, for messages.
+        lengths: Length of every row's sequence, int64 ``[rows]``, where batches are made by it.
     """
 
     features: Any
@@ -37,6 +38,7 @@ class Chunk:
     rows: int
     place: Place
     label_column: LabelPlace = None
+    lengths: Array | None = None
 
     def slice(self, start: int, stop: int, step: int = 1) -> Chunk:
         """Returns rows ``start:stop:step`` as views."""
@@ -48,6 +50,7 @@ class Chunk:
             len(range(start, min(stop, self.rows), step)),
             lambda row: place(start + step * row),
             self.label_column,
+            None if self.lengths is None else self.lengths[where],
         )
 
     def take(self, indices: Array) -> Chunk:
@@ -63,11 +66,12 @@ class Chunk:
             len(indices),
             lambda row: place(int(indices[row])),
             self.label_column,
+            None if self.lengths is None else self.lengths[indices],
         )
 
     def with_columns(self, features: Any, labels: Any) -> Chunk:
         """Returns a chunk of the same rows with other columns."""
-        return Chunk(features, labels, self.rows, self.place, self.label_column)
+        return Chunk(features, labels, self.rows, self.place, self.label_column, self.lengths)
 
     def error(self, error: RowError) -> DataError:
         """Returns the error of one row as one that says where the row comes from."""
@@ -102,6 +106,7 @@ def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
         sum(chunk.rows for chunk in chunks),
         place,
         chunks[0].label_column,
+        _concat([chunk.lengths for chunk in chunks]),
     )
 
 

@@ -112,21 +112,23 @@ def _columns_to_read(source: CsvSource, wanted: Wanted, names: tuple[str, ...], 
         if label not in names:
             raise missing_column(label, where, names)
     selected = [name for name in (source.select_columns or names) if name not in labels]
-    if wanted.columns is not None:
-        for name in wanted.columns:
+    used = wanted.names(selected)
+    if used is not None:
+        for name in used:
             if name in labels:
                 raise DataError(f"column {name!r} is the label, so that it cannot be a feature, too.")
             if name not in selected:
                 raise missing_column(name, where, selected)
-        selected = [name for name in selected if name in wanted.columns]
+        selected = [name for name in selected if name in used]
     return [*selected, *labels]
 
 
 def _known_type(name: str, source: CsvSource, wanted: Wanted) -> pa.DataType | None:
     if name in source.column_types:
         return source.column_types[name]
-    if wanted.columns is not None and name in wanted.columns:
-        return as_arrow_type(wanted.columns[name], name)
+    kind = wanted.columns.get(name) if wanted.columns is not None else None
+    if kind is not None:
+        return as_arrow_type(kind, name)
     return type_of_default(source.defaults.get(name))
 
 

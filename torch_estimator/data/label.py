@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from torch_estimator.data.chunk import Chunk, LabelPlace
-from torch_estimator.data.columns import Column, from_objects, is_list, is_strings, to_numpy
+from torch_estimator.data.columns import Column, from_objects, is_strings, to_numpy
+from torch_estimator.data.lists import is_lists
 from torch_estimator.data.stream import Passing, Stream
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
@@ -55,7 +56,7 @@ class Label:
     @property
     def place(self) -> LabelPlace:
         """Where the labels come from, for messages."""
-        return self.column if isinstance(self.column, str | Mapping) else None
+        return self.column if isinstance(self.column, str) else dict(self._named())
 
     def __str__(self) -> str:
         names = ", ".join(repr(name) for name in self.columns)
@@ -121,9 +122,6 @@ class Label:
 
 def _as_label(column: Column, name: str) -> Column:
     if isinstance(column, np.ndarray) and is_strings(column):
-        # Lists of classes stay what they are; only a head knows what they mean.
-        if column.ndim == 1 and any(isinstance(value, list | tuple | np.ndarray) for value in column):
-            return column
         return from_objects(column, name, convert=True)
     return column
 
@@ -136,7 +134,7 @@ def _mapped(column: Column, mapping: Mapping[Any, float] | None, name: str) -> C
         distinct, indices = np.unique(column, return_inverse=True)
         values = distinct.tolist()
         indices = indices.reshape(-1)
-    elif is_list(column.type):
+    elif is_lists(column):
         raise InvalidValueError(
             f"the label column {name!r} holds lists, to which a mapping cannot be applied; give the head a "
             "label_vocabulary instead."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from torch_estimator.data.label import Label
 from torch_estimator.data.state import Signature
 from torch_estimator.errors import DataError
 
-Required = dict[str, pa.DataType] | None
+Required = dict[str, pa.DataType | None] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,14 +23,29 @@ class Wanted:
     """What a pipeline wants of a source.
 
     Attributes:
-        columns: Feature columns and the types to read them as, or None for all, as they are.
+        columns: Feature columns and the types to read them as (None for a column as it is), or None for all, as they
+            are.
         label: The columns to use as labels, or None.
         shuffled: Whether ranges will be read in a random order.
+        also: Feature columns that are wanted as they are, whether or not they are in ``columns``.
+        optional: Those of ``columns`` that the source need not have.
+        others: Whether all other columns are wanted, too, as they are.
     """
 
     columns: Required = None
     label: Label | None = None
     shuffled: bool = False
+    also: tuple[str, ...] = ()
+    optional: frozenset[str] = frozenset()
+    others: bool = False
+
+    def names(self, there: Sequence[str]) -> list[str] | None:
+        """Returns the feature columns to read of those that are there (or should be); None for all."""
+        if self.columns is None:
+            return None
+        wanted = [name for name in self.columns if name in there or name not in self.optional]
+        more = (*self.also, *(there if self.others else ()))
+        return list(dict.fromkeys((*wanted, *more)))
 
 
 class Reader(ABC):
@@ -52,6 +68,10 @@ class Reader(ABC):
     @abstractmethod
     def signature(self) -> Signature:
         """Returns what a position in this source depends on."""
+
+    @abstractmethod
+    def identity(self) -> Signature:
+        """Returns what tells that another run reads the very same rows."""
 
 
 class Source(Protocol):

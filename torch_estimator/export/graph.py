@@ -99,8 +99,7 @@ class GraphBuilder:
         return name
 
     def output(self, name: str, tensor: str, info: TensorInfo) -> None:
-        """Makes a tensor an output of the graph, under a name of its own."""
-        self._claim(name)
+        """Makes a tensor an output of the graph, under a name that `name` gave."""
         made_here = any(tensor in node.output for node in self._nodes)
         if made_here and tensor not in self._renamed:
             self._renamed[tensor] = name
@@ -178,7 +177,7 @@ def _tensor(array: Array, name: str) -> onnx.TensorProto:
 
 
 def _value_info(name: str, info: TensorInfo) -> onnx.ValueInfoProto:
-    shape = ["batch" if size == -1 else size for size in info.shape]
+    shape = [size if size != -1 else f"{name}_length" if place else "batch" for place, size in enumerate(info.shape)]
     return helper.make_tensor_value_info(name, _ELEMENT_TYPES[info.dtype], shape)
 
 

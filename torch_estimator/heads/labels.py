@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_estimator.data.columns import from_arrow, is_list
+from torch_estimator.data.lists import as_matrix, is_list_type
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -109,8 +109,8 @@ def _column(labels: Labels, dimension: int) -> Array | pa.Array:
     """Returns `labels` with [N] or [N, dimension] checked; [N, 1] loses its last dimension."""
     check_one_column(labels)
     if isinstance(labels, pa.Array):
-        if is_list(labels.type):
-            labels = from_arrow(labels)
+        if is_list_type(labels.type):
+            labels = as_matrix(labels, None)
         elif dimension == 1:
             return labels
         else:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_estimator.data.columns import is_list
+from torch_estimator.data.lists import is_list_type
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 from torch_estimator.heads.labels import (
     Array,
@@ -70,7 +70,7 @@ def multi_hot(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | Non
 def _lists(labels: Labels) -> pa.Array | None:
     """Returns labels as an Arrow array of lists, if that is what they are."""
     if isinstance(labels, pa.Array):
-        return labels if is_list(labels.type) else None
+        return labels if is_list_type(labels.type) else None
     if not isinstance(labels, np.ndarray) or labels.dtype != object or labels.ndim != 1:
         return None
     if not any(isinstance(value, list | tuple | np.ndarray) for value in labels):
@@ -80,7 +80,7 @@ def _lists(labels: Labels) -> pa.Array | None:
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         problem = str(error).splitlines()[0].rstrip(".")
         raise InvalidTypeError(f"labels must be lists of class ids or of strings, but {problem}.") from None
-    return lists if is_list(lists.type) else None
+    return lists if is_list_type(lists.type) else None
 
 
 def _of_lists(lists: pa.Array, n_classes: int, vocabulary: Sequence[str] | None) -> Array:
