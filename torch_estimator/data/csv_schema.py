@@ -122,19 +122,20 @@ def resolve_schema(
 
 
 def _columns_to_read(source: CsvSource, wanted: Wanted, names: tuple[str, ...], where: str) -> list[str]:
-    label = wanted.label.column if wanted.label is not None else None
-    if label is not None and label not in names:
-        raise missing_column(label, where, names)
-    selected = [name for name in (source.select_columns or names) if name != label]
+    labels = wanted.label.columns if wanted.label is not None else ()
+    for label in labels:
+        if label not in names:
+            raise missing_column(label, where, names)
+    selected = [name for name in (source.select_columns or names) if name not in labels]
     used = wanted.names(selected)
     if used is not None:
         for name in used:
-            if name == label:
+            if name in labels:
                 raise DataError(f"column {name!r} is the label, so that it cannot be a feature, too.")
             if name not in selected:
                 raise missing_column(name, where, selected)
         selected = [name for name in selected if name in used]
-    return [*selected, label] if label is not None else selected
+    return [*selected, *labels]
 
 
 def _known_type(name: str, source: CsvSource, wanted: Wanted) -> pa.DataType | None:

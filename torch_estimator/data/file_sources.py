@@ -12,6 +12,7 @@ from torch_estimator.data.csv import CsvSource
 from torch_estimator.data.csv_format import CsvFormat
 from torch_estimator.data.csv_lists import check_separator
 from torch_estimator.data.csv_schema import by_column
+from torch_estimator.data.label import Label, LabelColumns
 from torch_estimator.data.paths import Files, as_patterns
 from torch_estimator.data.source import Source
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
@@ -26,7 +27,7 @@ def csv_source(
     defaults: Mapping[str, Any] | Sequence[Any] | None,
     select_columns: Sequence[str] | None,
     schema: pa.Schema | None,
-    label: str | None,
+    label: LabelColumns | None,
     delimiter: str,
     quote_char: str | None,
     list_separator: str | None,
@@ -38,7 +39,7 @@ def csv_source(
         if column_types is not None or select_columns is not None:
             raise InvalidValueError("from_csv takes a schema, or column_types and select_columns, not both.")
         column_types = schema_types(schema)
-        if names is None and not has_header and label in (None, *schema.names):
+        if names is None and not has_header and _with(label, schema.names) == list(schema.names):
             names = tuple(schema.names)
         select_columns = _with(label, schema.names)
         defaults = schema_defaults(schema) | by_column(defaults, "defaults", select_columns)
@@ -68,7 +69,7 @@ def parquet_source(
     columns: Sequence[str] | None,
     schema: pa.Schema | None,
     defaults: Mapping[str, Any] | None,
-    label: str | None,
+    label: LabelColumns | None,
 ) -> Source:
     """Returns the source of `Dataset.from_parquet`."""
     from torch_estimator.data.parquet import ParquetSource
@@ -90,7 +91,7 @@ def json_source(
     select_columns: Sequence[str] | None,
     schema: pa.Schema | None,
     defaults: Mapping[str, Any] | None,
-    label: str | None,
+    label: LabelColumns | None,
 ) -> Source:
     """Returns the source of `Dataset.from_json`."""
     from torch_estimator.data.json import JsonSource
@@ -122,8 +123,9 @@ def _names(what: str, given: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _with(label: str | None, names: Sequence[str]) -> list[str]:
-    return [*names, label] if label is not None and label not in names else list(names)
+def _with(label: LabelColumns | None, names: Sequence[str]) -> list[str]:
+    labels = () if label is None else Label(column=label).columns
+    return [*names, *(name for name in labels if name not in names)]
 
 
 def _column_type(kind: Any, column: str) -> pa.DataType:
