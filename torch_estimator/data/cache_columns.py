@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.chunk import Chunk, LabelPlace
 from torch_estimator.data.columns import STRINGS, Column, from_objects, is_strings
 from torch_estimator.data.lists import is_lists
 from torch_estimator.data.structure import columns_of
@@ -33,7 +33,7 @@ class Layout:
     labels: Any = None
     shapes: tuple[tuple[int, ...], ...] = ()
     schema: pa.Schema | None = None
-    label_column: str | None = None
+    label_column: LabelPlace = None
 
     def to_json(self) -> bytes:
         """Returns all but the schema, which the file has itself."""
@@ -61,7 +61,10 @@ def as_batch(chunk: Chunk, layout: Layout | None) -> tuple[pa.RecordBatch, Layou
         schema = pa.schema([pa.field(str(number), array.type) for number, array in enumerate(arrays)])
         layout = Layout(features, labels, shapes, schema, chunk.label_column)
     if (features, labels, shapes) != (layout.features, layout.labels, layout.shapes):
-        raise DataError(f"{chunk.place(0)}: these rows have other columns or shapes than the first ones in the cache.")
+        raise DataError(
+            f"{chunk.place(0)}: these rows have other columns or shapes than the first ones in the cache; cache them "
+            "before batch, or without a filename."
+        )
     assert layout.schema is not None
     try:
         arrays = [a if a.type == kind else a.cast(kind) for a, kind in zip(arrays, layout.schema.types, strict=True)]
@@ -111,7 +114,7 @@ def _array(column: Column, chunk: Chunk) -> pa.Array:
     if column.dtype.kind not in "biuf":
         raise DataError(
             f"{chunk.place(0)}: a column of {column.dtype} of shape {list(column.shape)} cannot be cached in a file; "
-            "use cache() without a filename."
+            "cache it before batch, or without a filename."
         )
     array = pa.array(np.ascontiguousarray(column).reshape(-1))
     for size in reversed(column.shape[1:]):

@@ -72,14 +72,15 @@ class JsonParser:
 
 
 def infer_json_types(data: bytes, known: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Returns the keys in some lines and the Arrow types of their values; of some they are known.
+    """Returns the keys in some lines and the Arrow types of their values; of some they are known, if there are any.
 
     Raises:
         pyarrow.ArrowInvalid: They cannot be parsed.
     """
     explicit = pa.schema({name: _parsed_as(kind) for name, kind in known.items()})
-    schema = _read(data, explicit, "infer").schema
-    return dict(zip(schema.names, schema.types, strict=True))
+    table = _read(data, explicit, "infer")
+    there = (name for name in table.column_names if name not in known or table.column(name).null_count < len(table))
+    return {name: table.schema.field(name).type for name in there}
 
 
 def count_objects(data: bytes) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.iterator import DatasetIterator
-from torch_estimator.engine.batches import HostTransform, TensorBatch, to_tensors
+from torch_estimator.engine.batches import HostTransform, TensorBatch, beside_labels, to_tensors
 from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
 from torch_estimator.engine.schedules import Schedules, optimizers_and_schedules
 from torch_estimator.engine.variables import named_parameters, named_slots, named_variables, restore_slots
@@ -47,7 +47,9 @@ class Model:
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
         # One for all iterators: what a Dataset's cache holds was made with it.
-        self._host = HostTransform(spec.transform, spec.head, with_labels=spec.mode != ModeKeys.PREDICT)
+        self._host = HostTransform(
+            spec.transform, spec.head, with_labels=spec.mode != ModeKeys.PREDICT, raw=_raw_columns(spec)
+        )
         self.head: Any = spec.head or FunctionHead(spec.loss, spec.predictions, spec.metrics)
         if isinstance(spec.loss, nn.Module):
             spec.loss.to(self.device)
@@ -63,14 +65,15 @@ class Model:
 
     def to_tensors(self, batch: Any) -> TensorBatch:
         """Moves one batch to the model's device, floating features in the dtype of its parameters."""
-        tensors = to_tensors(batch.features, batch.labels, self.device, self._floating)
+        features = batch.features if self.spec.transform is None else self.spec.transform.padded(batch.features)
+        tensors = to_tensors(features, batch.labels, self.device, self._floating)
         if self.structure is None and self.spec.transform is None and self.spec.mode == ModeKeys.TRAIN:
             self.structure = describe(getattr(self.module, "inputs_of", _same)(tensors.features))
         return tensors
 
-    def loss(self, module: nn.Module, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
+    def loss(self, module: nn.Module, features: Any, labels: Any, weights: Any) -> Tensor:
         """The training loss of one batch."""
-        return self.head.loss(module(features), labels, weights)  # type: ignore[no-any-return]
+        return self.head.loss(module(features), labels, *beside_labels(weights))  # type: ignore[no-any-return]
 
     def make_optimizers(self) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
         """Calls the spec's optimizer factory.
@@ -127,6 +130,14 @@ class Model:
         check_compatible(dataclasses.replace(checkpoint, variables=saved), parameters)
         with torch.no_grad():
             _copy(saved, parameters)
+
+
+def _raw_columns(spec: EstimatorSpec) -> Sequence[str] | None:
+    """Names of the raw columns wanted beside what the module takes; None for all."""
+    if spec.mode == ModeKeys.PREDICT:
+        return spec.forward_features
+    wanted = spec.mode == ModeKeys.EVAL and any("features" in one.arguments for one in spec.extra_metrics)
+    return None if wanted else ()
 
 
 def _same(features: Any) -> Any:
