@@ -26,12 +26,12 @@ class BatchNorm(nn.BatchNorm1d):
         """float32 ``[N, units]`` -> ``[N, units]``; in training it also moves the running statistics."""
         if not self.training:
             return super().forward(inputs)
-        assert self.running_mean is not None and self.running_var is not None
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
         # Statistics need more than the eight bits that inputs may have under autocast.
         exact = inputs.to(self.weight.dtype)
         outputs, mean, scale = torch.native_batch_norm(exact, self.weight, self.bias, None, None, True, 0.0, self.eps)
         with torch.no_grad():
             self.running_mean.lerp_(mean, 1 - _MOMENTUM)
             self.running_var.lerp_((scale.pow(-2) - self.eps).clamp(min=0.0), 1 - _MOMENTUM)
-            self.num_batches_tracked.add_(1)  # type: ignore[operator]
+            self.num_batches_tracked.add_(1)
         return outputs
