@@ -65,10 +65,17 @@ def lower_module(
     }
 
 
-def logits_of(module: nn.Module) -> Callable[[Any], dict[str, Tensor]]:
-    """The predictions of a module that gives logits, float32 ``[N, width]``; it raises ExportError for any other."""
+def logits_of(module: nn.Module, joined: Callable[[Any], Tensor] | None = None) -> Callable[[Any], dict[str, Tensor]]:
+    """The predictions of a module that gives logits, float32 ``[N, width]``; it raises ExportError for any other.
+
+    Args:
+        module: Named in errors.
+        joined: Makes logits of the module's outputs, where these are several.
+    """
 
     def logits(outputs: Any) -> dict[str, Tensor]:
+        if joined is not None:
+            outputs = joined(outputs)
         if not isinstance(outputs, Tensor) or not outputs.is_floating_point() or outputs.dim() < 2:
             raise ExportError(
                 f"the model {type(module).__name__} must give logits, float32 [N, width], to be exported, but gave "
