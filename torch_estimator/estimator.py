@@ -42,7 +42,10 @@ from torch_estimator.specs import (
 )
 
 if TYPE_CHECKING:
+    from torch_estimator.custom.optimizers import ModuleOptimizer
     from torch_estimator.data.dataset import Dataset
+    from torch_estimator.feature_column.transform import FeatureTransform
+    from torch_estimator.heads.base import Head
     from torch_estimator.serving_input import ServingInput
 
 logger = logging.getLogger("torch_estimator")
@@ -51,7 +54,7 @@ ModelFn = Callable[..., EstimatorSpec]
 
 _FINAL_MEMBERS = (
     *("train", "evaluate", "predict", "export_saved_model", "export", "model_dir", "config", "params", "eval_dir"),
-    *("get_variable_names", "get_variable_value"),
+    *("get_variable_names", "get_variable_value", "trained_module"),
 )
 
 
@@ -93,7 +96,89 @@ class Estimator:
         self._config = _with_model_dir(config or RunConfig(), model_dir)
         self._params = copy.deepcopy(dict(params or {}))
         self._evaluated: Model | None = None
-        self._trained: weakref.ref[torch.nn.Module] | None = None
+        self._trained = _Trained()
+        self._holds_weights: bool = getattr(model_fn, "holds_weights", False)
+
+    @staticmethod
+    def from_module(
+        module: torch.nn.Module,
+        *,
+        head: Head | None = None,
+        loss: Callable[[Any, Any], torch.Tensor] | None = None,
+        predictions: Callable[[Any], Mapping[str, torch.Tensor]] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        optimizer: ModuleOptimizer | None = None,
+        columns: Iterable[Any] | None = None,
+        transform: FeatureTransform | None = None,
+        model_dir: str | None = None,
+        config: RunConfig | None = None,
+        warm_start_from: str | None = None,
+    ) -> Estimator:
+        """Returns an Estimator of any module.
+
+        The module given holds the initial weights and is never changed: every training, evaluation, prediction and
+        export works on a copy. `trained_module` gives the trained one.
+
+        Args:
+            module: Called with the features of one batch: a tensor, or a dict or tuple of them, as the input has them;
+                floating ones in the dtype of its parameters. A ``forward`` of several arguments gets the members of the
+                tuple, or those of the dict that it names.
+            head: One of `torch_estimator.heads`; either this or ``loss``.
+            loss: ``loss(outputs, labels)`` -> scalar, such as ``nn.CrossEntropyLoss()``. Torch's own losses get labels
+                of the shape and dtype they take.
+            predictions: ``predictions(outputs)`` -> dict of tensors ``[N, ...]``; without it the outputs are predicted.
+            metrics: Name -> ``metric(labels, predictions)`` -> number, or a torchmetrics object; see `EstimatorSpec`.
+            optimizer: A name (``"Adam"``, at a learning rate of 0.001, ``"SGD"`` at 0.01), a function from named
+                parameters to an optimizer, or optimizers and schedules of torch made on the module's parameters, whose
+                groups, options and state are taken over. Needed for training.
+            columns: Feature columns in front: the module then takes their float32 ``[N, width]``.
+            transform: Host half of the columns where the module has its own `feature_column.InputLayer` or
+                `LinearModel`.
+            model_dir: As in the constructor.
+            config: As in the constructor.
+            warm_start_from: As in the constructor.
+
+        Raises:
+            InvalidValueError: Where arguments contradict each other.
+            InvalidTypeError: Where one is of the wrong type, or the module cannot be copied.
+
+        >>> net = torch.nn.Linear(2, 1)
+        >>> estimator = Estimator.from_module(
+        ...     net, loss=torch.nn.MSELoss(), optimizer="SGD", model_dir="memory://from_module"
+        ... )
+        >>> data = ([[0.0, 1.0], [1.0, 0.0]], [1.0, 2.0])
+        >>> estimator.train(lambda: data, steps=3).evaluate(lambda: data)["global_step"]
+        3
+        """
+        from torch_estimator.custom.module_model import ModuleModel
+
+        model_fn = ModuleModel(
+            module,
+            head=head,
+            loss=loss,
+            predictions=predictions,
+            metrics=metrics,
+            optimizer=optimizer,
+            columns=columns,
+            transform=transform,
+        )
+        return Estimator(model_fn, model_dir, config, warm_start_from=warm_start_from)
+
+    def trained_module(self, checkpoint_path: str | None = None) -> torch.nn.Module:
+        """Returns the module with a checkpoint's weights, ready to predict; it is the caller's own.
+
+        Args:
+            checkpoint_path: Whose weights; None for the newest checkpoint's.
+
+        Raises:
+            CheckpointError: Where there is no checkpoint.
+        """
+        path = self._path_to_use(checkpoint_path, "take the module from")
+        with isolated(self._config.random_seed):
+            model = self._build(ModeKeys.PREDICT)
+        self._restore(model, path)
+        module: torch.nn.Module = getattr(model.module, "unwrapped", model.module)
+        return module
 
     @property
     def model_dir(self) -> str:
@@ -253,7 +338,7 @@ class Estimator:
     def predict(
         self,
         input_fn: InputFn,
-        predict_keys: str | Sequence[str] | None = None,
+        predict_keys: str | Sequence[Any] | None = None,
         hooks: Iterable[Hook] | None = None,
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
@@ -262,7 +347,7 @@ class Estimator:
 
         Args:
             input_fn: Returns features, or features and labels, of which the labels are ignored.
-            predict_keys: Predictions to yield; None for all.
+            predict_keys: Predictions to yield, with a `MultiHead` pairs ``(head, key)``; None for all.
             hooks: Told while predicting.
             checkpoint_path: What to predict with; None for the newest checkpoint.
             yield_single_examples: Whether to yield one example at a time (arrays without the batch dimension), or
@@ -274,9 +359,7 @@ class Estimator:
         """
         check_input_fn(input_fn)
         told = checked_hooks(hooks)
-        path = checkpoint_path or self.latest_checkpoint()
-        if path is None:
-            raise CheckpointError(f"There is no checkpoint in {self.model_dir} to predict with; train first.")
+        path = self._path_to_use(checkpoint_path, "predict with")
         with isolated(self._config.random_seed):
             model = self._build(ModeKeys.PREDICT)
         step = self._restore(model, path)
@@ -319,9 +402,7 @@ class Estimator:
             raise InvalidValueError(
                 "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."
             )
-        path = checkpoint_path or self.latest_checkpoint()
-        if path is None:
-            raise CheckpointError(f"There is no checkpoint in {self.model_dir} to export; train first.")
+        path = self._path_to_use(checkpoint_path, "export")
         with isolated(self._config.random_seed):
             model = self._build(ModeKeys.PREDICT)
         step = self._restore(model, path)
@@ -334,26 +415,50 @@ class Estimator:
             receiver=receiver,
             assets_extra=assets_extra,
             global_step=step,
+            forward=model.spec.forward_features,
+            layers=model.spec.forward_layers,
+            structure=model.structure,
         )
 
     export = export_saved_model
 
-    def _build(self, mode: ModeKeys) -> Model:
-        logger.info("Calling model_fn.")
-        given = {"mode": mode, "params": self.params, "config": self._config}
-        spec = self._model_fn(**_named_in(self._model_fn, given))
+    def _extended(self, change: Callable[[EstimatorSpec], EstimatorSpec]) -> Estimator:
+        """Returns another Estimator of the same job, whose specs are what ``change`` makes of this one's."""
+
+        def model_fn(mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
+            return change(self._spec(mode, params, config))
+
+        extended = Estimator(model_fn, config=self._config, params=self._params, warm_start_from=self._warm_start_from)
+        extended._trained = self._trained
+        extended._holds_weights = self._holds_weights
+        return extended
+
+    def _path_to_use(self, checkpoint_path: str | None, purpose: str) -> str | None:
+        """The checkpoint to use; None for the weights that the model came with."""
+        path = checkpoint_path or self.latest_checkpoint()
+        if path is None and not self._holds_weights:
+            raise CheckpointError(f"There is no checkpoint in {self.model_dir} to {purpose}; train first.")
+        return path
+
+    def _spec(self, mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
+        spec = self._model_fn(**_named_in(self._model_fn, {"mode": mode, "params": params, "config": config}))
         if not isinstance(spec, EstimatorSpec):
             raise InvalidValueError(f"model_fn must return an EstimatorSpec, but returned {spec!r}.")
+        return spec
+
+    def _build(self, mode: ModeKeys) -> Model:
+        logger.info("Calling model_fn.")
+        spec = self._spec(mode, self.params, self._config)
         logger.info("Done calling model_fn.")
         return Model(self._apart_from_training(spec))
 
     def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
         """Copies a module that ``model_fn`` returns in every mode: evaluating must not change the one in training."""
         if spec.mode == ModeKeys.TRAIN:
-            self._trained = weakref.ref(spec.module)
+            self._trained.module = weakref.ref(spec.module)
             if self._evaluated is not None and self._evaluated.module is spec.module:
                 self._evaluated = None
-        elif self._trained is not None and self._trained() is spec.module:
+        elif self._trained.module is not None and self._trained.module() is spec.module:
             return dataclasses.replace(spec, module=copy.deepcopy(spec.module))
         return spec
 
@@ -363,7 +468,7 @@ class Estimator:
 
     def _restore(self, model: Model, path: str | None) -> int:
         if path is None:
-            logger.warning("There is no checkpoint in %s: evaluating the initial weights.", self.model_dir)
+            logger.warning("There is no checkpoint in %s: using the initial weights.", self.model_dir)
             self._warm_start(model)
             return 0
         checkpoint = load_checkpoint(path)
@@ -382,6 +487,13 @@ class Estimator:
         if path is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} yet; train first.")
         return load_checkpoint(path)
+
+
+@dataclasses.dataclass(slots=True)
+class _Trained:
+    """The module trained last, by an Estimator or one that was made of it."""
+
+    module: weakref.ref[torch.nn.Module] | None = None
 
 
 def _named_in(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

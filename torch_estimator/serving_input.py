@@ -17,15 +17,19 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from torch_estimator.data.columns import is_strings
+from torch_estimator.data.structure import as_columns, map_columns
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, merge_raw_features
+from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, is_float
+from torch_estimator.feature_column.schema import raw_features_of
+from torch_estimator.feature_structure import Leaf, Structure, describe, leaves
 
 Default = str | float | int | list[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingInput:
-    """Made by `raw_features`, `json` and `csv`.
+    """Made by `raw_features`, `json`, `like` and `csv`.
 
     Attributes:
         kind: ``"raw_features"``, ``"json"`` or ``"csv"``.
@@ -33,6 +37,7 @@ class ServingInput:
         defaults: Values of inputs that a caller may leave out; with CSV of fields that may be empty.
         transform: A module put before the model, or None.
         column_names: With CSV, all fields of a row.
+        structure: How a module without columns takes the inputs, as `like` has it; None where nothing says.
     """
 
     kind: Literal["raw_features", "json", "csv"]
@@ -40,15 +45,16 @@ class ServingInput:
     defaults: dict[str, Default] = field(default_factory=dict)
     transform: nn.Module | None = None
     column_names: tuple[str, ...] = ()
+    structure: Structure | None = None
 
 
 def raw_features(
     columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
 ) -> ServingInput:
-    """Takes every raw column under its own name, shape ``[batch, 1]`` (or ``[batch, *shape]``).
+    """Takes every raw column under its own name: ``[batch, 1]``, ``[batch, *shape]`` or, for lists, ``[batch, n]``.
 
     Args:
-        columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
+        columns: Feature columns, a `FeatureTransform`, `RawFeature`s, or `te.feature_column.schema(...)` of columns.
         defaults: Values of inputs that a caller may leave out. A name that no column reads declares an input
             that the model does not use, such as a key that is handed through.
         transform: A module from a dict of raw numeric inputs, float32 ``[batch, 1]``, to a dict of features
@@ -72,6 +78,43 @@ def json(
     return _by_name("json", columns, defaults, transform)
 
 
+def like(features: Any, defaults: Mapping[str, Default] | None = None) -> ServingInput:
+    """Takes inputs like some rows of features: for a module that reads them as they are, without columns.
+
+    Args:
+        features: A batch as an input_fn gives it: an array or tensor ``[N, ...]``, whose input is called
+            ``features``; a tuple of them (``features_0``, ``features_1``, …), or a dict, whose keys are the names.
+            Only dtypes and shapes matter.
+        defaults: As for `raw_features`.
+
+    Raises:
+        InvalidTypeError: Something is no array.
+
+    >>> images = like(torch.zeros(1, 28, 28))
+    >>> images.inputs["features"].shape
+    (28, 28)
+    """
+    structure = describe(_tensors(as_columns(features)))
+    inputs = {name: _feature_of(name, leaf) for name, leaf in leaves(structure)}
+    given = dict(defaults or {})
+    for key, value in given.items():
+        inputs.setdefault(key, RawFeature(key=key, dtype=_dtype_of(key, value)))
+    checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
+    return ServingInput(kind="raw_features", inputs=inputs, defaults=checked, structure=structure)
+
+
+def _tensors(columns: Any) -> Any:
+    def tensor(column: Any) -> Any:
+        return column if is_strings(column) else torch.from_numpy(column[:1].copy())
+
+    return map_columns(tensor, columns)
+
+
+def _feature_of(name: str, leaf: Leaf) -> RawFeature:
+    kind: RawDtype = "float32" if is_float(leaf["dtype"]) else "string" if leaf["dtype"] == "string" else "int64"
+    return RawFeature(key=name, dtype=kind, shape=tuple(leaf["shape"]) or (1,))
+
+
 def csv(
     column_names: Sequence[str],
     columns: Any,
@@ -86,7 +129,8 @@ def csv(
     Args:
         column_names: The fields of a row, in order.
         columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
-        defaults: Values of empty fields.
+        defaults: Values of empty fields. A field that no column reads is declared by its default as one that the
+            model does not use, such as a key that is handed through.
         transform: As for `raw_features`.
 
     Raises:
@@ -103,14 +147,18 @@ def csv(
     for key, feature in inputs.items():
         if key not in names:
             raise InvalidValueError(f"the columns read {key!r}, which is not among column_names {list(names)}.")
+        if feature.multivalent:
+            raise InvalidValueError(f"{key!r} holds lists, but a CSV field holds one value; use raw_features or json.")
         if feature.shape != (1,):
             raise InvalidValueError(
                 f"{key!r} has the shape {feature.shape} per row, but a CSV field holds one value; use raw_features."
             )
     given = dict(defaults or {})
-    for key in given:
+    for key, value in given.items():
+        if key not in names:
+            raise InvalidValueError(f"defaults has {key!r}, which is not among column_names {list(names)}.")
         if key not in inputs:
-            raise InvalidValueError(f"defaults has {key!r}, which no column reads; the columns read {sorted(inputs)}.")
+            inputs[key] = RawFeature(key=key, dtype=_dtype_of(key, value))
     for key, feature in inputs.items():
         if feature.default is not None:
             number = feature.default[0]
@@ -135,7 +183,7 @@ def _by_name(
 
 
 def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFeature], nn.Module | None]:
-    features = _raw_features_of(columns)
+    features = raw_features_of(columns)
     if transform is None:
         return features, None
     taken = _input_names(transform)
@@ -186,25 +234,6 @@ def _input_names(transform: nn.Module) -> tuple[str, ...]:
     return tuple(str(name) for name in names)
 
 
-def _raw_features_of(columns: Any) -> dict[str, RawFeature]:
-    known = getattr(columns, "raw_features", None)
-    if isinstance(known, Mapping):
-        return dict(known)
-    if isinstance(columns, Mapping):
-        columns = list(columns.values())
-    if isinstance(columns, str) or not isinstance(columns, Iterable):
-        columns = [columns]
-    features: list[RawFeature] = []
-    for column in columns:
-        if isinstance(column, RawFeature):
-            features.append(column)
-        elif hasattr(column, "raw_features"):
-            features += column.raw_features
-        else:
-            raise InvalidTypeError(f"columns must hold feature columns, but holds {column!r}.")
-    return merge_raw_features(features)
-
-
 def _dtype_of(key: str, value: Any) -> RawDtype:
     if isinstance(value, str):
         return "string"
@@ -220,6 +249,8 @@ def _checked_default(feature: RawFeature, value: Any) -> Default:
     else:
         kinds = (int,) if feature.dtype == "int64" else (int, float)
         fits = all(isinstance(item, kinds) and not isinstance(item, bool) for item in items)
+    if feature.multivalent and fits:
+        return list(items)
     if not fits or len(items) != torch.Size(feature.shape).numel():
         wanted = feature.dtype if feature.shape == (1,) else f"a list of {feature.dtype} of shape {feature.shape}"
         raise InvalidTypeError(f"the default of {feature.key!r} must be {wanted}, but got {value!r}.")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import torch
-from torch import nn
 
 from torch_estimator.canned.networks import DNN, Activation, Linear, WideAndDeep
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
@@ -17,9 +16,10 @@ from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads.base import Head
 from torch_estimator.optim.by_name import by_name
+from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, check_factory
 from torch_estimator.specs import EstimatorSpec
 
-OptimizerArgument = str | Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
+OptimizerArgument = str | OptimizerFactory
 
 LINEAR_LEARNING_RATE = 0.2
 _WIDE_RATE = 0.005
@@ -74,12 +74,6 @@ class Wide:
             raise InvalidValueError(
                 f"sparse_combiner must be one of {', '.join(get_args(Combiner))}, but got {self.sparse_combiner!r}."
             )
-        several = [column.name for column in self.columns if getattr(column, "slots", 1) > 1]
-        if self.sparse_combiner != "sum" and several:
-            raise InvalidValueError(
-                f"sparse_combiner must be 'sum' where columns have several values a row, as {', '.join(several)} has, "
-                f"but got {self.sparse_combiner!r}."
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,17 +117,20 @@ def canned_model_fn(head: Head, *, wide: Wide | None = None, deep: Deep | None =
         if part is not None
     }
 
-    def make_optimizers(named: Iterable[tuple[str, nn.Parameter]]) -> list[torch.optim.Optimizer]:
+    def make_optimizers(named: NamedParameters) -> list[Trainer]:
         trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
-        return [
-            factory([(name, parameter) for name, parameter in trainable if name.startswith(prefix)])
-            for prefix, factory in factories.items()
-        ]
+        made: list[Trainer] = []
+        for prefix, factory in factories.items():
+            of_part = factory([(name, parameter) for name, parameter in trainable if name.startswith(prefix)])
+            made += of_part if isinstance(of_part, Sequence) else [of_part]
+        return made
 
     def model_fn(mode: str) -> EstimatorSpec:
         transform = _transform(wide, deep)
         module = WideAndDeep(
-            linear=Linear(transform.linear, head.logits_dimension) if transform.linear is not None else None,
+            linear=Linear(transform.linear, head.logits_dimension, wide.sparse_combiner)
+            if wide is not None and transform.linear is not None
+            else None,
             dnn=DNN(
                 transform.dnn,
                 deep.hidden_units,
@@ -154,16 +151,10 @@ def _transform(wide: Wide | None, deep: Deep | None) -> FeatureTransform:
     return FeatureTransform(wide.columns if wide is not None else (), deep.columns if deep is not None else ())
 
 
-def _factory(
-    optimizer: OptimizerArgument, learning_rate: float
-) -> Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]:
+def _factory(optimizer: OptimizerArgument, learning_rate: float) -> OptimizerFactory:
     if isinstance(optimizer, str):
         return by_name(optimizer, learning_rate)
-    if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
-        raise InvalidTypeError(
-            "An optimizer must be a name or a function from parameters to an optimizer, such as "
-            f"functools.partial(torch.optim.Adam, lr=0.001), but got {optimizer!r}."
-        )
+    check_factory(optimizer, or_name=True)
     return optimizer
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Column, from_objects, is_strings, to_numpy
-from torch_estimator.data.lists import as_lists, as_matrix, is_list_type, is_lists, list_lengths
+from torch_estimator.data.lists import as_lists, as_matrix, is_list_type, is_lists
 from torch_estimator.data.source import Required, missing_column
 from torch_estimator.data.stream import Passing, Stream
 from torch_estimator.data.structure import map_columns
@@ -21,7 +21,10 @@ class Transform(Protocol):
     """Turns raw columns into arrays, row by row: rows never see each other, and nothing else changes.
 
     Attributes:
-        required: Raw feature columns wanted and the types to read them as; None for all, as they are.
+        required: Raw feature columns wanted and the types to read them as (None for a column as it is); None for all,
+            as they are.
+
+    A transform with an attribute ``others`` that is true gets all other columns, too, as they are.
     """
 
     @property
@@ -45,6 +48,11 @@ AS_NUMPY = AsNumpy()
 """The one there need be: what was cached with it can be used again."""
 
 
+def wants_others(transform: Transform | None) -> bool:
+    """Whether a transform wants all columns there are, beside those that it requires."""
+    return bool(getattr(transform, "others", False))
+
+
 def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     """Returns the chunk transformed.
 
@@ -54,12 +62,9 @@ def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     features = chunk.features
     required = transform.required
     if required is not None:
-        features = _select(required, chunk)
-    labels = chunk.labels
-    if is_lists(labels) and len(set(list_lengths(labels).tolist())) == 1:
-        labels = as_matrix(labels, None)
+        features = _select(required, chunk, others=wants_others(transform))
     try:
-        return chunk.with_columns(*transform(features, labels))
+        return chunk.with_columns(*transform(features, chunk.labels))
     except RowError as error:
         raise chunk.error(error) from error
 
@@ -80,19 +85,25 @@ def _plain(column: Column) -> Column:
     return column if is_lists(column) else to_numpy(column)
 
 
-def _select(required: dict[str, pa.DataType], chunk: Chunk) -> dict[str, Column]:
+def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bool) -> dict[str, Column]:
+    if not required and not others:
+        # Who wants no column may still want to know how many rows there are.
+        return {"": np.empty((chunk.rows, 0), dtype=np.float32)}
     if not isinstance(chunk.features, dict):
         raise DataError(
             f"{chunk.place(0)}: the model wants the named columns {', '.join(required)}, but the features have no "
             "names; give a dict."
         )
-    return {name: _required(name, kind, chunk) for name, kind in required.items()}
+    selected = {name: _required(name, kind, chunk) for name, kind in required.items()}
+    return {**chunk.features, **selected} if others else selected
 
 
-def _required(name: str, kind: pa.DataType, chunk: Chunk) -> Column:
+def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
     if name not in chunk.features:
         raise missing_column(name, f"the features ({chunk.place(0)})", chunk.features)
     column = chunk.features[name]
+    if kind is None:
+        return column
     if isinstance(column, np.ndarray) and is_strings(column):
         try:
             column = from_objects(column, name, convert=True)

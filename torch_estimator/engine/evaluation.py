@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
 import torch
 
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.engine.batches import batch_size
+from torch_estimator.engine.batch_note import noting_batch
+from torch_estimator.engine.batches import batch_size, beside_labels
+from torch_estimator.engine.extra_metrics import ExtraMetrics
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.progress import ProgressBar
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.heads.metrics.functions import RESERVED
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 
@@ -24,9 +27,21 @@ logger = logging.getLogger("torch_estimator")
 _PROGRESS_LINES = 10
 
 
+class EvaluationResult(dict[str, float]):
+    """Metrics by name.
+
+    Attributes:
+        batches: How many they were computed from; of none they are zeros, which say nothing.
+    """
+
+    def __init__(self, metrics: Iterable[tuple[str, float]], *, batches: int) -> None:
+        super().__init__(metrics)
+        self.batches = batches
+
+
 def run_evaluation(
     model: Model, dataset: Dataset, *, global_step: int, steps: int | None, hooks: Sequence[Hook]
-) -> dict[str, float]:
+) -> EvaluationResult:
     """Evaluates batch by batch.
 
     Args:
@@ -41,6 +56,7 @@ def run_evaluation(
     """
     metrics = model.head.metrics()
     _check_names(metrics.compute())
+    extra = ExtraMetrics(model)
     total_loss, taken = 0.0, 0
     context = RunContext(global_step=global_step, module=model.module)
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
@@ -61,12 +77,17 @@ def run_evaluation(
             due = schedule.due_at(taken + 1)
             for hook in due:
                 hook.before_step(context)
-            features, labels, weights = model.to_tensors(batch)
-            with sized_threads(model.module, batch_size(batch.features)):
-                outputs = model.module(features)
-                context.loss_tensor = model.head.loss(outputs, labels, weights)
+            tensors = model.to_tensors(batch)
+            beside = beside_labels(tensors.weights)
+            with (
+                sized_threads(model.module, batch_size(batch.features)),
+                noting_batch(model.module, tensors.features, tensors.labels),
+            ):
+                outputs = model.module(tensors.features)
+                context.loss_tensor = model.head.loss(outputs, tensors.labels, *beside)
             total_loss += float(context.loss_tensor)
-            metrics.update(outputs, labels, weights)
+            metrics.update(outputs, tensors.labels, *beside)
+            extra.update(outputs, tensors)
             taken += 1
             for hook in due:
                 hook.after_step(context)
@@ -76,20 +97,23 @@ def run_evaluation(
     logger.info("Finished evaluation of %d batches in %.2f s", taken, time.monotonic() - started)
     if taken == 0:
         logger.warning("The evaluation input is empty: all metrics are 0.")
-    results = dict(metrics.compute())
+    results = {**metrics.compute(), **extra.compute()}
     results["loss"] = total_loss / taken if taken else 0.0
     results["global_step"] = global_step
-    return dict(sorted(results.items()))
+    return EvaluationResult(sorted(results.items()), batches=taken)
 
 
 def _check_names(results: Mapping[str, float]) -> None:
-    for reserved in ("loss", "global_step"):
+    for reserved in RESERVED:
         if reserved in results:
             raise InvalidValueError(f"A metric must not be called {reserved!r}, which the evaluation adds itself.")
 
 
-def write_evaluation(eval_dir: str, results: dict[str, float], checkpoint_path: str) -> None:
-    """Writes the metrics and the checkpoint's path as summaries, and logs them."""
+def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: str) -> None:
+    """Writes the metrics and the checkpoint's path as summaries, and logs them.
+
+    The zeros of an evaluation of nothing are not written: whoever reads the curve would take them for the best.
+    """
     global_step = int(results["global_step"])
     logger.info(
         "Saving dict for global step %d: %s",
@@ -97,7 +121,8 @@ def write_evaluation(eval_dir: str, results: dict[str, float], checkpoint_path: 
         ", ".join(f"{key} = {_formatted(value)}" for key, value in results.items()),
     )
     with EventWriter(eval_dir) as events:
-        events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
+        if results.batches:
+            events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
         logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
         events.text("checkpoint_path", checkpoint_path, global_step)
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
 import torch
 
+from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.dataset import Dataset
+from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.forwarding import all_layers, check_new_keys
 from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.schedule import HookSchedule
+from torch_estimator.inner_layers import LayerOutputs
 
 
 def run_prediction(
@@ -33,29 +38,77 @@ def run_prediction(
         dataset: What to predict.
         global_step: Step of the weights, for the hooks.
         keys: Predictions to yield; None for all.
-        hooks: Told before and after every batch.
+        hooks: Told before and after batches, when they ask to be.
         single_examples: Whether to take batches apart.
 
     Raises:
-        InvalidValueError: None of ``keys`` is among the predictions, or predictions are not of one length.
+        InvalidValueError: None of ``keys`` is among the predictions, predictions are not of one length, or what is
+            forwarded is not there or is a prediction already.
     """
     context = RunContext(global_step=global_step, module=model.module)
+    schedule = HookSchedule(hooks)
     for hook in hooks:
         hook.begin(context)
-    with closing(model.batches(dataset)) as batches:
-        for batch in batches:
-            for hook in hooks:
+    with ExitStack() as stack:
+        batches = stack.enter_context(closing(model.batches(dataset)))
+        layers = stack.enter_context(LayerOutputs(model.module, all_layers(model.spec.forward_layers)))
+        for number, batch in enumerate(batches, 1):
+            due = schedule.due_at(number)
+            for hook in due:
                 hook.before_step(context)
-            with torch.inference_mode(), sized_threads(model.module, batch_size(batch.features)):
-                outputs = model.module(model.to_tensors(batch).features)
-                tensors = model.head.predictions(outputs)
-            arrays = model.head.decode({key: tensor.cpu().numpy() for key, tensor in tensors.items()})
-            arrays = _selected(arrays, keys)
-            for hook in hooks:
+            arrays = _selected(_predictions(model, layers, batch), keys)
+            for hook in due:
                 hook.after_step(context)
             yield from _examples(arrays) if single_examples else (arrays,)
+            if context.stop_requested:
+                break
     for hook in hooks:
         hook.end(context)
+
+
+def _predictions(model: Model, layers: LayerOutputs, batch: Any) -> dict[str, np.ndarray]:
+    tensors = model.to_tensors(batch)
+    with (
+        torch.inference_mode(),
+        sized_threads(model.module, batch_size(batch.features)),
+        noting_batch(model.module, tensors.features),
+    ):
+        outputs = model.module(tensors.features)
+        predictions = model.head.predictions(outputs)
+    arrays: dict[str, np.ndarray] = model.head.decode({key: _array(value) for key, value in predictions.items()})
+    taken = {key: _array(value) for key, value in layers.take().items()}
+    for more, what in ((taken, "layer"), (_forwarded(tensors.raw, model.spec.forward_features), "feature")):
+        check_new_keys(what, more, arrays)
+        arrays = {**arrays, **more}
+    return arrays
+
+
+def _forwarded(raw: Any, keys: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """Raw columns as they are given back.
+
+    Args:
+        raw: Of `TensorBatch`.
+        keys: Which; None for all.
+
+    Raises:
+        InvalidValueError: The features have no names, or lack one of these.
+    """
+    if keys is not None and not keys:
+        return {}
+    if not isinstance(raw, Mapping):
+        raise InvalidValueError("Features can be forwarded by name only, but the input's have none; give a dict.")
+    for key in raw if keys is None else keys:
+        if key not in raw:
+            raise InvalidValueError(
+                f"The feature {key!r} is to be forwarded, but the input has only {', '.join(map(str, raw))}."
+            )
+    # Copies: what is predicted is its receiver's to change, the input is not.
+    return {key: to_numpy(raw[key]).copy() for key in (raw if keys is None else keys)}
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    # numpy has no bfloat16.
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
 
 
 def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
@@ -68,9 +121,12 @@ def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
         yield {key: array[row] for key, array in arrays.items()}
 
 
-def _selected(arrays: dict[str, np.ndarray], keys: Sequence[str] | None) -> dict[str, np.ndarray]:
+def _selected(arrays: dict[Any, np.ndarray], keys: Sequence[Any] | None) -> dict[Any, np.ndarray]:
     if keys is None:
         return arrays
+    if isinstance(keys, tuple) and keys in arrays:
+        # One key of a MultiHead: (head, key).
+        keys = [keys]
     selected = {key: array for key, array in arrays.items() if key in keys}
     if not selected:
         raise InvalidValueError(f"None of predict_keys {list(keys)} is among the predictions {list(arrays)}.")

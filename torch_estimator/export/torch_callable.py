@@ -12,8 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_estimator.errors import ExportError
+from torch_estimator.errors import ExportError, UserError
+from torch_estimator.export.export_problems import describe_problem
 from torch_estimator.export.graph import OPSETS, GraphBuilder
+
+_TALKATIVE = ("torch.onnx", "torch.fx", "torch._subclasses", "onnxscript", "onnx_ir")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,7 @@ class Inlined:
 
     Attributes:
         tensor: Its name in the graph.
-        row_shape: Its shape without the batch.
+        row_shape: Its shape without the batch; a size of -1 varies.
         dtype: ``"float32"`` or ``"int64"``.
     """
 
@@ -32,11 +35,24 @@ class Inlined:
 
     def example(self, rows: int = 3) -> torch.Tensor:
         """A tensor of ones like it."""
-        return torch.ones(rows, *self.row_shape, dtype=getattr(torch, self.dtype))
+        sizes = [2 if size == -1 else size for size in self.row_shape]
+        return torch.ones(rows, *sizes, dtype=getattr(torch, self.dtype))
+
+    @property
+    def dynamic(self) -> dict[int, Any]:
+        """The dimensions that vary, as torch's exporter takes them."""
+        return {0: torch.export.Dim.DYNAMIC} | {
+            place: torch.export.Dim.DYNAMIC for place, size in enumerate(self.row_shape, 1) if size == -1
+        }
 
 
 def inline(
-    graph: GraphBuilder, function: Callable[..., Any], inputs: Sequence[Inlined], *, what: str
+    graph: GraphBuilder,
+    function: Callable[..., Any],
+    inputs: Sequence[Inlined],
+    *,
+    what: str,
+    module: nn.Module | None = None,
 ) -> tuple[str, ...]:
     """Copies a torch function into the graph and returns its outputs' tensors.
 
@@ -45,25 +61,29 @@ def inline(
         function: Takes one tensor per input, returns a tensor or a tuple of tensors, all with the batch first.
         inputs: What it is applied to.
         what: Names the function in errors, for instance ``the normalizer_fn of age``.
+        module: The module that the function calls, whose parts errors name.
 
     Raises:
         ExportError: torch cannot express the function in ONNX.
     """
     import onnx
 
+    root = _Function(function, module).eval()
+    examples = tuple(item.example() for item in inputs)
+    shapes = {"tensors": tuple(item.dynamic for item in inputs)}
     try:
         with quiet(), torch.no_grad():
             program = torch.onnx.export(
-                _Function(function).eval(),
-                tuple(item.example() for item in inputs),
-                dynamo=True,
-                opset_version=OPSETS[""],
-                dynamic_shapes={"tensors": tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)},
-                verbose=False,
+                root, examples, dynamo=True, opset_version=OPSETS[""], dynamic_shapes=shapes, verbose=False
             )
     except Exception as error:
+        _raise_own(error)
+        with quiet():
+            problem = describe_problem(
+                error, root, lambda: torch.export.export(root, examples, dynamic_shapes=shapes, strict=False)
+            )
         raise ExportError(
-            f"{what} cannot be exported to ONNX: {_first_line(error)}; "
+            f"{what} cannot be exported to ONNX: {problem}; "
             "write it with torch operations whose flow does not depend on the values."
         ) from error
     model = program.model_proto  # type: ignore[union-attr]
@@ -78,29 +98,32 @@ def inline(
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silences what torch's exporter says about itself."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    levels = {name: logging.getLogger(name).level for name in _TALKATIVE}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 class _Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], module: nn.Module | None) -> None:
         super().__init__()
         self.function = function
+        self.module = module
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         return self.function(*tensors)
 
 
-def _first_line(error: BaseException) -> str:
-    """The innermost cause in one line; the exporter wraps it in pages of advice."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+def _raise_own(error: BaseException) -> None:
+    """Raises the error that the function itself had meant for the user."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UserError):
+            raise cause
+        cause = cause.__cause__

@@ -10,16 +10,19 @@ from torch import Tensor
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
+from torch_estimator.heads.metrics.named import NamedMetrics
 from torch_estimator.heads.signature import Signature
+from torch_estimator.heads.torch_losses import fitted_labels, loss_kind
 
 
 class FunctionHead:
     """Offers what the engine asks of a head, made of the functions of an `EstimatorSpec`.
 
     Args:
-        loss: ``loss(outputs, labels)`` -> scalar tensor.
-        predictions: ``predictions(outputs)`` -> dict of tensors; None where the outputs are the predictions.
-        metrics: Name -> ``metric(labels, predictions)`` -> scalar; averaged over batches by their rows.
+        loss: ``loss(outputs, labels)`` -> scalar tensor; torch's own get labels of the shape and dtype they take.
+        predictions: ``predictions(outputs)`` -> dict of tensors; None where the outputs are the predictions: a dict of
+            them, one called ``output``, or a tuple of ``output_0``, ``output_1``, ….
+        metrics: Name -> what gives its value; see `NamedMetrics`.
     """
 
     name = None
@@ -31,11 +34,12 @@ class FunctionHead:
         self,
         loss: Callable[[Any, Any], Tensor] | None,
         predictions: Callable[[Any], Mapping[str, Tensor]] | None,
-        metrics: Mapping[str, Callable[[Any, Any], Any]] | None,
+        metrics: Mapping[str, Any] | None,
     ) -> None:
         self._loss = loss
         self._predictions = predictions
         self._metrics = dict(metrics or {})
+        self._kind = loss_kind(loss)
 
     def prepare_labels(self, labels: Any) -> Any:
         return labels
@@ -43,7 +47,7 @@ class FunctionHead:
     def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
         if self._loss is None:
             raise InvalidValueError("The EstimatorSpec has no loss, which training and evaluation need.")
-        loss = self._loss(logits, labels)
+        loss = self._loss(logits, fitted_labels(self._kind, self._loss, logits, labels))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
             raise InvalidValueError(f"The loss of an EstimatorSpec must return one number as a tensor, but got {got}.")
@@ -52,33 +56,31 @@ class FunctionHead:
     def predictions(self, logits: Any) -> dict[str, Tensor]:
         if self._predictions is not None:
             return dict(self._predictions(logits))
-        return dict(logits) if isinstance(logits, Mapping) else {"output": logits}
+        if isinstance(logits, Mapping):
+            return dict(logits)
+        if isinstance(logits, tuple | list):
+            return {f"output_{place}": output for place, output in enumerate(logits)}
+        return {"output": logits}
 
     def decode(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return predictions
 
     def metrics(self) -> _FunctionMetrics:
-        return _FunctionMetrics(self, self._metrics)
+        return _FunctionMetrics(self, NamedMetrics(self._metrics))
 
     def signatures(self) -> dict[str, Signature]:
         return {}
 
 
 class _FunctionMetrics:
-    """Means of the functions' values, weighted by the rows of each batch."""
+    """Named metrics, given outputs in the place of predictions."""
 
-    def __init__(self, head: FunctionHead, functions: Mapping[str, Callable[[Any, Any], Any]]) -> None:
+    def __init__(self, head: FunctionHead, metrics: NamedMetrics) -> None:
         self._head = head
-        self._functions = functions
-        self._totals = dict.fromkeys(functions, 0.0)
-        self._rows = 0
+        self._metrics = metrics
 
     def update(self, logits: Any, labels: Any, weights: Tensor | None = None) -> None:
-        predictions = self._head.predictions(logits)
-        rows = len(next(iter(predictions.values())))
-        self._rows += rows
-        for name, function in self._functions.items():
-            self._totals[name] += float(function(labels, predictions)) * rows
+        self._metrics.update(labels, self._head.predictions(logits))
 
     def compute(self) -> dict[str, float]:
-        return {name: total / self._rows if self._rows else 0.0 for name, total in self._totals.items()}
+        return self._metrics.compute()
