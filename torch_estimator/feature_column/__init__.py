@@ -14,7 +14,9 @@ from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
 from torch_estimator.feature_column.linear_model import LinearModel
 from torch_estimator.feature_column.numeric import NumericColumn, numeric_column
+from torch_estimator.feature_column.quantiles import quantile_boundaries
 from torch_estimator.feature_column.raw_feature import RawFeature
+from torch_estimator.feature_column.schema import schema
 from torch_estimator.feature_column.shared_embeddings import (
     SharedEmbeddingColumn,
     shared_embedding_columns,
@@ -57,6 +59,8 @@ __all__ = [
     "embedding_column",
     "indicator_column",
     "numeric_column",
+    "quantile_boundaries",
+    "schema",
     "shared_embedding_columns",
     "shared_embeddings",
     "weighted_categorical_column",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -104,7 +105,9 @@ def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[
     if column.dtype.kind not in "biuf":
         raise _wrong_dtype(key, "float32", column.dtype)
     rows = len(column)
-    if column.shape[1:] not in ((), shape) or (column.ndim == 1 and shape != (1,)):
+    width = math.prod(shape)
+    # Arrow has flat lists only, whatever the shape.
+    if column.shape[1:] not in ((), (width,), shape) or (column.ndim == 1 and shape != (1,)):
         raise InvalidValueError(
             f"raw column {key!r} must have the shape {shape} per row, but has {column.shape[1:]}; "
             "give numeric_column() the shape of the data."
