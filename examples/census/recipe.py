@@ -22,8 +22,8 @@ import torch_estimator as te
 from torch_estimator import errors, files
 from torch_estimator import feature_column as fc
 
-from . import columns, sample
 from ..options import at_least
+from . import columns, sample
 from .trainer.input import read_csv
 
 ADULT = Path(__file__).resolve().parents[3] / "shared" / "data" / "census"
