@@ -106,7 +106,7 @@ class Estimator:
         head: Head | None = None,
         loss: Callable[[Any, Any], torch.Tensor] | None = None,
         predictions: Callable[[Any], Mapping[str, torch.Tensor]] | None = None,
-        metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+        metrics: Mapping[str, Any] | None = None,
         optimizer: ModuleOptimizer | None = None,
         columns: Iterable[Any] | None = None,
         transform: FeatureTransform | None = None,
@@ -121,12 +121,13 @@ class Estimator:
 
         Args:
             module: Called with the features of one batch: a tensor, or a dict or tuple of them, as the input has them;
-                floating ones in the dtype of its parameters.
+                floating ones in the dtype of its parameters. A ``forward`` of several arguments gets the members of the
+                tuple, or those of the dict that it names.
             head: One of `torch_estimator.heads`; either this or ``loss``.
             loss: ``loss(outputs, labels)`` -> scalar, such as ``nn.CrossEntropyLoss()``. Torch's own losses get labels
                 of the shape and dtype they take.
             predictions: ``predictions(outputs)`` -> dict of tensors ``[N, ...]``; without it the outputs are predicted.
-            metrics: Name -> ``metric(labels, predictions)`` -> scalar.
+            metrics: Name -> ``metric(labels, predictions)`` -> number, or a torchmetrics object; see `EstimatorSpec`.
             optimizer: A name (``"Adam"``, at a learning rate of 0.001, ``"SGD"`` at 0.01), a function from named
                 parameters to an optimizer, or optimizers and schedules of torch made on the module's parameters, whose
                 groups, options and state are taken over. Needed for training.

@@ -22,7 +22,7 @@ class Layer:
     """A layer, or a stretch of its output's columns.
 
     Attributes:
-        path: As in `named_modules`.
+        path: As in `named_modules`, or the name of a Keras layer.
         columns: First column and end, or None for all.
     """
 
@@ -35,12 +35,12 @@ class Layer:
 
 
 def find_layer(module: nn.Module, name: str) -> Layer:
-    """Finds a layer by its dotted path, or the name of a feature column of a network.
+    """Finds a layer by its dotted path, its name in a Keras model, or the name of a feature column of a network.
 
     Raises:
         InvalidValueError: There is none; the message has names near it.
     """
-    paths = [path for path, _ in module.named_modules() if path]
+    paths = list(_modules(module))
     # A user's own module is one level below the columns in front of it.
     for path in (name, f"module.{name}") if isinstance(module, ColumnsThenModule) else (name,):
         if path in paths:
@@ -78,8 +78,9 @@ class LayerOutputs:
         self._handles: list[RemovableHandle] = []
 
     def __enter__(self) -> LayerOutputs:
+        modules = _modules(self._module)
         for path in {layer.path for layer in self._layers.values()}:
-            self._handles.append(self._module.get_submodule(path).register_forward_hook(self._noting(path)))
+            self._handles.append(modules[path].register_forward_hook(self._noting(path)))
         return self
 
     def __exit__(
@@ -117,6 +118,17 @@ class LayerOutputs:
                 "name a layer inside of it."
             )
         return layer.part_of(output)
+
+
+def _modules(module: nn.Module) -> dict[str, nn.Module]:
+    """All layers inside of a module by path, and those of the Keras model that it may hold by name."""
+    found = {path: inner for path, inner in module.named_modules() if path}
+    waiting = list(getattr(getattr(module, "unwrapped", None), "layers", ()))
+    while waiting:
+        layer = waiting.pop(0)
+        found.setdefault(str(layer.name), layer)
+        waiting += getattr(layer, "layers", ())
+    return found
 
 
 def _columns(module: nn.Module) -> Iterator[tuple[str, Layer]]:

@@ -16,6 +16,8 @@ from torch_estimator.errors import ExportError, UserError
 from torch_estimator.export.export_problems import describe_problem
 from torch_estimator.export.graph import OPSETS, GraphBuilder
 
+_TALKATIVE = ("torch.onnx", "torch.fx", "torch._subclasses", "onnxscript", "onnx_ir")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inlined:
@@ -96,15 +98,16 @@ def inline(
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silences what torch's exporter says about itself."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    levels = {name: logging.getLogger(name).level for name in _TALKATIVE}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 class _Function(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from torch import nn
 
 from torch_estimator import __version__, files
 from torch_estimator.errors import ExportError
+from torch_estimator.export.export_problems import in_module
 from torch_estimator.export.forwarded import lower_forwarded, with_forwarded
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import lower_predictions, signatures
@@ -33,6 +35,8 @@ from torch_estimator.serving_input import ServingInput
 PRODUCER = "torch-estimator"
 ASSETS_EXTRA = "assets.extra"
 ATTEMPTS = 10
+
+_NOT_IMPLEMENTED = re.compile(r"implementation for (\w+)\(\d+\) node with name '([^']*)'")
 
 # A protobuf message cannot be larger than 2 GiB.
 LARGEST_MODEL = 2**31 - 2**24
@@ -93,7 +97,7 @@ def write_export(
             _write_model(graph, temporary, manifest.version)
             _copy_assets(assets_extra or {}, temporary)
             files.write_file(files.join(temporary, SIGNATURES_FILE), [manifest.to_json().encode()])
-            _load_once(temporary)
+            _load_once(temporary, graph)
         return final
     except OSError as error:
         raise ExportError(f"the export into {base} cannot be written: {files.reason(error)}.") from error
@@ -288,10 +292,20 @@ def _write_model(graph: GraphBuilder, directory: str, version: str) -> None:
         raise ExportError(f"the graph is not valid ONNX: {files.reason(error)}.") from error
 
 
-def _load_once(directory: str) -> None:
+def _load_once(directory: str, graph: GraphBuilder) -> None:
     from torch_estimator.export.exported_model import ExportedModel
 
-    ExportedModel.load(directory)
+    try:
+        ExportedModel.load(directory)
+    except ExportError as error:
+        missing = _NOT_IMPLEMENTED.search(str(error))
+        if missing is None:
+            raise
+        operator, node = missing.groups()
+        raise ExportError(
+            f"onnxruntime has no {operator} for the dtypes that the model gives it{in_module(graph.scopes(node))}; "
+            "compute it in float32 there."
+        ) from error
 
 
 def _copy_assets(assets: Mapping[str, files.PathLike], directory: str) -> None:
