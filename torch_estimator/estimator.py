@@ -121,7 +121,8 @@ class Estimator:
 
         Args:
             module: Called with the features of one batch: a tensor, or a dict or tuple of them, as the input has them;
-                floating ones in the dtype of its parameters.
+                floating ones in the dtype of its parameters. A ``forward`` of several arguments gets the members of the
+                tuple, or those of the dict that it names.
             head: One of `torch_estimator.heads`; either this or ``loss``.
             loss: ``loss(outputs, labels)`` -> scalar, such as ``nn.CrossEntropyLoss()``. Torch's own losses get labels
                 of the shape and dtype they take.
@@ -337,7 +338,7 @@ class Estimator:
     def predict(
         self,
         input_fn: InputFn,
-        predict_keys: str | Sequence[str] | None = None,
+        predict_keys: str | Sequence[Any] | None = None,
         hooks: Iterable[Hook] | None = None,
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
@@ -346,7 +347,7 @@ class Estimator:
 
         Args:
             input_fn: Returns features, or features and labels, of which the labels are ignored.
-            predict_keys: Predictions to yield; None for all.
+            predict_keys: Predictions to yield, with a `MultiHead` pairs ``(head, key)``; None for all.
             hooks: Told while predicting.
             checkpoint_path: What to predict with; None for the newest checkpoint.
             yield_single_examples: Whether to yield one example at a time (arrays without the batch dimension), or

@@ -20,7 +20,8 @@ from torch import nn
 from torch_estimator.data.columns import is_strings
 from torch_estimator.data.structure import as_columns, map_columns
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, is_float, merge_raw_features
+from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, is_float
+from torch_estimator.feature_column.schema import raw_features_of
 from torch_estimator.feature_structure import Leaf, Structure, describe, leaves
 
 Default = str | float | int | list[Any]
@@ -50,10 +51,10 @@ class ServingInput:
 def raw_features(
     columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
 ) -> ServingInput:
-    """Takes every raw column under its own name, shape ``[batch, 1]`` (or ``[batch, *shape]``).
+    """Takes every raw column under its own name: ``[batch, 1]``, ``[batch, *shape]`` or, for lists, ``[batch, n]``.
 
     Args:
-        columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
+        columns: Feature columns, a `FeatureTransform`, `RawFeature`s, or `te.feature_column.schema(...)` of columns.
         defaults: Values of inputs that a caller may leave out. A name that no column reads declares an input
             that the model does not use, such as a key that is handed through.
         transform: A module from a dict of raw numeric inputs, float32 ``[batch, 1]``, to a dict of features
@@ -146,6 +147,8 @@ def csv(
     for key, feature in inputs.items():
         if key not in names:
             raise InvalidValueError(f"the columns read {key!r}, which is not among column_names {list(names)}.")
+        if feature.multivalent:
+            raise InvalidValueError(f"{key!r} holds lists, but a CSV field holds one value; use raw_features or json.")
         if feature.shape != (1,):
             raise InvalidValueError(
                 f"{key!r} has the shape {feature.shape} per row, but a CSV field holds one value; use raw_features."
@@ -180,7 +183,7 @@ def _by_name(
 
 
 def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFeature], nn.Module | None]:
-    features = _raw_features_of(columns)
+    features = raw_features_of(columns)
     if transform is None:
         return features, None
     taken = _input_names(transform)
@@ -231,25 +234,6 @@ def _input_names(transform: nn.Module) -> tuple[str, ...]:
     return tuple(str(name) for name in names)
 
 
-def _raw_features_of(columns: Any) -> dict[str, RawFeature]:
-    known = getattr(columns, "raw_features", None)
-    if isinstance(known, Mapping):
-        return dict(known)
-    if isinstance(columns, Mapping):
-        columns = list(columns.values())
-    if isinstance(columns, str) or not isinstance(columns, Iterable):
-        columns = [columns]
-    features: list[RawFeature] = []
-    for column in columns:
-        if isinstance(column, RawFeature):
-            features.append(column)
-        elif hasattr(column, "raw_features"):
-            features += column.raw_features
-        else:
-            raise InvalidTypeError(f"columns must hold feature columns, but holds {column!r}.")
-    return merge_raw_features(features)
-
-
 def _dtype_of(key: str, value: Any) -> RawDtype:
     if isinstance(value, str):
         return "string"
@@ -265,6 +249,8 @@ def _checked_default(feature: RawFeature, value: Any) -> Default:
     else:
         kinds = (int,) if feature.dtype == "int64" else (int, float)
         fits = all(isinstance(item, kinds) and not isinstance(item, bool) for item in items)
+    if feature.multivalent and fits:
+        return list(items)
     if not fits or len(items) != torch.Size(feature.shape).numel():
         wanted = feature.dtype if feature.shape == (1,) else f"a list of {feature.dtype} of shape {feature.shape}"
         raise InvalidTypeError(f"the default of {feature.key!r} must be {wanted}, but got {value!r}.")

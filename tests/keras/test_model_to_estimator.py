@@ -20,6 +20,7 @@ import torch_estimator as te
 from tests.custom.hand import BATCH, ROWS, data, input_fn, once
 from tests.jobs import assert_same_variables, variables
 from tests.keras.models import classifier, config, stateful, subclassed, two_ends, weights
+from torch_estimator.errors import ExportError
 
 # What Keras itself does with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -142,6 +143,19 @@ def test_the_export_answers_like_predict(tmp_path: Path, kind: str) -> None:
     assert list(answer) == list(predicted)
     for key, value in predicted.items():
         np.testing.assert_allclose(answer[key], value, rtol=0, atol=1e-5)
+
+
+def test_a_layer_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
+    class Branch(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x if float(x.sum()) > 0 else -x
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.add(Branch(name="fork"))
+    model.compile(loss="mse")
+    ours = estimator(model, tmp_path)
+    with pytest.raises(ExportError, match=r"`return x if float.*` in its module fork \(Branch\) fails with"):
+        ours.export_saved_model(str(tmp_path / "e"), te.serving_input.like(X))
 
 
 @pytest.mark.parametrize("features", [X, {"x": X}, (X,)], ids=["tensor", "dict", "tuple"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
 from torch_estimator.feature_column.linear_model import LinearModel, precise_column
@@ -102,9 +103,9 @@ class DNN(nn.Module):
 class Linear(nn.Module):
     """The scope that tf.estimator gives the linear model's variables."""
 
-    def __init__(self, layout: LinearLayout, logits_dimension: int) -> None:
+    def __init__(self, layout: LinearLayout, logits_dimension: int, sparse_combiner: Combiner = "sum") -> None:
         super().__init__()
-        self.linear_model = LinearModel(layout, logits_dimension)
+        self.linear_model = LinearModel(layout, logits_dimension, sparse_combiner)
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:
         """See `LinearModel`."""

@@ -75,8 +75,8 @@ def _predictions(model: Model, layers: LayerOutputs, batch: Any) -> dict[str, np
     ):
         outputs = model.module(tensors.features)
         predictions = model.head.predictions(outputs)
-    arrays: dict[str, np.ndarray] = model.head.decode({key: value.cpu().numpy() for key, value in predictions.items()})
-    taken = {key: value.cpu().numpy() for key, value in layers.take().items()}
+    arrays: dict[str, np.ndarray] = model.head.decode({key: _array(value) for key, value in predictions.items()})
+    taken = {key: _array(value) for key, value in layers.take().items()}
     for more, what in ((taken, "layer"), (_forwarded(tensors.raw, model.spec.forward_features), "feature")):
         check_new_keys(what, more, arrays)
         arrays = {**arrays, **more}
@@ -106,6 +106,11 @@ def _forwarded(raw: Any, keys: Sequence[str] | None) -> dict[str, np.ndarray]:
     return {key: to_numpy(raw[key]).copy() for key in (raw if keys is None else keys)}
 
 
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    # numpy has no bfloat16.
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+
+
 def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
     lengths = {key: len(array) for key, array in arrays.items()}
     if len(set(lengths.values())) > 1:
@@ -116,9 +121,12 @@ def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
         yield {key: array[row] for key, array in arrays.items()}
 
 
-def _selected(arrays: dict[str, np.ndarray], keys: Sequence[str] | None) -> dict[str, np.ndarray]:
+def _selected(arrays: dict[Any, np.ndarray], keys: Sequence[Any] | None) -> dict[Any, np.ndarray]:
     if keys is None:
         return arrays
+    if isinstance(keys, tuple) and keys in arrays:
+        # One key of a MultiHead: (head, key).
+        keys = [keys]
     selected = {key: array for key, array in arrays.items() if key in keys}
     if not selected:
         raise InvalidValueError(f"None of predict_keys {list(keys)} is among the predictions {list(arrays)}.")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from types import FunctionType, MethodType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torch_estimator.data.dataset import Dataset
@@ -18,6 +16,7 @@ from torch_estimator.engine.batches import TensorBatch, batch_size
 from torch_estimator.engine.checkpoint import Checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
+from torch_estimator.engine.compiled_steps import CompiledSteps
 from torch_estimator.engine.log_hooks import LossLogHook, LossSummaryHook, StepCounterHook
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.mixed_precision import in_bfloat16
@@ -28,7 +27,6 @@ from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.engine.variables import named_slots
-from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.run_config import RunConfig
@@ -38,10 +36,7 @@ logger = logging.getLogger("torch_estimator")
 _INPUT = "input"
 _INPUT_ENDED = "input_ended"
 _RANDOM = "random"
-_COMPILED_ROWS = "compiled_rows"
-
-# Compiling takes seconds; input whose batches keep growing would do nothing else.
-_MOST_SIZES = 4
+_COMPILED = "compiled"
 
 
 class TrainingRun:
@@ -81,8 +76,8 @@ class TrainingRun:
         self._batches = model.batches(dataset)
         self._input_ended = False
         self._may_start_over = False
-        compiled_rows = checkpoint.state.get(_COMPILED_ROWS, 0) if checkpoint is not None else 0
-        self._compiled = _CompiledSteps(self._step, self._next_batch, compiled_rows) if config.compile else None
+        compiled_before = checkpoint.state.get(_COMPILED) if checkpoint is not None else None
+        self._compiled = CompiledSteps(self._step, self._next_batch, compiled_before) if config.compile else None
         if checkpoint is not None:
             self._restore_position(checkpoint, input_over_when_ended)
 
@@ -163,7 +158,7 @@ class TrainingRun:
             _INPUT: self._batches.state(),
             _INPUT_ENDED: self._input_ended,
             _RANDOM: random_state(),
-            _COMPILED_ROWS: self._compiled.rows if self._compiled is not None else 0,
+            _COMPILED: self._compiled.state() if self._compiled is not None else None,
             **self._model.state(self._optimizers),
         }
 
@@ -199,59 +194,6 @@ class TrainingRun:
         module = self._model.module
         with sized_threads(module, batch_size(batch.features)), noting_batch(module, batch.features, batch.labels):
             return self._step(batch.features, batch.labels, batch.weights)
-
-
-class _CompiledSteps:
-    """Takes compiled steps; smaller batches than before, such as a partial last one, run eagerly.
-
-    Args:
-        step: What to compile.
-        next_batch: Gives the next batch, or None.
-        rows: Size of the batches that the run before a resume compiled, so that each batch runs as it would have run
-            then; 0 where there is none.
-    """
-
-    def __init__(self, step: TrainStep, next_batch: Callable[[], TensorBatch | None], rows: int) -> None:
-        self.rows = rows
-        self._eager = step
-        # Dynamo counts recompilations by code object and gives up after some: a run of its own needs one of its own.
-        compute = TrainStep.compute
-        own = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
-        self._compiled = torch.compile(MethodType(own, step), fullgraph=True, dynamic=False)
-        self._next_batch = next_batch
-        self._compiled_sizes: set[int] = set()
-        if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
-            raise InvalidValueError(
-                f"RunConfig(compile=True) needs a newer PyTorch than {torch.__version__}; update it or leave it off."
-            )
-
-    def __enter__(self) -> _CompiledSteps:
-        self._patches = ExitStack()
-        # Lets autograd.grad be part of the compiled graph.
-        self._patches.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
-        # Dropout draws what it draws eagerly.
-        self._patches.enter_context(torch._inductor.config.patch(fallback_random=True))
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._patches.close()
-
-    def take_step(self) -> Tensor | None:
-        """Takes the next batch and trains on it; returns the loss, or None where the input has ended."""
-        batch = self._next_batch()
-        if batch is None:
-            return None
-        rows = batch_size(batch.features)
-        if rows > self.rows and len(self._compiled_sizes) < _MOST_SIZES:
-            self.rows = rows
-        if rows == self.rows and rows not in self._compiled_sizes:
-            logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
-            self._compiled_sizes.add(rows)
-        step = self._compiled if rows == self.rows else self._eager.compute
-        module = self._eager.module
-        self._eager.begin()
-        with sized_threads(module, rows), noting_batch(module, batch.features, batch.labels):
-            return self._eager.finish(*step(batch.features, batch.labels, batch.weights))
 
 
 def log_end(result: TrainingResult) -> None:

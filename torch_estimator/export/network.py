@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from torch_estimator.canned.bias_only import ROWS, Baseline
 from torch_estimator.custom.column_module import ColumnsThenModule
 from torch_estimator.export.any_module import logits_of, lower_module
 from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
@@ -18,16 +19,19 @@ from torch_estimator.export.heads import Prediction
 from torch_estimator.export.module_inputs import ModuleInputs
 from torch_estimator.export.taps import Taps
 from torch_estimator.export.torch_callable import Inlined, inline
+from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import (
     DNN_INDICATOR_IDS,
     DNN_NUMERIC,
     LINEAR_IDS,
     LINEAR_NUMERIC,
+    Bag,
     EmbeddingTableLayout,
     PlacedIds,
 )
 from torch_estimator.feature_column.linear_model import LinearModel
+from torch_estimator.feature_column.pooling import clip_norms
 from torch_estimator.feature_column.table import Table
 
 FloatArray = npt.NDArray[np.float32]
@@ -44,7 +48,12 @@ _ACTIVATION_MODULES: dict[type, str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sig
 
 
 def lower_network(
-    graph: GraphBuilder, module: Any, inputs: ModuleInputs, width: int, taps: Taps | None = None
+    graph: GraphBuilder,
+    module: Any,
+    inputs: ModuleInputs,
+    width: int,
+    taps: Taps | None = None,
+    joined: Callable[[Any], torch.Tensor] | None = None,
 ) -> Prediction:
     """Emits a model; returns its logits, float32 ``[N, width]``.
 
@@ -54,7 +63,10 @@ def lower_network(
         inputs: What the module is called with.
         width: Number of logits.
         taps: Notes the outputs of inner layers; None where none are wanted.
+        joined: Makes one tensor of what a module gives that gives its logits by head; None for others.
     """
+    if isinstance(module, Baseline):
+        return _baseline(graph, module, inputs.tensors[ROWS].tensor)
     taps = taps or Taps(module, {})
     if is_canned(module):
         tensors = {key: item.tensor for key, item in inputs.tensors.items()}
@@ -67,7 +79,7 @@ def lower_network(
             taps.note(graph, ("dnn", "dnn.logits"), parts[-1], width)
         return Prediction(tensor=_sum(graph, parts), dtype="DT_FLOAT", row_shape=(width,))
     behind, taken = _behind_columns(graph, module, inputs, taps)
-    return taps.lower(lambda beside: lower_module(graph, behind, taken, beside(logits_of(behind))))["logits"]
+    return taps.lower(lambda beside: lower_module(graph, behind, taken, beside(logits_of(behind, joined))))["logits"]
 
 
 def lower_functions(
@@ -80,6 +92,14 @@ def lower_functions(
     """Emits a module and the function that makes predictions of its outputs; see `lower_module`."""
     behind, taken = _behind_columns(graph, module, inputs, taps)
     return taps.lower(lambda beside: lower_module(graph, behind, taken, beside(predictions)))
+
+
+def _baseline(graph: GraphBuilder, module: Baseline, anything: str) -> Prediction:
+    bias = array(module.baseline.bias)
+    batch = graph.op("Shape", anything, start=0, end=1)
+    shape = graph.op("Concat", batch, graph.constant([len(bias)], np.int64), axis=0)
+    logits = graph.op("Expand", graph.constant(bias[None], hint="bias"), shape)
+    return Prediction(tensor=logits, dtype="DT_FLOAT", row_shape=bias.shape)
 
 
 def is_canned(module: Any) -> bool:
@@ -107,17 +127,61 @@ def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str]
     parts = []
     for table in model.modules():
         if isinstance(table, Table):
-            weights = array(table.weight)
-            single = table.dim == 1
-            stored = graph.constant(weights.ravel() if single else weights, hint="linear")
-            rows = graph.op("Gather", stored, features[LINEAR_IDS])
-            parts.append(graph.op("ReduceSum", rows, graph.constant([1], np.int64), keepdims=int(single)))
+            parts += _categorical(graph, model, table, features)
     total = _sum(graph, [graph.constant(array(model.bias_weights), hint="linear_bias"), *parts])
     if not model.layout.numeric:
         return total
     state = model.state_dict()
     numeric = [array(state[f"{placed.name}.weights"]) for placed in model.layout.numeric]
     return graph.op("Add", total, _product(graph, features[LINEAR_NUMERIC], np.concatenate(numeric)))
+
+
+def _categorical(graph: GraphBuilder, model: LinearModel, table: Table, features: Mapping[str, str]) -> list[str]:
+    layout = model.layout
+    weights = array(table.weight)
+    single = table.dim == 1
+    stored = graph.constant(weights.ravel() if single else weights, hint="linear")
+    parts = []
+    if layout.categorical:
+        ids = features[LINEAR_IDS]
+        rows = graph.op("Gather", stored, ids)
+        if model.sparse_combiner != "sum" and layout.slots != len(layout.categorical):
+            rows = graph.op("Unsqueeze", rows, graph.constant([2], np.int64)) if single else rows
+            combiners = [model.sparse_combiner] * len(layout.categorical)
+            rows = graph.op("MatMul", _combiner(graph, layout.categorical, combiners, layout.rows, ids), rows)
+            single = False
+        parts.append(graph.op("ReduceSum", rows, graph.constant([1], np.int64), keepdims=int(single)))
+    for bag in layout.bags:
+        rows = graph.op("Gather", stored, features[bag.feature])
+        if table.dim == 1:
+            rows = graph.op("Unsqueeze", rows, graph.constant([2], np.int64))
+        parts.append(_pooled(graph, rows, _weights(graph, bag, features), model.sparse_combiner))
+    return parts
+
+
+def _weights(graph: GraphBuilder, bag: Bag, features: Mapping[str, str]) -> str:
+    """A weight per id, float32 ``[N, n]``, zeros where there is none."""
+    if bag.weights is not None:
+        return features[bag.weights]
+    missing = graph.op("Equal", features[bag.feature], graph.constant(bag.padding, np.int64))
+    return graph.op("Cast", graph.op("Not", missing), to=FLOAT)
+
+
+def _pooled(graph: GraphBuilder, rows: str, weights: str, combiner: Combiner) -> str:
+    """What `pool` computes: float32 ``[N, dimension]`` of rows ``[N, n, dimension]`` and weights ``[N, n]``."""
+    if combiner != "sum":
+        weights = graph.op("Relu", weights)
+    axis = graph.constant([1], np.int64)
+    weighted = graph.op("Mul", rows, graph.op("Unsqueeze", weights, graph.constant([2], np.int64)))
+    total = graph.op("ReduceSum", weighted, axis, keepdims=0)
+    if combiner == "sum":
+        return total
+    if combiner == "mean":
+        divisor = graph.op("ReduceSum", weights, axis, keepdims=1)
+    else:
+        divisor = graph.op("Sqrt", graph.op("ReduceSum", graph.op("Mul", weights, weights), axis, keepdims=1))
+    something = graph.op("Greater", divisor, graph.constant(0, np.float32))
+    return graph.op("Div", total, graph.op("Where", something, divisor, graph.constant(1, np.float32)))
 
 
 def _dnn(graph: GraphBuilder, dnn: Any, features: Mapping[str, str], taps: Taps) -> str:
@@ -171,10 +235,20 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
         ids = features[DNN_INDICATOR_IDS]
         pieces.append(_counts(graph, ids, layout.indicators, layout.indicator_width))
         rows += by_source[DNN_INDICATOR_IDS]
+    for bag in layout.indicator_bags:
+        pieces.append(_bag_counts(graph, bag, features))
+        rows += by_source[bag.feature]
     for table, placed in zip(layer.tables, layout.tables, strict=True):
         assert isinstance(table, Table)
-        pieces.append(_embeddings(graph, table, placed, features[placed.feature]))
-        rows += by_source[placed.feature]
+        stored = table.weight if placed.max_norm is None else clip_norms(table.weight, placed.max_norm)
+        weight = graph.constant(array(stored), hint=f"embeddings_{placed.dimension}")
+        if placed.placed:
+            pieces.append(_embeddings(graph, weight, placed, features[placed.feature]))
+            rows += by_source[placed.feature]
+        for bag, column in zip(placed.bags, placed.bag_columns, strict=True):
+            vectors = graph.op("Gather", weight, features[bag.feature])
+            pieces.append(_pooled(graph, vectors, _weights(graph, bag, features), column.combiner))
+            rows += by_source[bag.feature]
     if layout.numeric:
         pieces.append(features[DNN_NUMERIC])
         rows += by_source[DNN_NUMERIC]
@@ -201,25 +275,37 @@ def _counts(graph: GraphBuilder, ids: str, placed: Sequence[PlacedIds], width: i
     return total
 
 
-def _embeddings(graph: GraphBuilder, table: Table, layout: EmbeddingTableLayout, ids: str) -> str:
-    """The combined vectors of all columns of a table, float32 ``[N, columns * dimension]``."""
-    weight = graph.constant(array(table.weight), hint=f"embeddings_{layout.dimension}")
+def _bag_counts(graph: GraphBuilder, bag: Bag, features: Mapping[str, str]) -> str:
+    """The weights of each id of a row added up, float32 ``[N, rows]``."""
+    ids = features[bag.feature]
+    batch = graph.op("Shape", ids, start=0, end=1)
+    shape = graph.op("Concat", batch, graph.constant([bag.padding + 1], np.int64), axis=0)
+    zeros = graph.op("Expand", graph.constant(0, np.float32), shape)
+    counts = graph.op("ScatterElements", zeros, ids, _weights(graph, bag, features), axis=1, reduction="add")
+    return select(graph, counts, list(range(bag.padding)), bag.padding + 1)
+
+
+def _embeddings(graph: GraphBuilder, weight: str, layout: EmbeddingTableLayout, ids: str) -> str:
+    """The combined vectors of a table's columns with a fixed number of ids, float32 ``[N, columns * dimension]``."""
     vectors = graph.op("Gather", weight, ids)
     if layout.slots != len(layout.columns):
-        vectors = graph.op("MatMul", _combiner(graph, layout, ids), vectors)
+        combiners = [column.combiner for column in layout.columns]
+        vectors = graph.op("MatMul", _combiner(graph, layout.placed, combiners, layout.rows, ids), vectors)
     width = len(layout.columns) * layout.dimension
     return graph.op("Reshape", vectors, graph.constant([-1, width], np.int64))
 
 
-def _combiner(graph: GraphBuilder, layout: EmbeddingTableLayout, ids: str) -> str:
+def _combiner(
+    graph: GraphBuilder, columns: Sequence[PlacedIds], combiners: Sequence[Combiner], rows: int, ids: str
+) -> str:
     """The share of each slot in each column's vector, float32 ``[N, columns, slots]``."""
-    member = np.zeros((1, len(layout.columns), layout.slots), np.float32)
-    power = np.zeros((1, len(layout.columns), 1), np.float32)
+    member = np.zeros((1, len(columns), columns[-1].stop), np.float32)
+    power = np.zeros((1, len(columns), 1), np.float32)
     exponents = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}
-    for index, (column, placed) in enumerate(zip(layout.columns, layout.placed, strict=True)):
+    for index, (combiner, placed) in enumerate(zip(combiners, columns, strict=True)):
         member[0, index, placed.start : placed.stop] = 1
-        power[0, index, 0] = exponents[column.combiner]
-    padding = graph.constant(layout.rows, np.int64)
+        power[0, index, 0] = exponents[combiner]
+    padding = graph.constant(rows, np.int64)
     missing = graph.op("Equal", graph.op("Unsqueeze", ids, graph.constant([1], np.int64)), padding)
     zero = graph.constant(0, np.float32)
     shares = graph.op("Where", missing, zero, graph.constant(member, hint="combiner"))

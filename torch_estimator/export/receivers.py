@@ -74,9 +74,13 @@ def check_raw(raw: Mapping[str, RawTensor], needed: Mapping[str, RawFeature]) ->
             )
         if (given.dtype, given.width) != (feature.dtype, math.prod(feature.shape)):
             raise ExportError(
-                f"the model reads {key!r} as {math.prod(feature.shape)} {feature.dtype} per row, but the serving input "
-                f"has {given.width} {given.dtype}."
+                f"the model reads {key!r} as {_amount(math.prod(feature.shape))} {feature.dtype} per row, "
+                f"but the serving input has {_amount(given.width)} {given.dtype}."
             )
+
+
+def _amount(width: int) -> str:
+    return "a list of" if width == -1 else str(width)
 
 
 def _transformed(graph: GraphBuilder, receiver: ServingInput, raw: dict[str, RawTensor]) -> dict[str, RawTensor]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +14,9 @@ from typing import Any
 from torch import nn
 
 from torch_estimator import __version__, files
+from torch_estimator.canned.bias_only import ROWS, RowCount
 from torch_estimator.errors import ExportError
+from torch_estimator.export.export_problems import in_module
 from torch_estimator.export.forwarded import lower_forwarded, with_forwarded
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import lower_predictions, signatures
@@ -20,18 +24,22 @@ from torch_estimator.export.leftovers import TEMPORARY, owned, remove_leftovers
 from torch_estimator.export.module_inputs import ModuleInputs, named_inputs, raw_inputs
 from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
-from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest
+from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest, TensorInfo
 from torch_estimator.export.taps import Taps
+from torch_estimator.export.torch_callable import Inlined
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.feature_structure import Structure
 from torch_estimator.forwarding import ForwardedLayers, all_layers, check_new_keys
+from torch_estimator.heads import MultiHead
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"
 ASSETS_EXTRA = "assets.extra"
 ATTEMPTS = 10
+
+_NOT_IMPLEMENTED = re.compile(r"implementation for (\w+)\(\d+\) node with name '([^']*)'")
 
 # A protobuf message cannot be larger than 2 GiB.
 LARGEST_MODEL = 2**31 - 2**24
@@ -92,7 +100,7 @@ def write_export(
             _write_model(graph, temporary, manifest.version)
             _copy_assets(assets_extra or {}, temporary)
             files.write_file(files.join(temporary, SIGNATURES_FILE), [manifest.to_json().encode()])
-            _load_once(temporary)
+            _load_once(temporary, graph)
         return final
     except OSError as error:
         raise ExportError(f"the export into {base} cannot be written: {files.reason(error)}.") from error
@@ -117,7 +125,8 @@ def build(
     if isinstance(head, FunctionHead) and not is_canned(module):
         predictions = lower_functions(graph, module, inputs, head.predictions, taps)
     else:
-        logits = lower_network(graph, module, inputs, getattr(head, "logits_dimension", 1), taps)
+        joined = head.joined if isinstance(head, MultiHead) else None
+        logits = lower_network(graph, module, inputs, getattr(head, "logits_dimension", 1), taps, joined)
         predictions = lower_predictions(head, graph, logits)
     forwarded = lower_forwarded(forward, received, receiver)
     for what, more in (("layer", taps.outputs()), ("feature", forwarded)):
@@ -129,10 +138,9 @@ def build(
         name = graph.name(key if key not in received.inputs else f"{key}_out")
         outputs[key] = prediction.info(name)
         graph.output(name, prediction.tensor, outputs[key])
+    described = _with_lengths(received.inputs, transform)
     manifest = Manifest(
-        signatures=with_forwarded(
-            lambda joined: signatures(head, joined, received.inputs), outputs, layers, list(forwarded)
-        ),
+        signatures=with_forwarded(lambda joined: signatures(head, joined, described), outputs, layers, list(forwarded)),
         receiver=receiver.kind,
         producer=PRODUCER,
         version=__version__,
@@ -153,11 +161,28 @@ def _inputs(
     """What the module is called with."""
     if transform is None:
         return raw_inputs(received, receiver, structure)
+    if isinstance(transform, RowCount):
+        # Any input of the export tells how many rows there are.
+        for raw in received.raw.values():
+            return named_inputs({ROWS: Inlined(tensor=raw.tensor, row_shape=(0,), dtype="float32")})
+        raise ExportError("a baseline needs a serving input with at least one column, to know how many rows there are.")
     # Here, not above: an export of a plain module needs no feature columns.
     from torch_estimator.export.columns import lower_features
 
     check_raw(received.raw, transform.raw_features)
     return named_inputs(lower_features(graph, transform, received.raw))
+
+
+def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform | None) -> dict[str, TensorInfo]:
+    """The inputs, those of lists of weights knowing whose weights they are."""
+    result = dict(inputs)
+    for bag in transform.bags if transform is not None else ():
+        column = bag.column
+        if column.multivalent and bag.weights is not None:
+            values, weights = (feature.key for feature in column.raw_features)
+            if values in result and weights in result:
+                result[weights] = dataclasses.replace(result[weights], lengths_of=values)
+    return result
 
 
 def _hashing(transform: FeatureTransform | None) -> Hashing:
@@ -180,6 +205,8 @@ def _categorical(transform: FeatureTransform) -> Iterator[Any]:
     if transform.dnn is not None:
         yield from (placed.column for placed in transform.dnn.indicators)
         yield from (placed.column for table in transform.dnn.tables for placed in table.placed)
+    for bag in transform.bags:
+        yield getattr(bag.column, "categorical_column", bag.column)
 
 
 @contextlib.contextmanager
@@ -274,10 +301,20 @@ def _write_model(graph: GraphBuilder, directory: str, version: str) -> None:
         raise ExportError(f"the graph is not valid ONNX: {files.reason(error)}.") from error
 
 
-def _load_once(directory: str) -> None:
+def _load_once(directory: str, graph: GraphBuilder) -> None:
     from torch_estimator.export.exported_model import ExportedModel
 
-    ExportedModel.load(directory)
+    try:
+        ExportedModel.load(directory)
+    except ExportError as error:
+        missing = _NOT_IMPLEMENTED.search(str(error))
+        if missing is None:
+            raise
+        operator, node = missing.groups()
+        raise ExportError(
+            f"onnxruntime has no {operator} for the dtypes that the model gives it{in_module(graph.scopes(node))}; "
+            "compute it in float32 there."
+        ) from error
 
 
 def _copy_assets(assets: Mapping[str, files.PathLike], directory: str) -> None:

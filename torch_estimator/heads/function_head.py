@@ -20,7 +20,8 @@ class FunctionHead:
 
     Args:
         loss: ``loss(outputs, labels)`` -> scalar tensor; torch's own get labels of the shape and dtype they take.
-        predictions: ``predictions(outputs)`` -> dict of tensors; None where the outputs are the predictions.
+        predictions: ``predictions(outputs)`` -> dict of tensors; None where the outputs are the predictions: a dict of
+            them, one called ``output``, or a tuple of ``output_0``, ``output_1``, ….
         metrics: Name -> what gives its value; see `NamedMetrics`.
     """
 
@@ -55,7 +56,11 @@ class FunctionHead:
     def predictions(self, logits: Any) -> dict[str, Tensor]:
         if self._predictions is not None:
             return dict(self._predictions(logits))
-        return dict(logits) if isinstance(logits, Mapping) else {"output": logits}
+        if isinstance(logits, Mapping):
+            return dict(logits)
+        if isinstance(logits, tuple | list):
+            return {f"output_{place}": output for place, output in enumerate(logits)}
+        return {"output": logits}
 
     def decode(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return predictions
