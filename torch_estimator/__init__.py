@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 from torch_estimator.log import set_up_logging
 
 if TYPE_CHECKING:
-    from torch_estimator import data, exporters, feature_column, heads, hooks, optim, serving_input
+    from torch_estimator import (
+        data,
+        experimental,
+        exporters,
+        feature_column,
+        heads,
+        hooks,
+        optim,
+        serving_input,
+        summary,
+    )
     from torch_estimator.canned.dnn import DNNClassifier, DNNRegressor
     from torch_estimator.canned.dnn_linear_combined import (
         DNNLinearCombinedClassifier,
@@ -25,18 +35,47 @@ if TYPE_CHECKING:
     from torch_estimator.export.exported_model import ExportedModel
     from torch_estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
     from torch_estimator.heads import LossReduction
-    from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
-    from torch_estimator.hooks.hook import Hook, RunContext
-    from torch_estimator.hooks.stop_at_step import StopAtStepHook
+    from torch_estimator.hooks import (
+        CheckpointSaverListener,
+        FinalOpsHook,
+        Hook,
+        InMemoryEvaluatorHook,
+        LoggingTensorHook,
+        NanTensorHook,
+        ProfilerHook,
+        RunContext,
+        SecondOrStepTimer,
+        StepCounterHook,
+        StopAtStepHook,
+        SummarySaverHook,
+        make_early_stopping_hook,
+        make_stop_at_checkpoint_step_hook,
+        read_eval_metrics,
+        stop_if_higher_hook,
+        stop_if_lower_hook,
+        stop_if_no_decrease_hook,
+        stop_if_no_increase_hook,
+    )
     from torch_estimator.mode_keys import ModeKeys
     from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
     from torch_estimator.roles.train_and_evaluate import train_and_evaluate
     from torch_estimator.run_config import RunConfig
     from torch_estimator.specs import EstimatorSpec, EvalSpec, TrainSpec
+    from torch_estimator.warm_start import VocabInfo, WarmStartSettings
 
 __version__ = "0.1.0"
 
-_MODULES = ("data", "exporters", "feature_column", "heads", "hooks", "optim", "serving_input")
+_MODULES = (
+    "data",
+    "experimental",
+    "exporters",
+    "feature_column",
+    "heads",
+    "hooks",
+    "optim",
+    "serving_input",
+    "summary",
+)
 _HOMES = {
     "BestExporter": "exporters",
     "CheckpointSaverListener": "hooks",
@@ -51,20 +90,37 @@ _HOMES = {
     "ExportedModel": "export.exported_model",
     "Exporter": "exporters",
     "FinalExporter": "exporters",
+    "FinalOpsHook": "hooks",
     "Hook": "hooks",
+    "InMemoryEvaluatorHook": "hooks",
     "LatestExporter": "exporters",
     "LinearClassifier": "canned.linear",
     "LinearRegressor": "canned.linear",
+    "LoggingTensorHook": "hooks",
     "LossReduction": "heads",
     "ModeKeys": "mode_keys",
     "NanLossDuringTrainingError": "errors",
+    "NanTensorHook": "hooks",
+    "ProfilerHook": "hooks",
     "RunConfig": "run_config",
     "RunContext": "hooks",
+    "SecondOrStepTimer": "hooks",
+    "StepCounterHook": "hooks",
     "StopAtStepHook": "hooks",
+    "SummarySaverHook": "hooks",
     "TrainSpec": "specs",
     "UserError": "errors",
+    "VocabInfo": "warm_start",
+    "WarmStartSettings": "warm_start",
     "latest_checkpoint": "engine.checkpoint",
     "load_checkpoint": "engine.checkpoint",
+    "make_early_stopping_hook": "hooks",
+    "make_stop_at_checkpoint_step_hook": "hooks",
+    "read_eval_metrics": "hooks",
+    "stop_if_higher_hook": "hooks",
+    "stop_if_lower_hook": "hooks",
+    "stop_if_no_decrease_hook": "hooks",
+    "stop_if_no_increase_hook": "hooks",
     "train_and_evaluate": "roles.train_and_evaluate",
 }
 
@@ -82,27 +138,46 @@ __all__ = [
     "ExportedModel",
     "Exporter",
     "FinalExporter",
+    "FinalOpsHook",
     "Hook",
+    "InMemoryEvaluatorHook",
     "LatestExporter",
     "LinearClassifier",
     "LinearRegressor",
+    "LoggingTensorHook",
     "LossReduction",
     "ModeKeys",
     "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "ProfilerHook",
     "RunConfig",
     "RunContext",
+    "SecondOrStepTimer",
+    "StepCounterHook",
     "StopAtStepHook",
+    "SummarySaverHook",
     "TrainSpec",
     "UserError",
+    "VocabInfo",
+    "WarmStartSettings",
     "data",
+    "experimental",
     "exporters",
     "feature_column",
     "heads",
     "hooks",
     "latest_checkpoint",
     "load_checkpoint",
+    "make_early_stopping_hook",
+    "make_stop_at_checkpoint_step_hook",
     "optim",
+    "read_eval_metrics",
     "serving_input",
+    "stop_if_higher_hook",
+    "stop_if_lower_hook",
+    "stop_if_no_decrease_hook",
+    "stop_if_no_increase_hook",
+    "summary",
     "train_and_evaluate",
 ]
 

@@ -182,6 +182,7 @@ class EstimatorSpec:
             takes the features as they are.
         training_hooks: Told while training runs, beside the caller's.
         evaluation_hooks: Told while an evaluation runs, beside the caller's.
+        prediction_hooks: Told while predicting, beside the caller's.
     """
 
     mode: str
@@ -194,6 +195,7 @@ class EstimatorSpec:
     transform: FeatureTransform | None = None
     training_hooks: Sequence[Hook] = ()
     evaluation_hooks: Sequence[Hook] = ()
+    prediction_hooks: Sequence[Hook] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in tuple(ModeKeys):
@@ -209,8 +211,8 @@ class EstimatorSpec:
             raise InvalidValueError(f"An EstimatorSpec for mode {self.mode!s} needs a head or a loss.")
         if self.mode == ModeKeys.TRAIN and self.optimizer is None:
             raise InvalidValueError("An EstimatorSpec for training needs an optimizer.")
-        object.__setattr__(self, "training_hooks", checked_hooks(self.training_hooks))
-        object.__setattr__(self, "evaluation_hooks", checked_hooks(self.evaluation_hooks))
+        for name in ("training_hooks", "evaluation_hooks", "prediction_hooks"):
+            object.__setattr__(self, name, checked_hooks(getattr(self, name)))
 
 
 def _check_module(module: object) -> None:

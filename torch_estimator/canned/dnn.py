@@ -13,6 +13,7 @@ from torch_estimator.canned.networks import Activation
 from torch_estimator.estimator import Estimator
 from torch_estimator.heads import LossReduction
 from torch_estimator.run_config import RunConfig
+from torch_estimator.warm_start import WarmStart
 
 
 class DNNClassifier(Estimator):
@@ -51,7 +52,7 @@ class DNNClassifier(Estimator):
         activation_fn: Activation = torch.relu,
         dropout: float | None = None,
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
     ) -> None:
@@ -114,7 +115,7 @@ class DNNRegressor(Estimator):
         activation_fn: Activation = torch.relu,
         dropout: float | None = None,
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
     ) -> None:

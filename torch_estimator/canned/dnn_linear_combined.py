@@ -14,6 +14,7 @@ from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
 from torch_estimator.run_config import RunConfig
+from torch_estimator.warm_start import WarmStart
 
 
 class DNNLinearCombinedClassifier(Estimator):
@@ -58,7 +59,7 @@ class DNNLinearCombinedClassifier(Estimator):
         weight_column: Any = None,
         label_vocabulary: Sequence[str] | None = None,
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
@@ -131,7 +132,7 @@ class DNNLinearCombinedRegressor(Estimator):
         label_dimension: int = 1,
         weight_column: Any = None,
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",

@@ -11,6 +11,7 @@ from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
 from torch_estimator.run_config import RunConfig
+from torch_estimator.warm_start import WarmStart
 
 
 class LinearClassifier(Estimator):
@@ -43,7 +44,7 @@ class LinearClassifier(Estimator):
         label_vocabulary: Sequence[str] | None = None,
         optimizer: OptimizerArgument | None = "Ftrl",
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         sparse_combiner: Combiner = "sum",
     ) -> None:
@@ -92,7 +93,7 @@ class LinearRegressor(Estimator):
         weight_column: Any = None,
         optimizer: OptimizerArgument | None = "Ftrl",
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         sparse_combiner: Combiner = "sum",
     ) -> None:

@@ -6,18 +6,22 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from typing import Any
 
 import torch
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batches import batch_size
+from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.model import Model
+from torch_estimator.engine.observation import observed
 from torch_estimator.engine.progress import ProgressBar
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
+from torch_estimator.mode_keys import ModeKeys
 
 logger = logging.getLogger("torch_estimator")
 
@@ -25,7 +29,14 @@ _PROGRESS_LINES = 10
 
 
 def run_evaluation(
-    model: Model, dataset: Dataset, *, global_step: int, steps: int | None, hooks: Sequence[Hook]
+    model: Model,
+    dataset: Dataset,
+    *,
+    global_step: int,
+    steps: int | None,
+    hooks: Sequence[Hook],
+    model_dir: str | None = None,
+    eval_dir: str | None = None,
 ) -> dict[str, float]:
     """Evaluates batch by batch.
 
@@ -35,20 +46,45 @@ def run_evaluation(
         global_step: Step of the weights; part of the result.
         steps: Batches to evaluate, or None for all.
         hooks: Told like in training; ``context.global_step`` stays the weights' step.
+        model_dir: The job's directory, for the hooks.
+        eval_dir: Where hooks write summaries.
 
     Returns:
         The metrics, ``loss`` (the mean of the batches' losses, each counting the same) and ``global_step``.
     """
     metrics = model.head.metrics()
     _check_names(metrics.compute())
-    total_loss, taken = 0.0, 0
-    context = RunContext(global_step=global_step, module=model.module)
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
     started = time.monotonic()
     all_hooks = (*model.spec.evaluation_hooks, *hooks)
-    schedule = HookSchedule(all_hooks)
-    for hook in all_hooks:
-        hook.begin(context)
+    with EventWriters() as writers:
+        context = RunContext(
+            global_step=global_step,
+            module=model.module,
+            mode=ModeKeys.EVAL,
+            model_dir=model_dir,
+            output_dir=eval_dir,
+            writers=writers,
+        )
+        for hook in all_hooks:
+            hook.begin(context)
+        total_loss, taken = _evaluate_batches(model, dataset, metrics, steps, context, HookSchedule(all_hooks))
+        for hook in all_hooks:
+            hook.end(context)
+    logger.info("Finished evaluation of %d batches in %.2f s", taken, time.monotonic() - started)
+    if taken == 0:
+        logger.warning("The evaluation input is empty: all metrics are 0.")
+    results = dict(metrics.compute())
+    results["loss"] = total_loss / taken if taken else 0.0
+    results["global_step"] = global_step
+    return dict(sorted(results.items()))
+
+
+def _evaluate_batches(
+    model: Model, dataset: Dataset, metrics: Any, steps: int | None, context: RunContext, schedule: HookSchedule
+) -> tuple[float, int]:
+    """Updates the metrics batch by batch; returns the sum of the batches' losses, and how many they are."""
+    total_loss, taken = 0.0, 0
     with (
         closing(model.batches(dataset)) as batches,
         torch.inference_mode(),
@@ -62,7 +98,7 @@ def run_evaluation(
             for hook in due:
                 hook.before_step(context)
             features, labels, weights = model.to_tensors(batch)
-            with sized_threads(model.module, batch_size(batch.features)):
+            with sized_threads(model.module, batch_size(batch.features)), observed(context):
                 outputs = model.module(features)
                 context.loss_tensor = model.head.loss(outputs, labels, weights)
             total_loss += float(context.loss_tensor)
@@ -70,16 +106,9 @@ def run_evaluation(
             taken += 1
             for hook in due:
                 hook.after_step(context)
+            context.observe = False
             _show_progress(bar, taken, steps)
-    for hook in all_hooks:
-        hook.end(context)
-    logger.info("Finished evaluation of %d batches in %.2f s", taken, time.monotonic() - started)
-    if taken == 0:
-        logger.warning("The evaluation input is empty: all metrics are 0.")
-    results = dict(metrics.compute())
-    results["loss"] = total_loss / taken if taken else 0.0
-    results["global_step"] = global_step
-    return dict(sorted(results.items()))
+    return total_loss, taken
 
 
 def _check_names(results: Mapping[str, float]) -> None:
@@ -91,15 +120,21 @@ def _check_names(results: Mapping[str, float]) -> None:
 def write_evaluation(eval_dir: str, results: dict[str, float], checkpoint_path: str) -> None:
     """Writes the metrics and the checkpoint's path as summaries, and logs them."""
     global_step = int(results["global_step"])
+    with EventWriter(eval_dir) as events:
+        write_results(events, results)
+        logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
+        events.text("checkpoint_path", checkpoint_path, global_step)
+
+
+def write_results(events: EventWriter, results: dict[str, float]) -> None:
+    """Writes the metrics as summaries, and logs them."""
+    global_step = int(results["global_step"])
     logger.info(
         "Saving dict for global step %d: %s",
         global_step,
         ", ".join(f"{key} = {_formatted(value)}" for key, value in results.items()),
     )
-    with EventWriter(eval_dir) as events:
-        events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
-        logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
-        events.text("checkpoint_path", checkpoint_path, global_step)
+    events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
 
 
 def _show_progress(bar: ProgressBar, taken: int, steps: int | None) -> None:

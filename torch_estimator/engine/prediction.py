@@ -11,10 +11,14 @@ import torch
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batches import batch_size
+from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.model import Model
+from torch_estimator.engine.observation import observed
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.schedule import HookSchedule
+from torch_estimator.mode_keys import ModeKeys
 
 
 def run_prediction(
@@ -25,6 +29,7 @@ def run_prediction(
     keys: Sequence[str] | None,
     hooks: Sequence[Hook],
     single_examples: bool,
+    model_dir: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yields predictions batch by batch, or example by example.
 
@@ -33,29 +38,43 @@ def run_prediction(
         dataset: What to predict.
         global_step: Step of the weights, for the hooks.
         keys: Predictions to yield; None for all.
-        hooks: Told before and after every batch.
+        hooks: Told like in training.
         single_examples: Whether to take batches apart.
+        model_dir: The job's directory, for the hooks.
 
     Raises:
         InvalidValueError: None of ``keys`` is among the predictions, or predictions are not of one length.
     """
-    context = RunContext(global_step=global_step, module=model.module)
-    for hook in hooks:
-        hook.begin(context)
-    with closing(model.batches(dataset)) as batches:
-        for batch in batches:
-            for hook in hooks:
-                hook.before_step(context)
-            with torch.inference_mode(), sized_threads(model.module, batch_size(batch.features)):
-                outputs = model.module(model.to_tensors(batch).features)
-                tensors = model.head.predictions(outputs)
-            arrays = model.head.decode({key: tensor.cpu().numpy() for key, tensor in tensors.items()})
-            arrays = _selected(arrays, keys)
-            for hook in hooks:
-                hook.after_step(context)
-            yield from _examples(arrays) if single_examples else (arrays,)
-    for hook in hooks:
-        hook.end(context)
+    writers = EventWriters()
+    context = RunContext(
+        global_step=global_step, module=model.module, mode=ModeKeys.PREDICT, model_dir=model_dir, writers=writers
+    )
+    all_hooks = (*model.spec.prediction_hooks, *hooks)
+    with writers:
+        for hook in all_hooks:
+            hook.begin(context)
+        schedule = HookSchedule(all_hooks)
+        with closing(model.batches(dataset)) as batches:
+            for taken, batch in enumerate(batches):
+                due = schedule.due_at(taken + 1)
+                for hook in due:
+                    hook.before_step(context)
+                arrays = _selected(_predict(model, batch, context), keys)
+                for hook in due:
+                    hook.after_step(context)
+                context.observe = False
+                yield from _examples(arrays) if single_examples else (arrays,)
+                if context.stop_requested:
+                    break
+        for hook in all_hooks:
+            hook.end(context)
+
+
+def _predict(model: Model, batch: Any, context: RunContext) -> dict[str, np.ndarray]:
+    with torch.inference_mode(), sized_threads(model.module, batch_size(batch.features)), observed(context):
+        outputs = model.module(model.to_tensors(batch).features)
+        tensors = model.head.predictions(outputs)
+    return model.head.decode({key: tensor.cpu().numpy() for key, tensor in tensors.items()})  # type: ignore[no-any-return]
 
 
 def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:

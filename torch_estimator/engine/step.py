@@ -62,7 +62,7 @@ class TrainStep:
         """
         gathered: list[tuple[Table, Tensor, Tensor]] = []
         with self._recording(gathered):
-            loss = self._loss_fn(self.module, features, labels, weights)
+            loss = self.loss(features, labels, weights)
         leaves = [*self._dense, *(rows for _, _, rows in gathered)]
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         with torch.no_grad():
@@ -70,6 +70,10 @@ class TrainStep:
                 update.apply(gathered, gradients[len(self._dense) :])
             left = self._update_dense(gradients)
         return loss.detach(), left
+
+    def loss(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
+        """The loss of a batch, and nothing else of a step."""
+        return self._loss_fn(self.module, features, labels, weights)
 
     def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
         """Lets the optimizers of `torch.optim` use what `compute` left to them; returns the loss."""

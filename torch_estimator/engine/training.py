@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from types import FunctionType, MethodType
 from typing import Any
@@ -17,18 +17,22 @@ from torch_estimator.engine.batches import TensorBatch, batch_size
 from torch_estimator.engine.checkpoint import Checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
-from torch_estimator.engine.log_hooks import LossLogHook, LossSummaryHook, StepCounterHook
+from torch_estimator.engine.event_writers import EventWriters
+from torch_estimator.engine.hook_states import hook_states, restore_hooks
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.model import Model
+from torch_estimator.engine.observation import Observer, observed
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.step import TrainStep
-from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.engine.variables import named_slots
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.logging_tensor import LoggingTensorHook
+from torch_estimator.hooks.step_counter import StepCounterHook
+from torch_estimator.hooks.summary_saver import SummarySaverHook
 from torch_estimator.run_config import RunConfig
 
 logger = logging.getLogger("torch_estimator")
@@ -37,6 +41,7 @@ _INPUT = "input"
 _INPUT_ENDED = "input_ended"
 _RANDOM = "random"
 _COMPILED_ROWS = "compiled_rows"
+_HOOKS = "hooks"
 
 # Compiling takes seconds; input whose batches keep growing would do nothing else.
 _MOST_SIZES = 4
@@ -77,8 +82,10 @@ class TrainingRun:
         self._batches = model.batches(dataset)
         self._input_ended = False
         self._may_start_over = False
+        self._writer: CheckpointWriter | None = None
+        self._saved_state = checkpoint.state if checkpoint is not None else {}
         compiled_rows = checkpoint.state.get(_COMPILED_ROWS, 0) if checkpoint is not None else 0
-        self._compiled = _CompiledSteps(self._step, self._next_batch, compiled_rows) if config.compile else None
+        self._compiled = _CompiledSteps(self._step, compiled_rows) if config.compile else None
         if checkpoint is not None:
             self._restore_position(checkpoint, input_over_when_ended)
 
@@ -90,34 +97,46 @@ class TrainingRun:
         listeners: Sequence[CheckpointSaverListener],
     ) -> TrainingResult:
         """Trains; see `run_training`."""
-        start = self._checkpoint.step if self._checkpoint is not None else 0
-        context = RunContext(global_step=start, module=self._model.module)
+        resumed_at = self._checkpoint.step if self._checkpoint is not None else None
         with ExitStack() as stack:
             stack.callback(lambda: self._batches.close())
-            events = stack.enter_context(EventWriter(self._model_dir))
-            if self._checkpoint is not None:
-                events.session_start(start + 1)
-            bar = stack.enter_context(ProgressBar("Training", total=last_step, initial=start))
+            writers = stack.enter_context(EventWriters(resumed_at))
+            context = RunContext(
+                global_step=resumed_at or 0,
+                module=self._model.module,
+                model_dir=self._model_dir,
+                optimizers=self._optimizers,
+                writers=writers,
+                compiled=self._compiled is not None,
+            )
+            if resumed_at is not None:
+                context.summary_writer()
+            bar = stack.enter_context(ProgressBar("Training", total=last_step, initial=context.global_step))
+            given = [*self._model.spec.training_hooks, *hooks]
+            restore_hooks(given, self._saved_state.get(_HOOKS, {}))
             all_hooks = [
-                *self._saver(stack, listeners),
-                *self._reporters(events),
-                *self._model.spec.training_hooks,
-                *hooks,
+                *self._summaries(),
+                *(hook for hook in given if not hook.after_saving),
+                *self._saver(stack, given, listeners),
+                *self._log_lines(bar),
+                *(hook for hook in given if hook.after_saving),
             ]
-            if self._config.log_step_count_steps:
-                all_hooks.append(LossLogHook(self._config.log_step_count_steps))
-            if bar.visible:
-                all_hooks.append(ProgressHook(bar))
-            take_step = self._take_eager_step
             if self._compiled is not None:
-                take_step = stack.enter_context(self._compiled).take_step
-            return run_training(take_step, context=context, last_step=last_step, hooks=all_hooks)
+                stack.enter_context(self._compiled)
+            return run_training(lambda: self._take_step(context), context=context, last_step=last_step, hooks=all_hooks)
 
-    def _saver(self, stack: ExitStack, listeners: Sequence[CheckpointSaverListener]) -> list[Hook]:
+    def settle(self) -> None:
+        """Waits until the checkpoint that is being written, if any, can be read."""
+        if self._writer is not None:
+            self._writer.settle()
+
+    def _saver(
+        self, stack: ExitStack, hooks: Sequence[Hook], listeners: Sequence[CheckpointSaverListener]
+    ) -> list[Hook]:
         config = self._config
         if not (config.save_checkpoints_steps or config.save_checkpoints_secs):
             return []
-        writer = stack.enter_context(
+        self._writer = writer = stack.enter_context(
             CheckpointWriter(
                 self._model_dir,
                 keep_checkpoint_max=config.keep_checkpoint_max,
@@ -126,14 +145,21 @@ class TrainingRun:
         )
 
         def save(step: int, *, wait: bool) -> None:
+            self._saved_state = {**self._state(), _HOOKS: hook_states(hooks)}
             writer.save(
                 step,
                 self._model.variables(),
                 named_slots(self._model.module, self._optimizers),
-                self._state(),
+                self._saved_state,
             )
             if wait:
                 writer.wait()
+
+        def amend(step: int) -> None:
+            states = hook_states(hooks)
+            if states != self._saved_state.get(_HOOKS, {}):
+                self._saved_state = {**self._saved_state, _HOOKS: states}
+                writer.amend(step, self._saved_state)
 
         return [
             CheckpointSaverHook(
@@ -143,15 +169,23 @@ class TrainingRun:
                 every_secs=config.save_checkpoints_secs,  # type: ignore[arg-type]
                 listeners=listeners,
                 saved_step=self._checkpoint.step if self._checkpoint is not None else None,
+                amend=amend,
             )
         ]
 
-    def _reporters(self, events: EventWriter) -> list[Hook]:
+    def _summaries(self) -> list[Hook]:
+        if not self._config.save_summary_steps:
+            return []
+        return [SummarySaverHook(self._config.save_summary_steps, summaries=_loss_summary, of_model=True)]
+
+    def _log_lines(self, bar: ProgressBar) -> list[Hook]:
         hooks: list[Hook] = []
         if self._config.log_step_count_steps:
-            hooks.append(StepCounterHook(self._config.log_step_count_steps, events))
-        if self._config.save_summary_steps:
-            hooks.append(LossSummaryHook(self._config.save_summary_steps, events))
+            hooks.append(StepCounterHook(self._config.log_step_count_steps))
+            # tf.estimator logs the step before the one taken: 0, k, 2k, … of a fresh run.
+            hooks.append(LoggingTensorHook({"loss": "loss", "step": _step_before}, self._config.log_step_count_steps))
+        if bar.visible:
+            hooks.append(ProgressHook(bar))
         return hooks
 
     def _state(self) -> dict[str, Any]:
@@ -188,12 +222,22 @@ class TrainingRun:
             return None
         return self._model.to_tensors(batch)
 
-    def _take_eager_step(self) -> Tensor | None:
+    def _take_step(self, context: RunContext) -> Tensor | None:
         batch = self._next_batch()
         if batch is None:
             return None
-        with sized_threads(self._model.module, batch_size(batch.features)):
+        if self._compiled is not None:
+            return self._compiled.take_step(batch, context)
+        with sized_threads(self._model.module, batch_size(batch.features)), observed(context):
             return self._step(*batch)
+
+
+def _loss_summary(context: RunContext) -> dict[str, float]:
+    return {"loss": context.loss}
+
+
+def _step_before(context: RunContext) -> int:
+    return context.global_step - 1
 
 
 class _CompiledSteps:
@@ -201,19 +245,18 @@ class _CompiledSteps:
 
     Args:
         step: What to compile.
-        next_batch: Gives the next batch, or None.
         rows: Size of the batches that the run before a resume compiled, so that each batch runs as it would have run
             then; 0 where there is none.
     """
 
-    def __init__(self, step: TrainStep, next_batch: Callable[[], TensorBatch | None], rows: int) -> None:
+    def __init__(self, step: TrainStep, rows: int) -> None:
         self.rows = rows
         self._eager = step
         # Dynamo counts recompilations by code object and gives up after some: a run of its own needs one of its own.
         compute = TrainStep.compute
         own = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
         self._compiled = torch.compile(MethodType(own, step), fullgraph=True, dynamic=False)
-        self._next_batch = next_batch
+        self._observer = Observer(step.module)
         self._compiled_sizes: set[int] = set()
         if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
             raise InvalidValueError(
@@ -231,20 +274,24 @@ class _CompiledSteps:
     def __exit__(self, *exception: object) -> None:
         self._patches.close()
 
-    def take_step(self) -> Tensor | None:
-        """Takes the next batch and trains on it; returns the loss, or None where the input has ended."""
-        batch = self._next_batch()
-        if batch is None:
-            return None
+    def take_step(self, batch: TensorBatch, context: RunContext) -> Tensor:
+        """Trains on a batch; returns the loss."""
         rows = batch_size(batch.features)
+        with sized_threads(self._eager.module, rows):
+            if not context.observe:
+                return self._take(batch, rows)
+            context.summaries = self._observer.observe(lambda: self._eager.loss(*batch))
+            with self._observer.unobserved():
+                return self._take(batch, rows)
+
+    def _take(self, batch: TensorBatch, rows: int) -> Tensor:
         if rows > self.rows and len(self._compiled_sizes) < _MOST_SIZES:
             self.rows = rows
         if rows == self.rows and rows not in self._compiled_sizes:
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
             self._compiled_sizes.add(rows)
         step = self._compiled if rows == self.rows else self._eager.compute
-        with sized_threads(self._eager.module, rows):
-            return self._eager.finish(*step(*batch))
+        return self._eager.finish(*step(*batch))
 
 
 def log_end(result: TrainingResult) -> None:
