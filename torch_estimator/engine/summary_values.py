@@ -34,9 +34,9 @@ def _histogram(array: np.ndarray[Any, Any]) -> dict[str, Any] | None:
     if not len(numbers):
         return None
     low, high = float(numbers.min()), float(numbers.max())
-    # Divided before the subtraction: the range of float64 may be wider than float64.
-    edges = np.array([low, high]) if low == high else low + (high / _BINS - low / _BINS) * np.arange(_BINS + 1)
-    edges[-1] = high
+    # Not as low + part * (high - low): the range may be wider than float64. Rounding must not put edges out of order.
+    part = np.linspace(0.0, 1.0, 2 if low == high else _BINS + 1)
+    edges = np.maximum.accumulate(low * (1.0 - part) + high * part)
     counts = [len(numbers)] if low == high else np.histogram(numbers, edges)[0].tolist()
     with np.errstate(over="ignore"):
         total, squares = float(numbers.sum()), float((numbers * numbers).sum())

@@ -69,8 +69,8 @@ def _check_present(variables: Mapping[str, Tensor], renamed: Mapping[str, str], 
     if missing:
         plural = "" if len(missing) == 1 else "s"
         raise CheckpointError(
-            f"checkpoint {checkpoint.path} cannot warm-start the model: it lacks {len(missing)} variable{plural} that "
-            f"are only in the model: {_first(missing)}; say with vars_to_warm_start of WarmStartSettings which to take "
+            f"checkpoint {checkpoint.path} cannot warm-start the model: {len(missing)} variable{plural} only in the "
+            f"model: {_first(missing)}; say with vars_to_warm_start of WarmStartSettings which to take "
             "over, or with var_name_to_prev_var_name what they are called there."
         )
 
@@ -136,6 +136,5 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _some(wanted: str, names: list[str]) -> str:
-    return _first(
-        [repr(name) for name in [*difflib.get_close_matches(wanted, names, _MOST_NAMES), *names]][: len(names)]
-    )
+    close = difflib.get_close_matches(wanted, names, _MOST_NAMES)
+    return _first([repr(name) for name in dict.fromkeys([*close, *names])])
