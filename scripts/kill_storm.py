@@ -26,8 +26,8 @@ from typing import IO, Any
 import torch
 
 import torch_estimator as te
-from examples.census.options import at_least
 from examples.census.trainer import task
+from examples.options import at_least
 from torch_estimator import errors
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 

@@ -139,7 +139,7 @@ def test_estimator_spec_asks_for_no_more_than_the_mode_needs() -> None:
             "train",
             {"loss": squared_error, "optimizer": torch.optim.SGD([torch.zeros(1)])},
             TypeError,
-            "optimizer of an EstimatorSpec must be a function, but got SGD",
+            r"An optimizer must be given without parameters.* but got SGD with parameters; write functools\.partial",
         ),
         (
             "train",

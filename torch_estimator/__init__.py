@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         feature_column,
         heads,
         hooks,
+        inputs,
         optim,
         serving_input,
         summary,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
         stop_if_no_decrease_hook,
         stop_if_no_increase_hook,
     )
+    from torch_estimator.inputs.input_context import InputContext
+    from torch_estimator.keras.model_to_estimator import model_to_estimator
     from torch_estimator.mode_keys import ModeKeys
     from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
     from torch_estimator.roles.train_and_evaluate import train_and_evaluate
@@ -72,6 +75,7 @@ _MODULES = (
     "feature_column",
     "heads",
     "hooks",
+    "inputs",
     "optim",
     "serving_input",
     "summary",
@@ -93,6 +97,7 @@ _HOMES = {
     "FinalOpsHook": "hooks",
     "Hook": "hooks",
     "InMemoryEvaluatorHook": "hooks",
+    "InputContext": "inputs.input_context",
     "LatestExporter": "exporters",
     "LinearClassifier": "canned.linear",
     "LinearRegressor": "canned.linear",
@@ -121,6 +126,7 @@ _HOMES = {
     "stop_if_lower_hook": "hooks",
     "stop_if_no_decrease_hook": "hooks",
     "stop_if_no_increase_hook": "hooks",
+    "model_to_estimator": "keras.model_to_estimator",
     "train_and_evaluate": "roles.train_and_evaluate",
 }
 
@@ -141,6 +147,7 @@ __all__ = [
     "FinalOpsHook",
     "Hook",
     "InMemoryEvaluatorHook",
+    "InputContext",
     "LatestExporter",
     "LinearClassifier",
     "LinearRegressor",
@@ -166,10 +173,12 @@ __all__ = [
     "feature_column",
     "heads",
     "hooks",
+    "inputs",
     "latest_checkpoint",
     "load_checkpoint",
     "make_early_stopping_hook",
     "make_stop_at_checkpoint_step_hook",
+    "model_to_estimator",
     "optim",
     "read_eval_metrics",
     "serving_input",

@@ -28,6 +28,8 @@ from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook
+from torch_estimator.inputs.calling import call_input_fn
+from torch_estimator.inputs.input_context import InputContext
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import (
@@ -41,7 +43,10 @@ from torch_estimator.specs import (
 from torch_estimator.warm_start import WarmStart, as_settings
 
 if TYPE_CHECKING:
+    from torch_estimator.custom.optimizers import ModuleOptimizer
     from torch_estimator.data.dataset import Dataset
+    from torch_estimator.feature_column.transform import FeatureTransform
+    from torch_estimator.heads.base import Head
     from torch_estimator.serving_input import ServingInput
 
 logger = logging.getLogger("torch_estimator")
@@ -50,7 +55,7 @@ ModelFn = Callable[..., EstimatorSpec]
 
 _FINAL_MEMBERS = (
     *("train", "evaluate", "predict", "export_saved_model", "export", "model_dir", "config", "params", "eval_dir"),
-    *("get_variable_names", "get_variable_value"),
+    *("get_variable_names", "get_variable_value", "trained_module"),
 )
 
 
@@ -90,6 +95,86 @@ class Estimator:
         self._evaluated: Model | None = None
         self._running: TrainingRun | None = None
         self._trained: weakref.ref[torch.nn.Module] | None = None
+
+    @staticmethod
+    def from_module(
+        module: torch.nn.Module,
+        *,
+        head: Head | None = None,
+        loss: Callable[[Any, Any], torch.Tensor] | None = None,
+        predictions: Callable[[Any], Mapping[str, torch.Tensor]] | None = None,
+        metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+        optimizer: ModuleOptimizer | None = None,
+        columns: Iterable[Any] | None = None,
+        transform: FeatureTransform | None = None,
+        model_dir: str | None = None,
+        config: RunConfig | None = None,
+        warm_start_from: WarmStart | None = None,
+    ) -> Estimator:
+        """Returns an Estimator of any module.
+
+        The module given holds the initial weights and is never changed: every training, evaluation, prediction and
+        export works on a copy. `trained_module` gives the trained one.
+
+        Args:
+            module: Called with the features of one batch: a tensor, or a dict or tuple of them, as the input has them;
+                floating ones in the dtype of its parameters.
+            head: One of `torch_estimator.heads`; either this or ``loss``.
+            loss: ``loss(outputs, labels)`` -> scalar, such as ``nn.CrossEntropyLoss()``. Torch's own losses get labels
+                of the shape and dtype they take.
+            predictions: ``predictions(outputs)`` -> dict of tensors ``[N, ...]``; without it the outputs are predicted.
+            metrics: Name -> ``metric(labels, predictions)`` -> scalar.
+            optimizer: A name (``"Adam"``, at a learning rate of 0.001, ``"SGD"`` at 0.01), a function from named
+                parameters to an optimizer, or optimizers and schedules of torch made on the module's parameters, whose
+                groups, options and state are taken over. Needed for training.
+            columns: Feature columns in front: the module then takes their float32 ``[N, width]``.
+            transform: Host half of the columns where the module has its own `feature_column.InputLayer` or
+                `LinearModel`.
+            model_dir: As in the constructor.
+            config: As in the constructor.
+            warm_start_from: As in the constructor.
+
+        Raises:
+            InvalidValueError: Where arguments contradict each other.
+            InvalidTypeError: Where one is of the wrong type, or the module cannot be copied.
+
+        >>> net = torch.nn.Linear(2, 1)
+        >>> estimator = Estimator.from_module(
+        ...     net, loss=torch.nn.MSELoss(), optimizer="SGD", model_dir="memory://from_module"
+        ... )
+        >>> data = ([[0.0, 1.0], [1.0, 0.0]], [1.0, 2.0])
+        >>> estimator.train(lambda: data, steps=3).evaluate(lambda: data)["global_step"]
+        3
+        """
+        from torch_estimator.custom.module_model import ModuleModel
+
+        model_fn = ModuleModel(
+            module,
+            head=head,
+            loss=loss,
+            predictions=predictions,
+            metrics=metrics,
+            optimizer=optimizer,
+            columns=columns,
+            transform=transform,
+        )
+        return Estimator(model_fn, model_dir, config, warm_start_from=warm_start_from)
+
+    def trained_module(self, checkpoint_path: str | None = None) -> torch.nn.Module:
+        """Returns the module with a checkpoint's weights, ready to predict; it is the caller's own.
+
+        Args:
+            checkpoint_path: Whose weights; None for the newest checkpoint's.
+
+        Raises:
+            CheckpointError: Where there is no checkpoint.
+        """
+        path = self._path_to_use(checkpoint_path, "take the module from")
+        with isolated(self._config.random_seed):
+            model = self._build(ModeKeys.PREDICT)
+        self._restore(model, path)
+        module: torch.nn.Module = getattr(model.module, "unwrapped", model.module)
+        return module
 
     @property
     def model_dir(self) -> str:
@@ -152,7 +237,8 @@ class Estimator:
         """Trains from the newest checkpoint, or from nothing.
 
         Args:
-            input_fn: Returns the training data; see `torch_estimator.data.to_dataset`.
+            input_fn: Returns the training data (see `torch_estimator.data.to_dataset`); called with those of ``mode``,
+                ``params``, ``config`` and ``input_context`` (an `InputContext`) that it names.
             hooks: Told while training runs.
             steps: Steps to take.
             max_steps: Global step to stop at; nothing happens where it is reached already. With neither, training
@@ -280,9 +366,7 @@ class Estimator:
         """
         check_input_fn(input_fn)
         told = checked_hooks(hooks)
-        path = checkpoint_path or self.latest_checkpoint()
-        if path is None and self._warm_start_from is None:
-            raise CheckpointError(f"There is no checkpoint in {self.model_dir} to predict with; train first.")
+        path = self._path_to_use(checkpoint_path, "predict with")
         with isolated(self._config.random_seed):
             model = self._build(ModeKeys.PREDICT)
         step = self._restore(model, path)
@@ -332,9 +416,7 @@ class Estimator:
             raise InvalidValueError(
                 "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."
             )
-        path = checkpoint_path or self.latest_checkpoint()
-        if path is None and self._warm_start_from is None:
-            raise CheckpointError(f"There is no checkpoint in {self.model_dir} to export; train first.")
+        path = self._path_to_use(checkpoint_path, "export")
         with isolated(self._config.random_seed):
             model = self._build(ModeKeys.PREDICT)
         step = self._restore(model, path)
@@ -347,9 +429,18 @@ class Estimator:
             receiver=receiver,
             assets_extra=assets_extra,
             global_step=step,
+            structure=model.structure,
         )
 
     export = export_saved_model
+
+    def _path_to_use(self, checkpoint_path: str | None, purpose: str) -> str | None:
+        """The checkpoint to use; None for the weights that the model came with."""
+        path = checkpoint_path or self.latest_checkpoint()
+        known = self._warm_start_from is not None or getattr(self._model_fn, "holds_weights", False)
+        if path is None and not known:
+            raise CheckpointError(f"There is no checkpoint in {self.model_dir} to {purpose}; train first.")
+        return path
 
     def _build(self, mode: ModeKeys) -> Model:
         logger.info("Calling model_fn.")
@@ -399,13 +490,13 @@ class Estimator:
         return model
 
     def _dataset(self, input_fn: InputFn, mode: ModeKeys) -> Dataset:
-        given = {"mode": mode, "params": self.params, "config": self._config}
-        return to_dataset(input_fn(**_named_in(input_fn, given)), repeat_single_batch=mode == ModeKeys.TRAIN)
+        given = {"mode": mode, "params": self.params, "config": self._config, "input_context": InputContext()}
+        return to_dataset(call_input_fn(input_fn, given), repeat_single_batch=mode == ModeKeys.TRAIN)
 
     def _restore(self, model: Model, path: str | None) -> int:
         if path is None:
             if self._warm_start_from is None:
-                logger.warning("There is no checkpoint in %s: evaluating the initial weights.", self.model_dir)
+                logger.warning("There is no checkpoint in %s: using the initial weights.", self.model_dir)
             self._warm_start(model)
             return 0
         self._settle()

@@ -8,7 +8,7 @@ import numbers
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from torch_estimator.cluster import Task, task_from_environment
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
@@ -41,6 +41,8 @@ class RunConfig:
         resume_input: Whether training that starts from a checkpoint goes on where its input stood; False starts the
             input over, as tf.estimator did.
         compile: Whether the training step is compiled as a whole with `torch.compile` before it runs.
+        mixed_precision: ``"bf16"`` runs the forward pass of training in bfloat16 where `torch.autocast` deems that
+            safe. Weights, optimizer state, checkpoints, evaluation, prediction and exports stay float32.
 
     Raises:
         InvalidValueError: Where a value is out of range, or two contradict each other.
@@ -61,6 +63,7 @@ class RunConfig:
     log_step_count_steps: int | None = 100
     resume_input: bool = True
     compile: bool = False
+    mixed_precision: Literal["bf16"] | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
 
     def __post_init__(self) -> None:
@@ -88,6 +91,7 @@ class RunConfig:
         for name in ("resume_input", "compile"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidTypeError(f"{name} must be True or False, but got {getattr(self, name)!r}.")
+        _check_mixed_precision(self.mixed_precision)
 
     def _resolve_save_checkpoints(self) -> None:
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
@@ -209,6 +213,16 @@ def _check_number(name: str, value: Any) -> None:
         raise InvalidTypeError(f"{name} must be a number or None, but got {value!r}.")
     if name in _WHOLE_NUMBERS and not float(value).is_integer():
         raise InvalidValueError(f"{name} must be a whole number or None, but got {value}.")
+
+
+def _check_mixed_precision(value: object) -> None:
+    if value in ("fp16", "float16"):
+        raise InvalidValueError(
+            f"mixed_precision={value!r} is not supported, since it would need the loss to be scaled; use 'bf16', which "
+            "has the range of float32."
+        )
+    if value not in (None, "bf16"):
+        raise InvalidValueError(f"mixed_precision must be 'bf16' or None, but got {value!r}.")
 
 
 _NO_SESSIONS = "PyTorch has neither sessions nor a graph that it would apply to"

@@ -17,15 +17,18 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from torch_estimator.data.columns import is_strings
+from torch_estimator.data.structure import as_columns, map_columns
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, merge_raw_features
+from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, is_float, merge_raw_features
+from torch_estimator.feature_structure import Leaf, Structure, describe, leaves
 
 Default = str | float | int | list[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingInput:
-    """Made by `raw_features`, `json` and `csv`.
+    """Made by `raw_features`, `json`, `like` and `csv`.
 
     Attributes:
         kind: ``"raw_features"``, ``"json"`` or ``"csv"``.
@@ -33,6 +36,7 @@ class ServingInput:
         defaults: Values of inputs that a caller may leave out; with CSV of fields that may be empty.
         transform: A module put before the model, or None.
         column_names: With CSV, all fields of a row.
+        structure: How a module without columns takes the inputs, as `like` has it; None where nothing says.
     """
 
     kind: Literal["raw_features", "json", "csv"]
@@ -40,6 +44,7 @@ class ServingInput:
     defaults: dict[str, Default] = field(default_factory=dict)
     transform: nn.Module | None = None
     column_names: tuple[str, ...] = ()
+    structure: Structure | None = None
 
 
 def raw_features(
@@ -70,6 +75,43 @@ def json(
     The arguments are those of `raw_features`.
     """
     return _by_name("json", columns, defaults, transform)
+
+
+def like(features: Any, defaults: Mapping[str, Default] | None = None) -> ServingInput:
+    """Takes inputs like some rows of features: for a module that reads them as they are, without columns.
+
+    Args:
+        features: A batch as an input_fn gives it: an array or tensor ``[N, ...]``, whose input is called
+            ``features``; a tuple of them (``features_0``, ``features_1``, …), or a dict, whose keys are the names.
+            Only dtypes and shapes matter.
+        defaults: As for `raw_features`.
+
+    Raises:
+        InvalidTypeError: Something is no array.
+
+    >>> images = like(torch.zeros(1, 28, 28))
+    >>> images.inputs["features"].shape
+    (28, 28)
+    """
+    structure = describe(_tensors(as_columns(features)))
+    inputs = {name: _feature_of(name, leaf) for name, leaf in leaves(structure)}
+    given = dict(defaults or {})
+    for key, value in given.items():
+        inputs.setdefault(key, RawFeature(key=key, dtype=_dtype_of(key, value)))
+    checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
+    return ServingInput(kind="raw_features", inputs=inputs, defaults=checked, structure=structure)
+
+
+def _tensors(columns: Any) -> Any:
+    def tensor(column: Any) -> Any:
+        return column if is_strings(column) else torch.from_numpy(column[:1].copy())
+
+    return map_columns(tensor, columns)
+
+
+def _feature_of(name: str, leaf: Leaf) -> RawFeature:
+    kind: RawDtype = "float32" if is_float(leaf["dtype"]) else "string" if leaf["dtype"] == "string" else "int64"
+    return RawFeature(key=name, dtype=kind, shape=tuple(leaf["shape"]) or (1,))
 
 
 def csv(

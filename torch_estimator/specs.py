@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch_estimator.exporters import Exporter
     from torch_estimator.feature_column.transform import FeatureTransform
     from torch_estimator.heads.base import Head
+    from torch_estimator.optim.factories import OptimizerFactory
 
 InputFn = Callable[..., Any]
 
@@ -74,8 +75,8 @@ class TrainSpec:
     """How to train.
 
     Args:
-        input_fn: Called without arguments other than those of ``mode``, ``params`` and ``config`` that it names;
-            returns the training data (see `torch_estimator.data.to_dataset`).
+        input_fn: Called without arguments other than those of ``mode``, ``params``, ``config`` and ``input_context``
+            (an `InputContext`) that it names; returns the training data (see `torch_estimator.data.to_dataset`).
         max_steps: Global step at which training is over, counted from the very first start of the job, or None to
             train until the input ends.
         hooks: Told while training runs.
@@ -176,8 +177,8 @@ class EstimatorSpec:
         predictions: ``predictions(outputs)`` -> dict of tensors ``[batch, ...]``; without it and without a head,
             the outputs themselves are the predictions.
         metrics: Name -> ``metric(labels, predictions)`` -> scalar; a batch counts with its number of rows.
-        optimizer: Makes one `torch.optim.Optimizer`, or several, from the module's named parameters; needed for
-            training.
+        optimizer: Makes one `torch.optim.Optimizer`, or several, or learning-rate schedules around them, from the
+            module's named parameters; needed for training.
         transform: Host half of the model's feature columns, run in the input thread; None where the module
             takes the features as they are.
         training_hooks: Told while training runs, beside the caller's.
@@ -201,10 +202,11 @@ class EstimatorSpec:
         if self.mode not in tuple(ModeKeys):
             raise InvalidValueError(f"mode must be one of {[str(m) for m in ModeKeys]}, but got {self.mode!r}.")
         _check_module(self.module)
-        for name in ("loss", "predictions", "optimizer"):
+        for name in ("loss", "predictions"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise InvalidTypeError(f"{name} of an EstimatorSpec must be a function, but got {value!r}.")
+        _check_optimizer(self.optimizer)
         if self.head is not None and (self.loss or self.predictions or self.metrics):
             raise InvalidValueError("An EstimatorSpec takes a head, or loss, predictions and metrics, not both.")
         if self.mode != ModeKeys.PREDICT and self.head is None and self.loss is None:
@@ -222,6 +224,8 @@ def _check_module(module: object) -> None:
         raise InvalidTypeError(f"module of an EstimatorSpec must be a torch.nn.Module, but got {module!r}.")
 
 
-if TYPE_CHECKING:
-    NamedParameters = Iterable[tuple[str, nn.Parameter]]
-    OptimizerFactory = Callable[[NamedParameters], torch.optim.Optimizer | Sequence[torch.optim.Optimizer]]
+def _check_optimizer(optimizer: object) -> None:
+    from torch_estimator.optim.factories import check_factory
+
+    if optimizer is not None:
+        check_factory(optimizer)

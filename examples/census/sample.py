@@ -18,8 +18,8 @@ import pyarrow.csv
 
 from torch_estimator import errors, files
 
+from ..options import at_least
 from . import columns, people
-from .options import at_least
 
 TRAIN_ROWS = 32_561
 EVAL_ROWS = 16_278

@@ -101,6 +101,18 @@ def test_a_map_sees_batches_of_plain_arrays() -> None:
     assert seen[0] == {"x": np.int64, "s": object}
 
 
+def test_a_map_before_batch_sees_many_rows_at_once() -> None:
+    seen = []
+
+    def scale(features: dict[str, np.ndarray], labels: np.ndarray) -> tuple[Any, Any]:
+        seen.append(len(labels))
+        return {"x": features["x"] / 2}, labels
+
+    data = rows(5).map(scale).repeat(2).batch(3)
+    assert batches(data) == [[0, 0.5, 1], [1.5, 2, 0], [0.5, 1, 1.5], [2]]
+    assert seen == [5, 5]
+
+
 def test_a_map_may_make_labels() -> None:
     data = Dataset.from_arrays({"x": [1, 2]}).batch(2).map(lambda features: (features, features["x"] > 1))
     ((_, labels),) = data
@@ -145,7 +157,7 @@ def test_a_transform_is_applied_after_the_last_map_and_before_everything_else() 
         (lambda d: d.skip(-1), InvalidValueError, "skip's count"),
         (lambda d: d.take(-1), InvalidValueError, "take's count"),
         (lambda d: d.prefetch(-1), InvalidValueError, "prefetch's count"),
-        (lambda d: d.map(len), InvalidValueError, "after batch"),
+        (lambda d: list(d.map(lambda f, y: (f["x"][:1], y[:1])).batch(2)), InvalidValueError, "made 1 of 5"),
         (lambda d: d.batch(2).map(3), InvalidTypeError, "map takes a function"),
         (lambda d: list(d.batch(2).map(lambda f, y: f)), InvalidValueError, "if it gets both, but returned a dict"),
         (lambda d: list(d.batch(2).map(lambda f, y: (f, y[:1]))), InvalidValueError, "same number of rows"),

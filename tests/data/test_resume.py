@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -59,6 +60,12 @@ def parquet(folder: Path) -> Dataset:
     return Dataset.from_parquet(folder / "a.parquet", label="y")
 
 
+def json_lines(folder: Path) -> Dataset:
+    rows = [{"x": i, "word": f"w{i % 5}", "y": i % 2} for i in range(ROWS)]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return Dataset.from_json(folder / "*.jsonl", label="y")
+
+
 def arrays(folder: Path) -> Dataset:
     return Dataset.from_arrays(columns(), np.arange(ROWS) % 2)
 
@@ -88,8 +95,13 @@ def loader(folder: Path) -> Dataset:
     return Dataset.from_iterable(DataLoader(data, batch_size=4, shuffle=True))
 
 
-SOURCES = [csv, csv_gz, csv_remote, csv_files, parquet, arrays, one_tensor, tuple_of_arrays, frame]
+SOURCES = [csv, csv_gz, csv_remote, csv_files, parquet, json_lines, arrays, one_tensor, tuple_of_arrays, frame]
 ITERABLES = [iterable, function, loader]
+
+
+def same(*batch: Any) -> Any:
+    return batch if len(batch) == 2 else batch[0]
+
 
 ON_ROWS: dict[str, Callable[[Dataset], Dataset]] = {
     "batch": lambda data: data.batch(4),
@@ -106,16 +118,24 @@ ON_ROWS: dict[str, Callable[[Dataset], Dataset]] = {
     "prefetch": lambda data: data.shuffle(100, seed=7).repeat(2).batch(4).prefetch(3),
     "prefetch early": lambda data: data.prefetch(3).shuffle(100, seed=7).repeat(2).batch(4).prefetch(2),
     "batch again": lambda data: data.batch(4).batch(5),
+    "map": lambda data: data.map(same).shuffle(100, seed=7).repeat(2).batch(4),
+    "cache": lambda data: data.shard(2, 1).cache().shuffle(100, seed=7).repeat(3).batch(3),
+    "shuffle cache": lambda data: data.shuffle(100).cache().repeat(2).batch(4).prefetch(2),
+    "cache batches": lambda data: data.batch(4).map(same).cache().repeat(2),
+    "cache in part": lambda data: data.batch(2).cache().take(5).repeat(3),
+    "cache twice": lambda data: data.cache().batch(2).cache().repeat(2),
 }
 
 ON_BATCHES: dict[str, Callable[[Dataset], Dataset]] = {
     "nothing": lambda data: data,
     "repeat": lambda data: data.repeat(3),
-    "map": lambda data: data.map(lambda *batch: batch if len(batch) == 2 else batch[0]),
+    "map": lambda data: data.map(same),
     "skip take": lambda data: data.skip(1).take(3).repeat(2),
     "shard": lambda data: data.shard(2, 1).repeat(2),
     "prefetch": lambda data: data.repeat(2).prefetch(3),
-    "map prefetch": lambda data: data.map(lambda *batch: batch if len(batch) == 2 else batch[0]).repeat(2).prefetch(2),
+    "map prefetch": lambda data: data.map(same).repeat(2).prefetch(2),
+    "cache": lambda data: data.cache().repeat(3),
+    "cache map": lambda data: data.skip(1).cache().map(same).repeat(2),
 }
 
 
@@ -139,6 +159,25 @@ def test_every_position_of_batches_is_restored_exactly(
     assert check_every_position(make) > 2
 
 
+ON_FILES: dict[str, Callable[[Dataset, str], Dataset]] = {
+    "cache": lambda data, file: data.cache(file).shuffle(100, seed=7).repeat(2).batch(4),
+    "map cache": lambda data, file: data.shuffle(100, seed=7).map(same).cache(file).repeat(2).batch(4).prefetch(2),
+    "cache batches in part": lambda data, file: data.batch(3).map(same).cache(file).take(3).repeat(4),
+    "in both": lambda data, file: data.cache(file).cache().shuffle(100, seed=7).repeat(2).batch(4),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("steps", ON_FILES)
+def test_every_position_over_a_cache_in_a_file_is_restored_exactly(
+    source: Callable[[Path], Dataset], steps: str, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "cache" / "rows")
+    assert check_every_position(lambda: ON_FILES[steps](source(tmp_path), file)) > 3
+    # And over one that is complete already.
+    assert check_every_position(lambda: ON_FILES[steps](source(tmp_path), file)) > 3
+
+
 def big_csv(folder: Path) -> Dataset:
     path = folder / "big.csv"
     if not path.exists():
@@ -159,7 +198,7 @@ def big_arrays(folder: Path) -> Dataset:
 
 
 @pytest.mark.parametrize("source", [big_csv, big_parquet, big_arrays])
-@pytest.mark.parametrize("steps", ["shuffle repeat", "repeat shuffle", "prefetch", "plain"])
+@pytest.mark.parametrize("steps", ["shuffle repeat", "repeat shuffle", "prefetch", "plain", "cache", "cache file"])
 def test_positions_in_data_of_several_windows_are_restored_exactly(
     source: Callable[[Path], Dataset], steps: str, tmp_path: Path
 ) -> None:
@@ -168,6 +207,8 @@ def test_positions_in_data_of_several_windows_are_restored_exactly(
         "shuffle repeat": lambda data: data.shuffle(1000, seed=3).repeat(2),
         "repeat shuffle": lambda data: data.repeat(2).shuffle(1000, seed=3),
         "prefetch": lambda data: data.shuffle(1000, seed=3).repeat(2).prefetch(4),
+        "cache": lambda data: data.cache().shuffle(1000, seed=3).repeat(2),
+        "cache file": lambda data: data.cache(tmp_path / "cache").repeat(2).prefetch(2),
     }
     batches = check_every_position(lambda: chains[steps](source(tmp_path)).batch(17_001), compared=3)
     assert batches == -(-2 * MANY_ROWS // 17_001)

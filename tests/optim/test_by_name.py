@@ -12,6 +12,7 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
     [
         ("Adagrad", optim.Adagrad),
         ("Adam", optim.Adam),
+        ("AdamW", optim.AdamW),
         ("Ftrl", optim.Ftrl),
         ("RMSProp", optim.RMSProp),
         ("SGD", optim.GradientDescent),
@@ -25,7 +26,7 @@ def test_a_name_gives_a_factory_that_can_be_pickled(name, kind):
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
-    message = r"^Unknown optimizer 'adam'; the names are 'Adagrad', 'Adam', 'Ftrl', 'RMSProp', 'SGD'\.$"
+    message = r"^Unknown optimizer 'adam'; the names are 'Adagrad', 'Adam', 'AdamW', 'Ftrl', 'RMSProp', 'SGD'\.$"
     with pytest.raises(InvalidValueError, match=message):
         optim.by_name("adam", 0.1)
 

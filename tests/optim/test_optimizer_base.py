@@ -13,6 +13,7 @@ FACTORIES = {
     "Adagrad": partial(optim.Adagrad, lr=0.1),
     "Ftrl": partial(optim.Ftrl, lr=0.1, l1_regularization_strength=0.01),
     "Adam": partial(optim.Adam, lr=0.1),
+    "AdamW": partial(optim.AdamW, lr=0.1, weight_decay=0.2),
     "RMSProp": partial(optim.RMSProp, lr=0.1, momentum=0.5),
 }
 every_optimizer = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)

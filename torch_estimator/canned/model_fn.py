@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import torch
-from torch import nn
 
 from torch_estimator.canned.networks import DNN, Activation, Linear, WideAndDeep
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
@@ -17,9 +16,10 @@ from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads.base import Head
 from torch_estimator.optim.by_name import by_name
+from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, check_factory
 from torch_estimator.specs import EstimatorSpec
 
-OptimizerArgument = str | Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
+OptimizerArgument = str | OptimizerFactory
 
 LINEAR_LEARNING_RATE = 0.2
 _WIDE_RATE = 0.005
@@ -123,12 +123,13 @@ def canned_model_fn(head: Head, *, wide: Wide | None = None, deep: Deep | None =
         if part is not None
     }
 
-    def make_optimizers(named: Iterable[tuple[str, nn.Parameter]]) -> list[torch.optim.Optimizer]:
+    def make_optimizers(named: NamedParameters) -> list[Trainer]:
         trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
-        return [
-            factory([(name, parameter) for name, parameter in trainable if name.startswith(prefix)])
-            for prefix, factory in factories.items()
-        ]
+        made: list[Trainer] = []
+        for prefix, factory in factories.items():
+            of_part = factory([(name, parameter) for name, parameter in trainable if name.startswith(prefix)])
+            made += of_part if isinstance(of_part, Sequence) else [of_part]
+        return made
 
     def model_fn(mode: str) -> EstimatorSpec:
         transform = _transform(wide, deep)
@@ -154,16 +155,10 @@ def _transform(wide: Wide | None, deep: Deep | None) -> FeatureTransform:
     return FeatureTransform(wide.columns if wide is not None else (), deep.columns if deep is not None else ())
 
 
-def _factory(
-    optimizer: OptimizerArgument, learning_rate: float
-) -> Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]:
+def _factory(optimizer: OptimizerArgument, learning_rate: float) -> OptimizerFactory:
     if isinstance(optimizer, str):
         return by_name(optimizer, learning_rate)
-    if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
-        raise InvalidTypeError(
-            "An optimizer must be a name or a function from parameters to an optimizer, such as "
-            f"functools.partial(torch.optim.Adam, lr=0.001), but got {optimizer!r}."
-        )
+    check_factory(optimizer, or_name=True)
     return optimizer
 
 

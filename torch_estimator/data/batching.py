@@ -6,23 +6,25 @@ from dataclasses import dataclass
 
 from torch_estimator.data.checks import check_count
 from torch_estimator.data.chunk import Chunk, concat_chunks
+from torch_estimator.data.padding import PLAIN, Padding, has_lists
 from torch_estimator.data.stream import State, Stream
 from torch_estimator.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batching:
-    """Cuts rows into batches of ``size``; the last may be smaller unless ``drop_remainder``."""
+    """Cuts rows into batches of ``size``; the last may be smaller unless ``drop_remainder``. Lists are padded."""
 
     size: int
     drop_remainder: bool = False
+    padding: Padding = PLAIN
 
     def __post_init__(self) -> None:
         check_count("batch's size", self.size, at_least=1)
 
     def stream(self, upstream: Stream) -> Stream:
         """Returns the batches of ``upstream``."""
-        return _Batches(upstream, self.size, self.drop_remainder)
+        return _Batches(upstream, self)
 
     def signature(self) -> str:
         """What a position depends on: not the size, since positions count rows."""
@@ -35,10 +37,12 @@ class _Batches(Stream):
     The position is that of the chunk at hand and how many of its rows are used up.
     """
 
-    def __init__(self, upstream: Stream, size: int, drop_remainder: bool) -> None:
+    def __init__(self, upstream: Stream, batching: Batching) -> None:
         self._upstream = upstream
-        self._size = size
-        self._drop_remainder = drop_remainder
+        self._size = batching.size
+        self._drop_remainder = batching.drop_remainder
+        self._padding = batching.padding
+        self._has_lists = False
         self._before = upstream.state()
         self._row = 0
         self._chunk: Chunk | None = None
@@ -52,8 +56,10 @@ class _Batches(Stream):
         stop = start + self._size
         if self._chunk is not None and stop <= self._chunk.rows:
             self._row = stop
-            return self._chunk.slice(start, stop)
-        return self._straddling()
+            batch: Chunk | None = self._chunk.slice(start, stop)
+        else:
+            batch = self._straddling()
+        return self._padding.apply(batch) if self._has_lists and batch is not None else batch
 
     def state(self) -> State:
         return {"row": self._row, "of": self._before}
@@ -98,4 +104,6 @@ class _Batches(Stream):
             raise DataError(f"{chunk.place(0)}: the data has fewer rows than when the position was saved.")
         self._before = before
         self._chunk = chunk
+        # All chunks have the same columns.
+        self._has_lists = has_lists(chunk)
         return self._row < chunk.rows or self._has_rows()

@@ -27,6 +27,7 @@ class Chunk:
         rows: How many rows every column has.
         place: Where a row comes from.
         label_column: Name of the column that the labels were, for messages.
+        lengths: Length of every row's sequence, int64 ``[rows]``, where batches are made by it.
     """
 
     features: Any
@@ -34,6 +35,7 @@ class Chunk:
     rows: int
     place: Place
     label_column: str | None = None
+    lengths: Array | None = None
 
     def slice(self, start: int, stop: int, step: int = 1) -> Chunk:
         """Returns rows ``start:stop:step`` as views."""
@@ -45,6 +47,7 @@ class Chunk:
             len(range(start, min(stop, self.rows), step)),
             lambda row: place(start + step * row),
             self.label_column,
+            None if self.lengths is None else self.lengths[where],
         )
 
     def take(self, indices: Array) -> Chunk:
@@ -60,11 +63,12 @@ class Chunk:
             len(indices),
             lambda row: place(int(indices[row])),
             self.label_column,
+            None if self.lengths is None else self.lengths[indices],
         )
 
     def with_columns(self, features: Any, labels: Any) -> Chunk:
         """Returns a chunk of the same rows with other columns."""
-        return Chunk(features, labels, self.rows, self.place, self.label_column)
+        return Chunk(features, labels, self.rows, self.place, self.label_column, self.lengths)
 
     def error(self, error: RowError) -> DataError:
         """Returns the error of one row as one that says where the row comes from."""
@@ -91,6 +95,7 @@ def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
         sum(chunk.rows for chunk in chunks),
         place,
         chunks[0].label_column,
+        _concat([chunk.lengths for chunk in chunks]),
     )
 
 

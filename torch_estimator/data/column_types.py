@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from torch_estimator.data.columns import STRINGS
+from torch_estimator.data.lists import is_list_type
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 _NAMES = {"str": "string", "object": "string", "utf8": "string", "int": "int64", "float": "float32", "bool": "bool_"}
@@ -38,6 +39,31 @@ def as_arrow_type(given: Any, column: str) -> pa.DataType:
         return _readable(factory(), column)  # type: ignore[misc]
     except (TypeError, AttributeError) as error:
         raise _unreadable(given, column) from error
+
+
+def schema_types(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Returns the types in a schema by column; strings are read dictionary encoded.
+
+    Raises:
+        InvalidTypeError: It is no schema, or columns of a type in it cannot be read.
+        InvalidValueError: It has no columns, or two of one name.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise InvalidTypeError(f"schema must be a pyarrow.Schema, but got {schema!r}.")
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice or not schema.names:
+        problem = f"has several columns called {twice[0]!r}" if twice else "has no columns"
+        raise InvalidValueError(f"schema {problem}.")
+    return {field.name: _schema_type(field.type, field.name) for field in schema}
+
+
+def _schema_type(kind: pa.DataType, column: str) -> pa.DataType:
+    if not is_list_type(kind):
+        return as_arrow_type(kind, column)
+    value_type = as_arrow_type(kind.value_type, column)
+    # Strings in lists are not encoded.
+    value_type = pa.string() if value_type == STRINGS else value_type
+    return pa.list_(value_type, kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
 
 
 def type_of_default(value: Any) -> pa.DataType | None:

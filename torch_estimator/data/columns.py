@@ -1,7 +1,8 @@
 """Columns: the form in which raw data moves through the pipeline.
 
 A column is a numpy array of shape ``[rows, ...]``, or, for strings, an Arrow array (often dictionary encoded, so
-that work on strings is work on the distinct ones). Missing strings are empty strings; numbers are never missing.
+that work on strings is work on the distinct ones), or, for lists that may differ in length, an Arrow array of lists
+(see `lists`). Missing strings are empty strings, missing lists empty lists; numbers are never missing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from torch_estimator.data.lists import concat_lists, is_list_type, is_lists, lists_column, padded
 from torch_estimator.data.odd_values import converted, unequal_rows
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 
@@ -26,7 +28,7 @@ STRINGS = pa.dictionary(pa.int32(), pa.string())
 
 
 def to_numpy(column: Column) -> Array:
-    """Returns a column as a numpy array, strings as an object array of `str`.
+    """Returns a column as a numpy array, strings as an object array of `str`, lists padded.
 
     >>> to_numpy(pa.array(["a", "b", "a"]).dictionary_encode())
     array(['a', 'b', 'a'], dtype=object)
@@ -36,6 +38,8 @@ def to_numpy(column: Column) -> Array:
     if isinstance(column, pa.DictionaryArray):
         values = column.dictionary.to_numpy(zero_copy_only=False)
         return np.asarray(values.take(column.indices.to_numpy(zero_copy_only=False)))
+    if is_lists(column):
+        return padded(column)
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
@@ -62,13 +66,13 @@ def as_column(value: Any, name: str | None = None) -> Column:
 
 
 def from_objects(array: Array, name: str | None = None, *, convert: bool = False) -> Column:
-    """Returns an array of objects as strings or numbers, if it holds either.
+    """Returns an array of objects as strings, numbers or lists of them, if it holds such.
 
     Args:
         array: Objects, strings or bytes.
         name: Name of the column, for messages.
-        convert: Whether decimals, dates and lists, which otherwise stay what they are, become what `from_arrow` makes
-            of them.
+        convert: Whether decimals and dates, which otherwise stay what they are, become what `from_arrow` makes of
+            them.
 
     Raises:
         RowError: Strings and numbers are mixed, a number is missing or too large, or a string is not UTF-8.
@@ -84,16 +88,16 @@ def from_objects(array: Array, name: str | None = None, *, convert: bool = False
         return converted(array.tolist(), name, otherwise=array)
     kind = encoded.type
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    if convert or plain or _is_text(kind):
+    if convert or plain or _is_text(kind) or (is_list_type(kind) and not is_list_type(kind.value_type)):
         return from_arrow(encoded, name=name)
     return array
 
 
 def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None) -> Column:
-    """Returns an Arrow array of any type as a `Column`: strings as Arrow strings, everything else as numpy.
+    """Returns an Arrow array of any type as a `Column`: strings and lists as Arrow arrays, everything else as numpy.
 
     Args:
-        array: Of strings, numbers, booleans, dates (which become strings) or lists of one length.
+        array: Of strings, numbers, booleans, dates (which become strings) or lists of numbers or strings.
         name: Name of the column, for messages.
         default: What a missing value becomes; None is '' for strings and an error for numbers.
 
@@ -109,9 +113,9 @@ def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None)
     if pa.types.is_decimal(kind):
         kind = pa.float64()
         array = array.cast(kind)
+    if is_list_type(kind):
+        return _lists(array, name, default)
     array = _without_nulls(array, name, default)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _rows_of_lists(array, name)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise InvalidTypeError(f"{_named(name)} has the Arrow type {kind}, which cannot be used; convert it first.")
     return np.asarray(array.to_numpy(zero_copy_only=False))
@@ -119,7 +123,9 @@ def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None)
 
 def is_strings(column: Column) -> bool:
     """Whether a column holds strings."""
-    return not isinstance(column, np.ndarray) or column.dtype.kind in "OUST"
+    if isinstance(column, np.ndarray):
+        return column.dtype.kind in "OUST"
+    return not is_lists(column)
 
 
 def take(column: Column, indices: Array) -> Column:
@@ -140,6 +146,8 @@ def concat(columns: Sequence[Column]) -> Column:
     try:
         if all(isinstance(column, np.ndarray) for column in columns):
             return np.concatenate(columns)
+        if all(map(is_lists, columns)):
+            return concat_lists(list(columns))
         arrays: list[Any] = [pa.array(column) if isinstance(column, np.ndarray) else column for column in columns]
         if len({array.type for array in arrays}) > 1:
             arrays = [array.cast(STRINGS) for array in arrays]
@@ -231,21 +239,12 @@ def _without_nulls(array: pa.Array, name: str | None, default: Any) -> pa.Array:
         ) from error
 
 
-def _rows_of_lists(array: pa.Array, name: str | None) -> Array:
-    lengths = to_numpy(pc.list_value_length(array))
-    if len(other := np.flatnonzero(lengths != lengths[:1])):
-        raise RowError(
-            f"the list has length {lengths[other[0]]}, but those before have {lengths[0]}; lists must be of one length",
-            row=int(other[0]),
-            column=name,
+def _lists(array: pa.Array, name: str | None, default: Any) -> Column:
+    if default is not None:
+        raise InvalidValueError(
+            f"{_named(name)} holds lists, which cannot have the default {default!r}: a missing list is an empty one."
         )
-    try:
-        values = from_arrow(array.flatten(), name=name)
-    except RowError as error:
-        raise RowError(error.problem, row=error.row // int(lengths[0]), column=name) from error
-    if not isinstance(values, np.ndarray):
-        raise InvalidTypeError(f"{_named(name)} must hold lists of numbers, but is {array.type}.")
-    return values.reshape(len(array), -1)
+    return lists_column(array, lambda values: from_arrow(values, name=name), name)
 
 
 def _named(name: str | None) -> str:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from torch_estimator.data.byte_files import ByteFile, open_byte_file
+from torch_estimator.data.byte_files import ByteFile
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Array, Column, replace_empty
-from torch_estimator.data.csv_errors import Locator
+from torch_estimator.data.csv_errors import csv_problem
 from torch_estimator.data.csv_format import CsvFormat
 from torch_estimator.data.csv_parser import CsvParser
 from torch_estimator.data.csv_schema import CsvSchema, read_header, resolve_schema
-from torch_estimator.data.file_identity import files_signature, identify
-from torch_estimator.data.lines import LineRanges, Piece, first_line
+from torch_estimator.data.file_identity import file_version, files_signature, identify
+from torch_estimator.data.line_errors import Locator
+from torch_estimator.data.lines import BYTE_ORDER_MARK, LineRanges, Piece, first_line, named_files, open_text_file
 from torch_estimator.data.paths import expand
 from torch_estimator.data.source import Reader, Wanted
 from torch_estimator.data.state import Signature
 from torch_estimator.errors import DataError, RowError
-
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -52,13 +52,13 @@ class CsvSource:
         Raises:
             DataError: There is no file or no row, one is empty or its header differs, or a column is missing.
         """
-        opened = [_open(path) for path in expand(self.patterns)]
+        opened = [open_text_file(path) for path in expand(self.patterns)]
         starts, names = self._headers(opened)
         ranges = LineRanges(opened, starts)
-        sample = _sample(ranges)
-        schema = resolve_schema(self, wanted, names, where=_where(opened), sample=sample)
+        sample = b"".join(bytes(piece.data) for piece in ranges.sample())
+        schema = resolve_schema(self, wanted, names, where=named_files(opened), sample=sample)
         if not sample:
-            raise DataError(f"{_where(opened)} has no rows.")
+            raise DataError(f"{named_files(opened)} has no rows.")
         return _CsvReader(ranges, opened, schema, wanted)
 
     def _headers(self, opened: Sequence[ByteFile]) -> tuple[list[int], tuple[str, ...]]:
@@ -66,8 +66,8 @@ class CsvSource:
         starts: list[int] = []
         names = self.column_names
         for file in opened:
-            line = first_line(file) if self.format.header else file.read(0, len(_BYTE_ORDER_MARK))
-            mark = len(_BYTE_ORDER_MARK) if line.startswith(_BYTE_ORDER_MARK) else 0
+            line = first_line(file) if self.format.header else file.read(0, len(BYTE_ORDER_MARK))
+            mark = len(BYTE_ORDER_MARK) if line.startswith(BYTE_ORDER_MARK) else 0
             line = line[mark:] if self.format.header else b""
             starts.append(mark + len(line))
             if self.column_names is not None:
@@ -112,6 +112,15 @@ class _CsvReader(Reader):
     def signature(self) -> Signature:
         return {"source": "csv", "files": files_signature([identify(file) for file in self._files])}
 
+    def identity(self) -> Signature:
+        versions = [file_version(file.url) for file in self._files]
+        types = {name: str(kind) for name, kind in self._schema.types.items()}
+        form = repr(self._schema.format)
+        return {**self.signature(), "versions": versions, "types": types, "format": form, **self._defaults()}
+
+    def _defaults(self) -> Signature:
+        return {"defaults": {name: repr(value) for name, value in self._schema.defaults.items()}}
+
     def _columns(self, data: bytes | memoryview) -> dict[str, Column]:
         return {name: self._column(name, array) for name, array in self._parser.parse(data).items()}
 
@@ -127,25 +136,5 @@ class _CsvReader(Reader):
         return np.asarray(array.to_numpy(zero_copy_only=False))
 
     def _locator(self, pieces: Sequence[Piece]) -> Locator:
-        return Locator(self._files, pieces, self._parser)
-
-
-def _open(path: str) -> ByteFile:
-    file = open_byte_file(path)
-    if file.size == 0:
-        raise DataError(f"{path} is empty.")
-    return file
-
-
-def _sample(ranges: LineRanges) -> bytes:
-    """Returns the first lines of the first file that has any."""
-    for number in range(len(ranges)):
-        pieces = ranges.read(np.array([number]))
-        if pieces and bytes(pieces[0].data).strip():
-            return bytes(pieces[0].data)
-    return b""
-
-
-def _where(opened: Sequence[ByteFile]) -> str:
-    more = len(opened) - 1
-    return opened[0].url + (f" (and {more} more file{'s' if more > 1 else ''})" if more else "")
+        parser = self._parser
+        return Locator(self._files, pieces, parser.parse, partial(csv_problem, parser))

@@ -111,13 +111,14 @@ def _columns_to_read(source: CsvSource, wanted: Wanted, names: tuple[str, ...], 
     if label is not None and label not in names:
         raise missing_column(label, where, names)
     selected = [name for name in (source.select_columns or names) if name != label]
-    if wanted.columns is not None:
-        for name in wanted.columns:
+    used = wanted.names(selected)
+    if used is not None:
+        for name in used:
             if name == label:
                 raise DataError(f"column {name!r} is the label, so that it cannot be a feature, too.")
             if name not in selected:
                 raise missing_column(name, where, selected)
-        selected = [name for name in selected if name in wanted.columns]
+        selected = [name for name in selected if name in used]
     return [*selected, label] if label is not None else selected
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from torch_estimator.data.batching import Batching
-from torch_estimator.data.column_types import as_arrow_type, type_of_default
+from torch_estimator.data.bucketing import Bucketing
+from torch_estimator.data.cache import Cache
+from torch_estimator.data.class_weight import ClassWeight
+from torch_estimator.data.column_types import as_arrow_type, schema_types, type_of_default
 from torch_estimator.data.csv import CsvSource
 from torch_estimator.data.csv_format import CsvFormat
 from torch_estimator.data.csv_schema import by_column
@@ -17,6 +23,7 @@ from torch_estimator.data.iterator import DatasetIterator
 from torch_estimator.data.label import Label
 from torch_estimator.data.mapping import Map
 from torch_estimator.data.memory import memory_source
+from torch_estimator.data.padding import Padding
 from torch_estimator.data.paths import Files, as_patterns
 from torch_estimator.data.permutation import draw_seed
 from torch_estimator.data.plan import Operation, make_iterator
@@ -25,7 +32,7 @@ from torch_estimator.data.prefetch import Prefetch
 from torch_estimator.data.repeat import Repeat
 from torch_estimator.data.shuffle import Shuffle
 from torch_estimator.data.source import Source
-from torch_estimator.data.transform import AsNumpy, Transform
+from torch_estimator.data.transform import AS_NUMPY, Transform
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
@@ -55,6 +62,7 @@ class Dataset:
         column_types: Mapping[str, Any] | Sequence[Any] | None = None,
         defaults: Mapping[str, Any] | Sequence[Any] | None = None,
         select_columns: Sequence[str] | None = None,
+        schema: pa.Schema | None = None,
         label: str | None = None,
         delimiter: str = ",",
         quote_char: str | None = '"',
@@ -75,6 +83,8 @@ class Dataset:
                 (None where a value is required; one-element lists as in tf.io.decode_csv are taken, too). Strings
                 default to '', numbers to an error.
             select_columns: Columns to use; None for all.
+            schema: Columns to use and their types, instead of ``select_columns`` and ``column_types``, such as
+                ``te.feature_column.schema(columns)``; the label is read, too.
             label: Column to use as label; see `label`.
             delimiter: Character between fields.
             quote_char: Character around fields that hold the delimiter, or None.
@@ -83,6 +93,11 @@ class Dataset:
             InvalidValueError, InvalidTypeError: Arguments do not fit each other. What is wrong with the files is a
                 `DataError` of the iterator.
         """
+        if schema is not None:
+            if column_types is not None or select_columns is not None:
+                raise InvalidValueError("from_csv takes a schema, or column_types and select_columns, not both.")
+            column_types = schema_types(schema)
+            select_columns = _with(label, schema.names)
         names = None if column_names is None else _names("column_names", column_names)
         selected = None if select_columns is None else _names("select_columns", select_columns)
         has_header = names is None if header is None else header
@@ -112,6 +127,7 @@ class Dataset:
         files: Files,
         *,
         columns: Sequence[str] | None = None,
+        schema: pa.Schema | None = None,
         defaults: Mapping[str, Any] | None = None,
         label: str | None = None,
     ) -> Dataset:
@@ -120,13 +136,69 @@ class Dataset:
         Args:
             files: A path, glob or fsspec URL, or several.
             columns: Columns to use; None for all.
+            schema: Columns to use and the types to convert them to, instead of ``columns``, such as
+                ``te.feature_column.schema(columns)``; the label is read, too.
             defaults: What a missing value becomes, by column; strings default to '', numbers to an error.
             label: Column to use as label; see `label`.
         """
         from torch_estimator.data.parquet import ParquetSource
 
-        selected = None if columns is None else _names("columns", columns)
-        source = ParquetSource(patterns=as_patterns(files), columns=selected, defaults=dict(defaults or {}))
+        if schema is not None:
+            if columns is not None:
+                raise InvalidValueError("from_parquet takes a schema or columns, not both.")
+            columns = _with(label, schema.names)
+        source = ParquetSource(
+            patterns=as_patterns(files),
+            columns=None if columns is None else _names("columns", columns),
+            types={} if schema is None else schema_types(schema),
+            defaults=dict(defaults or {}),
+        )
+        return cls(source)._labelled(label)
+
+    @classmethod
+    def from_json(
+        cls,
+        files: Files,
+        *,
+        column_types: Mapping[str, Any] | None = None,
+        select_columns: Sequence[str] | None = None,
+        schema: pa.Schema | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        label: str | None = None,
+    ) -> Dataset:
+        """Reads files of JSON lines: one object a line, columns by name; blank lines are skipped.
+
+        A value may be a number, a string, a boolean, or a list of them; null and a key that is not there are missing.
+
+        Args:
+            files: A path, glob or fsspec URL, or several; those of a glob in sorted order. ``.gz`` is decompressed.
+            column_types: Type by column (``"string"``, ``"float32"``, ..., or an Arrow type such as a list's). A
+                column without one has the type that the model's feature columns want, else that of its default, else
+                what the first rows look like, as in `from_csv`.
+            select_columns: Columns to use; None for those in the first rows.
+            schema: Columns to use and their types, instead of both, such as ``te.feature_column.schema(columns)``;
+                the label is read, too.
+            defaults: What a missing value becomes, by column; strings default to '', lists to empty ones, numbers to
+                an error.
+            label: Column to use as label; see `label`.
+
+        Raises:
+            InvalidValueError, InvalidTypeError: Arguments do not fit each other. What is wrong with the files is a
+                `DataError` of the iterator.
+        """
+        from torch_estimator.data.json import JsonSource
+
+        types = {name: _column_type(kind, name) for name, kind in by_column(column_types, "column_types", None).items()}
+        if schema is not None:
+            if types or select_columns is not None:
+                raise InvalidValueError("from_json takes a schema, or column_types and select_columns, not both.")
+            types, select_columns = schema_types(schema), _with(label, schema.names)
+        source = JsonSource(
+            patterns=as_patterns(files),
+            column_types=types,
+            defaults={name: _checked_default(value, name) for name, value in (defaults or {}).items()},
+            select_columns=None if select_columns is None else _names("select_columns", select_columns),
+        )
         return cls(source)._labelled(label)
 
     @classmethod
@@ -188,7 +260,7 @@ class Dataset:
             seed: What the order depends on. None draws one from torch's global generator now; it is saved with the
                 position, so that a resumed run goes on in the same order.
         """
-        if self._batched and any(isinstance(operation, Batching) for operation in self._operations):
+        if self._batched and any(isinstance(operation, Batching | Bucketing) for operation in self._operations):
             raise InvalidValueError("shuffle mixes rows, so it must come before batch.")
         shuffle = Shuffle(buffer=buffer, seed=seed, drawn_seed=draw_seed() if seed is None else 0)
         return replace(self._then(shuffle), _batched=self._batched and buffer == 1)
@@ -202,19 +274,109 @@ class Dataset:
         return self._then(Shard(num_shards=num_shards, index=index, of_batches=self._batched))
 
     def batch(self, size: int, drop_remainder: bool = False) -> Dataset:
-        """Makes batches of ``size`` rows; the last may be smaller unless ``drop_remainder``."""
+        """Makes batches of ``size`` rows; the last may be smaller unless ``drop_remainder``.
+
+        Lists that differ in length are padded with zeros (or ''), to the longest in the batch; see `padded_batch`.
+        """
         return replace(self._then(Batching(size=size, drop_remainder=drop_remainder)), _batched=True)
 
+    def padded_batch(self, size: int, padding_values: Any = None, drop_remainder: bool = False) -> Dataset:
+        """Makes batches as `batch` does, and adds the lengths of the lists in each column.
+
+        Args:
+            size: Rows of a batch.
+            padding_values: What short lists are filled up with: a number or a string, or a dict of them by column.
+                None is 0, False or ''.
+            drop_remainder: Whether a smaller last batch is left out.
+
+        >>> import pyarrow as pa
+        >>> data = Dataset.from_arrays({"words": pa.array([[7, 8, 9], [5]])}).padded_batch(2, padding_values=-1)
+        >>> for features in data:
+        ...     print(features["words"].tolist(), features["words_length"])
+        [[7, 8, 9], [5, -1, -1]] [3 1]
+        """
+        padding = Padding(values=padding_values, lengths=True)
+        return replace(self._then(Batching(size=size, drop_remainder=drop_remainder, padding=padding)), _batched=True)
+
+    def bucket_by_sequence_length(
+        self,
+        column: str,
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False,
+        drop_remainder: bool = False,
+    ) -> Dataset:
+        """Makes batches of rows of similar length, as tf.data does: less padding, and more rows where they are short.
+
+        Batches come in the order in which they become full, with their rows in the order of the data; what is left at
+        the end comes from the bucket of the shortest to that of the longest. Shuffle before. Lists are padded, to the
+        longest in the batch, and their lengths added as ``<column>_length`` (int64 ``[rows]``).
+
+        Args:
+            column: A column of lists, whose lengths are looked at.
+            bucket_boundaries: Ascending lengths: a bucket holds those from one boundary on and below the next.
+            bucket_batch_sizes: Rows of a batch, by bucket: one more than boundaries.
+            padding_values: As in `padded_batch`.
+            pad_to_bucket_boundary: Whether all lists are padded to the bucket's boundary less one, so that there are
+                few shapes; a row beyond the last boundary is an error then.
+            drop_remainder: Whether smaller last batches are left out.
+
+        Raises:
+            InvalidValueError: Boundaries are not ascending, or sizes do not fit them.
+        """
+        buckets = Bucketing(
+            column=column,
+            boundaries=tuple(bucket_boundaries),
+            batch_sizes=tuple(bucket_batch_sizes),
+            drop_remainder=drop_remainder,
+            to_boundary=pad_to_bucket_boundary,
+            padding=Padding(values=padding_values, lengths=True),
+        )
+        if self._batched and any(isinstance(operation, Batching | Bucketing) for operation in self._operations):
+            raise InvalidValueError("bucket_by_sequence_length makes batches of rows, so it must come before batch.")
+        return replace(self._then(buckets), _batched=True)
+
     def map(self, fn: Callable[..., Any]) -> Dataset:
-        """Applies a function to every batch.
+        """Applies a function to every batch, or, before `batch`, to many rows at once.
 
         Args:
             fn: Called with features, or features and labels if there are any, as numpy arrays (strings as object
-                arrays); returns the same. Without labels going in, it may return a pair (features, labels).
+                arrays), rows first; returns the same. Without labels going in, it may return a pair (features,
+                labels). Before `batch` it must return as many rows as it gets, and lists are arrays in an object array.
         """
-        if not self._batched:
-            raise InvalidValueError("map works on batches, so it must come after batch.")
-        return self._then(Map(function=fn))
+        return self._then(Map(function=fn, of_batches=self._batched))
+
+    def cache(self, filename: str | os.PathLike[str] | None = None) -> Dataset:
+        """Keeps what comes from the operations before it when it is first read, and does not read it again.
+
+        In memory, what is kept serves all iterators of this Dataset (and of those made from it) with the same model.
+        A cache before `shuffle` gives another order in every epoch, one after it always the same. What depends on
+        chance in a `map` before it is drawn once.
+
+        Args:
+            filename: A file on this machine, in the Arrow IPC format, for data that does not fit into memory or is
+                read by many runs; it is written when all was read, and written anew when the files, the columns that
+                are read or the operations before it change (of a `map`, its code and the values that it uses). None
+                keeps rows in memory, with the model's host half applied, so that only shuffling and batching is left.
+        """
+        return self._then(Cache(path=None if filename is None else os.fspath(filename)))
+
+    def class_weight(self, weights: Mapping[Any, float], weight_column: str = "weight") -> Dataset:
+        """Adds a column of example weights by label, for a head with that ``weight_column``.
+
+        Weights that are there already are multiplied. Labels that are not in ``weights`` have the weight 1, so that
+        ``class_weight({})`` gives data for evaluation the column that the head wants.
+
+        Args:
+            weights: Label, as it is in the data (after the mapping of `label`) -> weight.
+            weight_column: Name of the column (float32).
+
+        >>> data = Dataset.from_arrays({"x": [1, 2, 3]}, ["no", "yes", "no"]).class_weight({"yes": 3.0}).batch(3)
+        >>> [features["weight"].tolist() for features, _ in data]
+        [[1.0, 3.0, 1.0]]
+        """
+        return self._then(ClassWeight(weights=weights, column=weight_column))
 
     def prefetch(self, n: int) -> Dataset:
         """Prepares ``n`` batches ahead in a thread; where that is cheaper, the window of rows ahead instead."""
@@ -250,7 +412,7 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Any]:
         """Yields (features, labels), or features if there are no labels: numpy arrays, strings as object arrays."""
-        with self.iterator(AsNumpy()) as batches:
+        with self.iterator(AS_NUMPY) as batches:
             for features, labels in batches:
                 yield features if labels is None else (features, labels)
 
@@ -271,6 +433,18 @@ def _names(what: str, given: Sequence[str]) -> tuple[str, ...]:
     if not names:
         raise InvalidValueError(f"{what} must not be empty.")
     return names
+
+
+def _with(label: str | None, names: Sequence[str]) -> list[str]:
+    return [*names, label] if label is not None and label not in names else list(names)
+
+
+def _column_type(kind: Any, column: str) -> pa.DataType:
+    return (
+        schema_types(pa.schema({column: kind}))[column]
+        if isinstance(kind, pa.DataType)
+        else as_arrow_type(kind, column)
+    )
 
 
 def _unwrapped(default: Any) -> Any:

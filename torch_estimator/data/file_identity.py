@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from torch_estimator import files
 from torch_estimator.data.byte_files import ByteFile, open_byte_file
+from torch_estimator.errors import DataError
 
 _ENDS_BYTES = 4096
 _MOST_KEPT = 16
@@ -34,6 +36,24 @@ def identify(file: ByteFile | str) -> FileIdentity:
     if opened.size > _ENDS_BYTES:
         ends.append((max(opened.size - _ENDS_BYTES, _ENDS_BYTES), opened.size))
     return FileIdentity(files.basename(opened.url), opened.size, _hash(b"".join(opened.read_many(ends))))
+
+
+def file_version(url: str) -> Any:
+    """Returns what changes when a file is written: JSON.
+
+    Raises:
+        DataError: The file cannot be looked at.
+    """
+    try:
+        if files.is_local(url):
+            found = os.stat(url)
+            return [os.path.realpath(url), found.st_size, found.st_mtime_ns]
+        import fsspec.core
+
+        filesystem, key = fsspec.core.url_to_fs(url)
+        return [url, filesystem.ukey(key)]
+    except (OSError, ImportError, ValueError) as error:
+        raise DataError(f"{url} cannot be read: {files.reason(error)}.") from error
 
 
 def files_signature(identities: Sequence[FileIdentity]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,9 @@ class IterableSource:
                 f"from_iterable takes an iterable of batches, or a function giving one, but got {self.iterable!r}."
             )
 
-    def stream(self) -> Elements:
-        """Returns the batches."""
-        return Elements(self.iterable)
+    def stream(self, *, own_random: bool = False) -> Elements:
+        """Returns the batches; see `Elements`."""
+        return Elements(self.iterable, own_random=own_random)
 
     def signature(self) -> Signature:
         """What a position in this source depends on."""
@@ -45,11 +46,16 @@ class Elements(Stream):
     A DataLoader's pass also depends on the state of torch's generator, and of those it was given, at its beginning;
     they are part of the position.
 
+    Args:
+        given: The iterable, or a function that makes one.
+        own_random: Whether a DataLoader draws apart from everything else, as torch's generator is now: then the
+            position tells all that will come, which a cache that is filled again needs.
+
     Attributes:
         from_loader: Whether a torch DataLoader makes the batches, drawing from torch's global generator.
     """
 
-    def __init__(self, given: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
+    def __init__(self, given: Iterable[Any] | Callable[[], Iterable[Any]], *, own_random: bool = False) -> None:
         self._given = given
         self._next_pass: Iterable[Any] | None = given() if callable(given) else given
         self.from_loader = isinstance(self._next_pass, DataLoader)
@@ -57,15 +63,20 @@ class Elements(Stream):
         self._taken = 0
         self._random: str | None = None
         self._generators: list[str] = []
+        self._own: torch.Tensor | None = None
+        if own_random and self.from_loader:
+            self._own = torch.get_rng_state()
+            self._generators = [_encode(one.get_state()) for one in _own_generators(self._next_pass)]
 
     def start(self, epoch: int) -> None:
         self._drop()
 
     def next(self) -> Chunk | None:
-        if self._iterator is None:
-            self._random = _encode(torch.get_rng_state()) if self.from_loader else None
-            self._iterator = self._new_pass()
-        element = next(self._iterator, _END)
+        with self._drawing():
+            if self._iterator is None:
+                self._random = _encode(torch.get_rng_state()) if self.from_loader else None
+                self._iterator = self._new_pass(self._generators)
+            element = next(self._iterator, _END)
         if element is _END:
             return None
         place = _Place(self._taken)
@@ -80,13 +91,20 @@ class Elements(Stream):
 
     def state(self) -> State:
         state: State = {"taken": self._taken}
-        if self._random is not None:
-            state["random"] = self._random
+        random = self._random if self._own is None or self._random is not None else _encode(self._own)
+        if random is not None:
+            state["random"] = random
             state["generators"] = self._generators
         return state
 
     def restore(self, state: State) -> None:
+        if self._is_ahead(state):
+            self._skip(state["taken"] - self._taken)
+            return
         self._drop()
+        if self._own is not None and "random" in state:
+            self._own = _decode(state["random"])
+            self._generators = state["generators"]
         if not state["taken"]:
             return
         self._random = state.get("random")
@@ -94,17 +112,38 @@ class Elements(Stream):
             if self._random is not None:
                 torch.set_rng_state(_decode(self._random))
             self._iterator = self._new_pass(state.get("generators"))
-            for _ in range(state["taken"]):
-                if next(self._iterator, _END) is _END:
-                    self._drop()
-                    raise StateMismatch(
-                        f"The input ended before batch {state['taken']}, where the saved position is: it must "
-                        "yield the same batches again."
-                    )
-        self._taken = state["taken"]
+            self._skip(state["taken"])
+            if self._own is not None:
+                self._own = torch.get_rng_state()
 
     def close(self) -> None:
         self._drop()
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        if self._own is None:
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._own)
+            yield
+            self._own = torch.get_rng_state()
+
+    def _is_ahead(self, state: State) -> bool:
+        """Whether a position is in what is left of this pass; a DataLoader's also depends on generators."""
+        return self._iterator is not None and not self.from_loader and state["taken"] >= self._taken
+
+    def _skip(self, count: int) -> None:
+        assert self._iterator is not None
+        place = self._taken + count
+        while self._taken < place:
+            self._taken += 1
+            if next(self._iterator, _END) is _END:
+                self._drop()
+                raise StateMismatch(
+                    f"The input ended before batch {place}, where the saved position is: it must yield the same "
+                    "batches again."
+                )
 
     def _new_pass(self, generators: list[str] | None = None) -> Iterator[Any]:
         iterable = self._next_pass
@@ -128,6 +167,7 @@ class Elements(Stream):
         self._iterator = None
         self._taken = 0
         self._random = None
+        self._generators = []
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torch_estimator.data.byte_files import ByteFile
+from torch_estimator.data.byte_files import ByteFile, open_byte_file
 from torch_estimator.data.columns import Array
+from torch_estimator.errors import DataError
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _SLACK_BYTES = 4096
 _COUNT_BYTES = 2**22
@@ -69,6 +72,14 @@ class LineRanges:
                 pieces[place] = piece
         return [piece for piece in pieces if piece is not None and len(piece.data)]
 
+    def sample(self) -> list[Piece]:
+        """Returns the first range that has more than blank lines; nothing if none has."""
+        for number in range(len(self)):
+            pieces = self.read(np.array([number]))
+            if pieces and bytes(pieces[0].data).strip():
+                return pieces
+        return []
+
     def _runs(self, ranges: Array) -> Iterator[tuple[int, int, int]]:
         """Yields file, start and stop of every run of neighbours."""
         if not len(ranges):
@@ -103,6 +114,24 @@ def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, sto
     if end >= 0:
         return Piece(number, begin + cut, memoryview(data)[cut : end + 1])
     return Piece(number, begin + cut, data[cut:] + b"\n")
+
+
+def open_text_file(path: str) -> ByteFile:
+    """Opens a file of lines.
+
+    Raises:
+        DataError: It cannot be read, or is empty.
+    """
+    file = open_byte_file(path)
+    if file.size == 0:
+        raise DataError(f"{path} is empty.")
+    return file
+
+
+def named_files(opened: Sequence[ByteFile]) -> str:
+    """Returns the name of the first file and how many more there are."""
+    more = len(opened) - 1
+    return opened[0].url + (f" (and {more} more file{'s' if more > 1 else ''})" if more else "")
 
 
 def count_lines(file: ByteFile, stop: int) -> int:

@@ -1,4 +1,4 @@
-"""A user's function on batches."""
+"""A user's function on batches, or on many rows at once before there are batches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from torch_estimator.data.chunk import Chunk, chunk_of
-from torch_estimator.data.columns import to_numpy
+from torch_estimator.data.columns import Array, Column, to_numpy
+from torch_estimator.data.lists import is_lists
 from torch_estimator.data.stream import Passing, Stream
 from torch_estimator.data.structure import map_columns
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
@@ -15,9 +18,15 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Map:
-    """Applies ``function`` to the features (and labels, if there are any) of every batch, as numpy arrays."""
+    """Applies ``function`` to the features (and labels, if there are any) of every batch, as numpy arrays.
+
+    Attributes:
+        function: The user's.
+        of_batches: Whether it sees batches; else pieces of the stream of rows, whose lists are arrays of their own.
+    """
 
     function: Callable[..., Any]
+    of_batches: bool = True
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -25,7 +34,7 @@ class Map:
 
     def stream(self, upstream: Stream) -> Stream:
         """Returns the mapped batches."""
-        return _Mapped(upstream, self.function)
+        return _Mapped(upstream, self)
 
     def signature(self) -> str:
         """What a position depends on."""
@@ -33,22 +42,35 @@ class Map:
 
 
 class _Mapped(Passing):
-    def __init__(self, upstream: Stream, function: Callable[..., Any]) -> None:
+    def __init__(self, upstream: Stream, mapping: Map) -> None:
         super().__init__(upstream)
-        self._function = function
+        self._function = mapping.function
+        self._of_batches = mapping.of_batches
 
     def next(self) -> Chunk | None:
         chunk = self._upstream.next()
         if chunk is None:
             return None
-        features = map_columns(to_numpy, chunk.features)
+        as_given = to_numpy if self._of_batches else _row_by_row
+        features = map_columns(as_given, chunk.features)
         if chunk.labels is None:
             result = _pair_or_features(self._function(features), features)
         else:
-            result = _pair(self._function(features, map_columns(to_numpy, chunk.labels)))
+            result = _pair(self._function(features, map_columns(as_given, chunk.labels)))
         mapped = chunk_of(*result, chunk.place)
+        if not self._of_batches and mapped.rows != chunk.rows:
+            raise InvalidValueError(
+                f"the function given to map must return as many rows as it gets, but made {mapped.rows} of "
+                f"{chunk.rows}; before batch it sees many rows at once."
+            )
         mapped.label_column = chunk.label_column
         return mapped
+
+
+def _row_by_row(column: Column) -> Array:
+    if isinstance(column, np.ndarray) or not is_lists(column):
+        return to_numpy(column)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def _pair(result: Any) -> tuple[Any, Any]:

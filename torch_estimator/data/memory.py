@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -31,11 +33,12 @@ class MemorySource:
         if wanted.label is not None:
             label_column = wanted.label.column
             features, labels = self._with_label(wanted)
-        if wanted.columns is not None and isinstance(features, dict):
-            for name in wanted.columns:
+        names = wanted.names(list(features)) if isinstance(features, dict) else None
+        if names is not None:
+            for name in names:
                 if name not in features:
                     raise missing_column(name, "the features", features)
-            features = {name: features[name] for name in wanted.columns}
+            features = {name: features[name] for name in names}
         return _MemoryReader(features, labels, self.rows, label_column)
 
     def _with_label(self, wanted: Wanted) -> tuple[dict[str, Column], Column]:
@@ -107,6 +110,12 @@ class _MemoryReader(Reader):
     def signature(self) -> Signature:
         kinds = [str(column.type if not isinstance(column, np.ndarray) else column.dtype) for column in self._columns()]
         return {"source": "memory", "rows": self._rows, "columns": ", ".join(kinds)}
+
+    def identity(self) -> Signature:
+        digest = sha256()
+        for column in self._columns():
+            digest.update(pickle.dumps(column, protocol=5))
+        return {**self.signature(), "content": digest.hexdigest()}
 
     def _columns(self) -> list[Column]:
         return [*columns_of(self._features), *columns_of(self._labels)]

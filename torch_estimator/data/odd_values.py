@@ -43,7 +43,8 @@ def unequal_rows(value: Any) -> str | None:
     lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in value]
     for row, length in enumerate(lengths):
         if length != lengths[0]:
-            return f"row 0 holds {_values(lengths[0])}, but row {row} holds {_values(length)}"
+            problem = f"row 0 holds {_values(lengths[0])}, but row {row} holds {_values(length)}"
+            return problem if None in lengths else f"{problem}; give pyarrow.array(...) if lists may differ in length"
     return None
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from torch_estimator import files
 from torch_estimator.data.chunk import Chunk, concat_chunks
 from torch_estimator.data.columns import Array, Column, from_arrow
-from torch_estimator.data.file_identity import FileIdentity, files_signature, identify
+from torch_estimator.data.file_identity import FileIdentity, file_version, files_signature, identify
 from torch_estimator.data.paths import expand
 from torch_estimator.data.source import Reader, Wanted, missing_column
 from torch_estimator.data.state import Signature
@@ -29,11 +29,13 @@ class ParquetSource:
     Attributes:
         patterns: Paths, URLs and globs.
         columns: Columns to use, or None for all.
+        types: Types to convert columns to.
         defaults: Column -> what a missing value becomes.
     """
 
     patterns: tuple[str, ...]
     columns: tuple[str, ...] | None = None
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def open(self, wanted: Wanted) -> Reader:
@@ -58,7 +60,8 @@ class ParquetSource:
     def _columns_to_read(self, wanted: Wanted, schema: pa.Schema, url: str) -> list[str]:
         label = wanted.label.column if wanted.label is not None else None
         there = [name for name in (self.columns or schema.names) if name != label]
-        used = list(wanted.columns) if wanted.columns is not None else there
+        names = wanted.names(there)
+        used = there if names is None else names
         for name in used:
             if name not in there:
                 raise missing_column(name, url, there)
@@ -119,6 +122,12 @@ class _ParquetReader(Reader):
     def signature(self) -> Signature:
         return {"source": "parquet", "files": files_signature(self._stored)}
 
+    def identity(self) -> Signature:
+        versions = [file_version(url) for url in dict.fromkeys(group.url for group in self._groups)]
+        defaults = {name: repr(value) for name, value in self._source.defaults.items()}
+        types = {name: str(self._source.types.get(name, "")) for name in self._names}
+        return {**self.signature(), "versions": versions, "types": types, "defaults": defaults}
+
     def _read(self, group: _Group) -> Chunk:
         table = self._row_group(group).slice(group.start, group.rows)
         begin = group.first + group.start
@@ -147,6 +156,8 @@ class _ParquetReader(Reader):
         if isinstance(array, pa.ChunkedArray):
             array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
         try:
+            if name in self._source.types:
+                array = _converted(array, self._source.types[name])
             return from_arrow(array, name=name, default=self._source.defaults.get(name))
         except RowError:
             raise
@@ -155,6 +166,14 @@ class _ParquetReader(Reader):
         except pa.ArrowException as error:
             problem = str(error).splitlines()[0].rstrip(".")
             raise DataError(f"{url}: column {name!r} ({array.type}) cannot be used: {problem}.") from error
+
+
+def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(array, pa.DictionaryArray) and not pa.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+    # Encoding is from_arrow's business.
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return array if array.type == kind or isinstance(array, pa.DictionaryArray) else array.cast(kind)
 
 
 @contextmanager

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from torch_estimator.data.batching import Batching
+from torch_estimator.data.bucketing import Bucketing
+from torch_estimator.data.cache import Cache
 from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.class_weight import ClassWeight
+from torch_estimator.data.function_identity import function_identity
 from torch_estimator.data.iterable import IterableSource
 from torch_estimator.data.iterator import DatasetIterator
 from torch_estimator.data.label import Label
 from torch_estimator.data.mapping import Map
+from torch_estimator.data.padding import PadStream
 from torch_estimator.data.portion import Shard
 from torch_estimator.data.prefetch import Prefetch, PrefetchStream
 from torch_estimator.data.shuffle import Shuffle
-from torch_estimator.data.source import Source, Wanted
+from torch_estimator.data.source import Reader, Source, Wanted
 from torch_estimator.data.state import Signature
 from torch_estimator.data.stream import Stream
-from torch_estimator.data.transform import AsNumpy, Transform, TransformStream, apply_transform
+from torch_estimator.data.transform import AS_NUMPY, Applied, Transform, apply_transform
 from torch_estimator.data.windows import WindowStream
+from torch_estimator.errors import InvalidValueError
+
+_CACHE_FORMAT = 1
 
 
 class Operation(Protocol):
@@ -36,100 +45,131 @@ def make_iterator(
 ) -> DatasetIterator:
     """Returns an iterator over what the operations make of the source, in their order.
 
-    The transform is applied to whole windows, as early as possible: it sees every row on its own, so that only a
-    map, which sees batches, must come before it.
+    The transform is applied to whole windows, as early as possible: it sees every row on its own, so that only what
+    must see raw columns (a map, a cache in a file) must come before it.
     """
-    plan = _Plan(list(operations), transform)
-    signature: Signature
-    if isinstance(source, IterableSource):
-        signature = source.signature()
-        stream = plan.over_iterable(source)
-    else:
-        stream, signature = plan.over_rows(source)
+    plan = _Plan(operations, transform)
+    stream, signature = plan.over_iterable(source) if isinstance(source, IterableSource) else plan.over_rows(source)
     steps = [step for step in (operation.signature() for operation in operations) if step]
     return DatasetIterator(stream, {**signature, "steps": steps})
 
 
 class _Plan:
-    def __init__(self, operations: list[Operation], transform: Transform | None) -> None:
-        self._operations = operations
-        self._transform = transform
-        self._mapped = any(isinstance(operation, Map) for operation in operations)
+    """What is done to rows one by one, at once where they come in, and the operations that are left.
 
-    def over_iterable(self, source: IterableSource) -> Stream:
-        operations = list(self._operations)
-        elements = source.stream()
+    Labels and class weights before any map are taken out of the operations: rows do not depend on each other, so that
+    it does not matter how they are mixed before.
+    """
+
+    def __init__(self, operations: Sequence[Operation], transform: Transform | None) -> None:
+        self._given = tuple(operations)
+        self._transform = transform
+        maps = [place for place, operation in enumerate(operations) if isinstance(operation, Map)]
+        early = [one for one in operations[: maps[0] if maps else None] if isinstance(one, Label | ClassWeight)]
+        self._mapped = bool(maps)
+        self._labels = [one for one in early if isinstance(one, Label)]
+        self._weights = [one for one in early if isinstance(one, ClassWeight)]
+        self._operations = [one for one in operations if not any(one is other for other in early)]
+        self._late = any(map(_wants_raw, self._operations))
+        self._buckets = next((one for one in operations if isinstance(one, Bucketing)), None)
+
+    def over_iterable(self, source: IterableSource) -> tuple[Stream, Signature]:
+        """Returns the stream over batches that a user's code gives."""
+        operations = self._operations
+        elements = source.stream(own_random=any(isinstance(one, Cache) for one in self._given))
         if elements.from_loader:
             # A DataLoader draws from torch's global generator: in a thread, beside a model that does the same,
             # neither would be reproducible. It works ahead by itself, with num_workers.
             operations = [operation for operation in operations if not isinstance(operation, Prefetch)]
-        labels = [operation for operation in operations if isinstance(operation, Label)]
         stream: Stream = elements
-        if not self._mapped:
-            for label in labels:
-                stream = label.stream(stream)
-            operations = [operation for operation in operations if not isinstance(operation, Label)]
-            stream = self._transformed(stream)
-        return self._append(stream, operations)
+        for label in self._labels:
+            stream = label.stream(stream)
+        signature = source.signature()
+        return PadStream(self._append(Applied(self._at_source, stream), operations, signature, None)), signature
 
     def over_rows(self, source: Source) -> tuple[Stream, Signature]:
+        """Returns the stream over the rows of files or arrays."""
         operations = self._with_threads_before_batches(self._operations)
-        label = self._take_label(operations)
         shuffle = operations.pop(0) if operations and isinstance(operations[0], Shuffle) else None
         assert shuffle is None or isinstance(shuffle, Shuffle)
         shuffled = shuffle is not None and shuffle.buffer > 1
-        required = self._transform.required if self._transform is not None and not self._mapped else None
-        reader = source.open(Wanted(columns=required, label=label, shuffled=shuffled))
+        reader = source.open(self._wanted(shuffled))
         shards = 0
         while shards < len(operations) and isinstance(operations[shards], Shard):
             shards += 1
         windows = WindowStream(
             reader,
             shuffling=shuffle.shuffling() if shuffle is not None and shuffled else None,
-            prepare=self._prepare() if not shards else None,
+            prepare=self._at_source if not shards else None,
         )
         stream: Stream = windows
         for shard in operations[:shards]:
             stream = shard.stream(stream)
-        if shards and not self._mapped:
-            stream = self._transformed(stream)
+        if shards:
+            stream = Applied(self._at_source, stream)
         # A position counts windows, and how a source is cut into them may depend on the columns that are read.
         signature = {**reader.signature(), "pieces": [reader.ranges, windows.count]}
-        return self._append(stream, operations[shards:]), signature
+        stream = self._append(stream, operations[shards:], signature, reader)
+        return PadStream(stream) if self._mapped else stream, signature
 
-    def _append(self, stream: Stream, operations: Sequence[Operation]) -> Stream:
-        """Returns ``stream`` with the operations; after the last map comes the transform, if there was a map."""
-        maps = sum(isinstance(operation, Map) for operation in operations)
+    def _wanted(self, shuffled: bool) -> Wanted:
+        return Wanted(
+            columns=self._transform.required if self._transform is not None and not self._mapped else None,
+            label=self._labels[0] if self._labels else None,
+            shuffled=shuffled,
+            also=() if self._buckets is None else (self._buckets.column,),
+            optional=frozenset(weight.column for weight in self._weights),
+        )
+
+    def _at_source(self, chunk: Chunk) -> Chunk:
+        """Does to the rows what does not depend on other rows: once per window instead of once per batch."""
+        for weight in self._weights:
+            chunk = weight.apply(chunk)
+        if not self._late:
+            return self._transformed(chunk)
+        # A user's function wants plain arrays.
+        return apply_transform(AS_NUMPY, chunk) if self._mapped else chunk
+
+    def _transformed(self, chunk: Chunk) -> Chunk:
+        if self._transform is None:
+            return chunk
+        if self._buckets is not None:
+            # The column may be gone afterwards.
+            chunk = self._buckets.measure(chunk)
+        return apply_transform(self._transform, chunk)
+
+    def _append(
+        self, stream: Stream, operations: Sequence[Operation], signature: Signature, reader: Reader | None
+    ) -> Stream:
+        """Returns ``stream`` with the operations; after the last that wants raw columns comes the transform."""
+        last = max((place for place, operation in enumerate(operations) if _wants_raw(operation)), default=None)
         for place, operation in enumerate(operations):
-            stream = operation.stream(stream)
-            if isinstance(operation, Map):
-                maps -= 1
-                rest = operations[place + 1 :]
-                if not maps and not any(isinstance(later, Label) for later in rest):
-                    stream = self._transformed(stream)
-            elif isinstance(operation, Label) and not maps:
-                stream = self._transformed(stream)
+            if isinstance(operation, Cache):
+                applied = self._transform if last is None or place > last else None
+                stream = self._cached(operation, stream, signature, reader, applied)
+            else:
+                stream = operation.stream(stream)
+            if place == last and self._transform is not None:
+                buckets = [one for one in operations[:place] if isinstance(one, Bucketing)]
+                late = self._transformed if not buckets else partial(apply_transform, self._transform)
+                stream = Applied(late, stream)
         return stream
 
-    def _prepare(self) -> Callable[[Chunk], Chunk] | None:
-        transform = self._transform
-        if self._mapped:
-            # Once per window instead of once per batch; the function wants plain arrays.
-            transform = AsNumpy()
-        return None if transform is None else lambda chunk: apply_transform(transform, chunk)
-
-    def _transformed(self, stream: Stream) -> Stream:
-        return stream if self._transform is None else TransformStream(self._transform, stream)
-
-    def _take_label(self, operations: list[Operation]) -> Label | None:
-        """Takes out a label that comes before any map: the source gives it."""
-        for place, operation in enumerate(operations):
-            if isinstance(operation, Map):
-                return None
-            if isinstance(operation, Label):
-                del operations[place]
-                return operation
-        return None
+    def _cached(
+        self, cache: Cache, stream: Stream, signature: Signature, reader: Reader | None, applied: Transform | None
+    ) -> Stream:
+        before = self._given[: next(place for place, one in enumerate(self._given) if one is cache)]
+        early: list[Operation] = [*self._labels, *self._weights]
+        if cache.path is None:
+            owner = cache if applied is None else applied
+            return cache.shared_stream(stream, [signature, list(map(repr, early))], owner)
+        if reader is None:
+            raise InvalidValueError(
+                f"cache({cache.path!r}) cannot tell whether an iterable gives the same in another run; use cache() "
+                "without a filename."
+            )
+        steps = [_identity(one) for one in (*early, *before) if not isinstance(one, Prefetch)]
+        return cache.file_stream(stream, [_CACHE_FORMAT, reader.identity(), signature, steps])
 
     def _with_threads_before_batches(self, operations: Sequence[Operation]) -> list[Operation]:
         """Moves prefetching below batching: one handover per window costs less than one per batch.
@@ -140,8 +180,8 @@ class _Plan:
         if self._mapped or not prefetches:
             return list(operations)
         moved = [operation for operation in operations if not isinstance(operation, Prefetch)]
-        place = next((i for i, operation in enumerate(moved) if isinstance(operation, Batching)), len(moved))
-        moved.insert(place, _OneWindow())
+        batching = (place for place, operation in enumerate(moved) if isinstance(operation, Batching | Bucketing))
+        moved.insert(next(batching, len(moved)), _OneWindow())
         return moved
 
 
@@ -153,3 +193,17 @@ class _OneWindow:
 
     def signature(self) -> str:
         return ""
+
+
+def _wants_raw(operation: Operation) -> bool:
+    """Whether an operation must come before the transform: it sees raw columns, or keeps them for other models."""
+    if isinstance(operation, Cache):
+        return operation.path is not None
+    return isinstance(operation, Map | Label | ClassWeight)
+
+
+def _identity(operation: Operation) -> Any:
+    if isinstance(operation, Map):
+        return ["map", operation.of_batches, function_identity(operation.function)]
+    # Of a shuffle, a drawn seed is in the position.
+    return operation.signature() if isinstance(operation, Shuffle | Cache) else repr(operation)

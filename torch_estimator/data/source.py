@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,11 +26,22 @@ class Wanted:
         columns: Feature columns and the types to read them as, or None for all, as they are.
         label: The column to use as labels, or None.
         shuffled: Whether ranges will be read in a random order.
+        also: Feature columns that are wanted as they are, whether or not they are in ``columns``.
+        optional: Those of ``columns`` that the source need not have.
     """
 
     columns: Required = None
     label: Label | None = None
     shuffled: bool = False
+    also: tuple[str, ...] = ()
+    optional: frozenset[str] = frozenset()
+
+    def names(self, there: Sequence[str]) -> list[str] | None:
+        """Returns the feature columns to read of those that are there (or should be); None for all."""
+        if self.columns is None:
+            return None
+        wanted = [name for name in self.columns if name in there or name not in self.optional]
+        return [*wanted, *(name for name in self.also if name not in wanted)]
 
 
 class Reader(ABC):
@@ -52,6 +64,10 @@ class Reader(ABC):
     @abstractmethod
     def signature(self) -> Signature:
         """Returns what a position in this source depends on."""
+
+    @abstractmethod
+    def identity(self) -> Signature:
+        """Returns what tells that another run reads the very same rows."""
 
 
 class Source(Protocol):

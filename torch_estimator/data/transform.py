@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Column, from_objects, is_strings, to_numpy
+from torch_estimator.data.lists import as_lists, as_matrix, is_list_type, is_lists, list_lengths
 from torch_estimator.data.source import Required, missing_column
 from torch_estimator.data.stream import Passing, Stream
 from torch_estimator.data.structure import map_columns
@@ -30,13 +32,17 @@ class Transform(Protocol):
 
 
 class AsNumpy:
-    """The transform of those who want plain arrays: strings become object arrays of `str`."""
+    """The transform of those who want plain arrays: strings become object arrays of `str`; lists wait for a batch."""
 
     required: Required = None
 
     def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
         """Returns numpy arrays."""
-        return map_columns(to_numpy, features), map_columns(to_numpy, labels)
+        return map_columns(_plain, features), map_columns(_plain, labels)
+
+
+AS_NUMPY = AsNumpy()
+"""The one there need be: what was cached with it can be used again."""
 
 
 def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
@@ -49,22 +55,29 @@ def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     required = transform.required
     if required is not None:
         features = _select(required, chunk)
+    labels = chunk.labels
+    if is_lists(labels) and len(set(list_lengths(labels).tolist())) == 1:
+        labels = as_matrix(labels, None)
     try:
-        return chunk.with_columns(*transform(features, chunk.labels))
+        return chunk.with_columns(*transform(features, labels))
     except RowError as error:
         raise chunk.error(error) from error
 
 
-class TransformStream(Passing):
-    """A stream with a transform applied to every chunk."""
+class Applied(Passing):
+    """A stream with a function applied to every chunk: row by row, so that positions stay what they are."""
 
-    def __init__(self, transform: Transform, upstream: Stream) -> None:
+    def __init__(self, function: Callable[[Chunk], Chunk], upstream: Stream) -> None:
         super().__init__(upstream)
-        self._transform = transform
+        self._function = function
 
     def next(self) -> Chunk | None:
         chunk = self._upstream.next()
-        return None if chunk is None else apply_transform(self._transform, chunk)
+        return None if chunk is None else self._function(chunk)
+
+
+def _plain(column: Column) -> Column:
+    return column if is_lists(column) else to_numpy(column)
 
 
 def _select(required: dict[str, pa.DataType], chunk: Chunk) -> dict[str, Column]:
@@ -87,11 +100,37 @@ def _required(name: str, kind: pa.DataType, chunk: Chunk) -> Column:
             raise chunk.error(error) from error
         except InvalidTypeError as error:
             raise DataError(f"{chunk.place(0)}: {error}") from error
-    wanted = "strings" if pa.types.is_string(kind) or pa.types.is_dictionary(kind) else "numbers"
+    if is_list_type(kind):
+        column = as_lists(column)
+    if is_lists(column):
+        return _required_lists(column, name, kind, chunk)
+    wanted = _wanted(kind)
     there, what = _content(column)
     if there != wanted:
         raise DataError(f"{chunk.place(0)}: column {name!r} holds {what}, but the model wants {wanted}.")
     return column
+
+
+def _required_lists(lists: pa.ListArray, name: str, kind: pa.DataType, chunk: Chunk) -> Column:
+    """Returns lists as they are, or, where the model wants some floats of every row, as ``[rows, length]``."""
+    value_type = kind.value_type if is_list_type(kind) else kind
+    if pa.types.is_null(lists.type.value_type):
+        lists = lists.cast(pa.list_(value_type))
+    if _wanted(lists.type.value_type) != _wanted(value_type):
+        raise DataError(
+            f"{chunk.place(0)}: column {name!r} holds lists of {lists.type.value_type}, but the model wants "
+            f"{_wanted(value_type)}."
+        )
+    if is_list_type(kind) or not pa.types.is_floating(kind):
+        return lists
+    try:
+        return as_matrix(lists, name)
+    except RowError as error:
+        raise chunk.error(error) from error
+
+
+def _wanted(kind: pa.DataType) -> str:
+    return "strings" if pa.types.is_string(kind) or pa.types.is_dictionary(kind) else "numbers"
 
 
 def _content(column: Column) -> tuple[str, str]:

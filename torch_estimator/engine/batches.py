@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_estimator.data.columns import Column, Columns, to_numpy
 from torch_estimator.errors import DataError, RowError
 from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.floating import cast
 from torch_estimator.heads.base import Head
 
 _WEIGHTS = "head/weights"
@@ -68,13 +69,25 @@ class HostTransform:
         return prepared, self._head.prepare_labels(labels)
 
 
-def to_tensors(features: Any, labels: Any, device: torch.device) -> TensorBatch:
-    """Moves one batch to ``device``; arrays of strings stay what they are."""
+def to_tensors(features: Any, labels: Any, device: torch.device, floating: torch.dtype | None = None) -> TensorBatch:
+    """Moves one batch to ``device``; arrays of strings stay what they are.
+
+    Args:
+        features: As a Dataset gives them.
+        labels: The same, or None.
+        device: Where to.
+        floating: What floating features become. Labels do where that makes float64, numpy's own, float32; integers stay
+            what they are.
+    """
     weights = None
     if isinstance(features, Mapping) and _WEIGHTS in features:
         features = dict(features)
         weights = _tensor(features.pop(_WEIGHTS), device)
-    return TensorBatch(_tensors(features, device), _tensors(labels, device), weights)
+    tensors = TensorBatch(_tensors(features, device), _tensors(labels, device), weights)
+    if floating is None:
+        return tensors
+    labels = cast(tensors.labels, floating, only=torch.float64) if floating == torch.float32 else tensors.labels
+    return tensors._replace(features=cast(tensors.features, floating), labels=labels)
 
 
 def batch_size(features: Any) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torch_estimator.data.dataset import Dataset
+from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.model import Model
@@ -98,7 +99,11 @@ def _evaluate_batches(
             for hook in due:
                 hook.before_step(context)
             features, labels, weights = model.to_tensors(batch)
-            with sized_threads(model.module, batch_size(batch.features)), observed(context):
+            with (
+                sized_threads(model.module, batch_size(batch.features)),
+                noting_batch(model.module, features, labels),
+                observed(context),
+            ):
                 outputs = model.module(features)
                 context.loss_tensor = model.head.loss(outputs, labels, weights)
             total_loss += float(context.loss_tensor)

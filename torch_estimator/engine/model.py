@@ -13,9 +13,12 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.iterator import DatasetIterator
 from torch_estimator.engine.batches import HostTransform, TensorBatch, to_tensors
 from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
+from torch_estimator.engine.schedules import Schedules, optimizers_and_schedules
 from torch_estimator.engine.variables import named_slots, named_variables, restore_slots
 from torch_estimator.engine.warm_start import warm_start
-from torch_estimator.errors import CheckpointError, InvalidTypeError
+from torch_estimator.errors import CheckpointError
+from torch_estimator.feature_structure import Structure, describe
+from torch_estimator.floating import floating_dtype
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.optim.base import Optimizer
@@ -26,6 +29,7 @@ logger = logging.getLogger("torch_estimator")
 
 _OPTIMIZERS = "optimizers"
 _SEEN_STRINGS = "seen_strings"
+_STRUCTURE = "features"
 _PREFETCHED_BATCHES = 8
 
 
@@ -36,6 +40,7 @@ class Model:
         module: On its device, in training mode where the spec is for training.
         head: The spec's head, or its functions as one.
         spec: What the ``model_fn`` returned.
+        structure: Of the features that the module was trained on, where it takes them as the input has them.
     """
 
     def __init__(self, spec: EstimatorSpec) -> None:
@@ -45,39 +50,40 @@ class Model:
         self.module.train(spec.mode == ModeKeys.TRAIN)
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
+        # One for all iterators: what a Dataset's cache holds was made with it.
+        self._host = HostTransform(spec.transform, spec.head, with_labels=spec.mode != ModeKeys.PREDICT)
         self.head: Any = spec.head or FunctionHead(spec.loss, spec.predictions, spec.metrics)
+        if isinstance(spec.loss, nn.Module):
+            spec.loss.to(self.device)
+        self._floating = floating_dtype(self.module)
+        self.structure: Structure | None = None
 
     def batches(self, dataset: Dataset) -> DatasetIterator:
         """Iterates over ``dataset``, the host half applied, in a thread of its own where that is safe."""
-        transform = HostTransform(self.spec.transform, self.spec.head, with_labels=self.spec.mode != ModeKeys.PREDICT)
         # A user's own function may draw from torch's generator, as the training step does: in a thread beside it, what
         # each of them draws would be left to chance.
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
-        return dataset.prefetch(ahead).iterator(transform)
+        return dataset.prefetch(ahead).iterator(self._host)
 
     def to_tensors(self, batch: Any) -> TensorBatch:
-        """Moves one batch to the model's device."""
-        return to_tensors(batch.features, batch.labels, self.device)
+        """Moves one batch to the model's device, floating features in the dtype of its parameters."""
+        tensors = to_tensors(batch.features, batch.labels, self.device, self._floating)
+        if self.structure is None and self.spec.transform is None and self.spec.mode == ModeKeys.TRAIN:
+            self.structure = describe(getattr(self.module, "inputs_of", _same)(tensors.features))
+        return tensors
 
     def loss(self, module: nn.Module, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
         """The training loss of one batch."""
         return self.head.loss(module(features), labels, weights)  # type: ignore[no-any-return]
 
-    def make_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+    def make_optimizers(self) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
         """Calls the spec's optimizer factory.
 
         Raises:
-            InvalidTypeError: Where it returns anything but optimizers.
+            InvalidTypeError: Where it returns anything but optimizers and schedules around them.
         """
         assert self.spec.optimizer is not None
-        made = self.spec.optimizer(self.module.named_parameters())
-        optimizers = tuple(made) if isinstance(made, Sequence) else (made,)
-        for optimizer in optimizers:
-            if not isinstance(optimizer, torch.optim.Optimizer):
-                raise InvalidTypeError(
-                    f"optimizer must make instances of torch.optim.Optimizer, but made {optimizer!r}."
-                )
-        return optimizers
+        return optimizers_and_schedules(self.spec.optimizer(self.module.named_parameters()))
 
     def variables(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, as views."""
@@ -88,6 +94,8 @@ class Model:
         state: dict[str, Any] = {_OPTIMIZERS: _kinds(optimizers)}
         if self.spec.transform is not None:
             state[_SEEN_STRINGS] = self.spec.transform.seen_strings()
+        if self.structure is not None:
+            state[_STRUCTURE] = self.structure
         return state
 
     def restore(self, checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer] | None = None) -> None:
@@ -108,6 +116,7 @@ class Model:
             _copy(checkpoint.variables, variables)
             if optimizers is not None:
                 restore_slots(self.module, optimizers, checkpoint.slots)
+        self.structure = checkpoint.state.get(_STRUCTURE)
         if self.spec.transform is not None:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
 
@@ -134,6 +143,10 @@ class Model:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
 
 
+def _same(features: Any) -> Any:
+    return features
+
+
 def _check_kinds(checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer]) -> None:
     before = checkpoint.state.get(_OPTIMIZERS, _kinds(optimizers))
     if before != _kinds(optimizers):
@@ -144,7 +157,10 @@ def _check_kinds(checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimi
 
 
 def _kinds(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
-    return [f"{type(one).__module__.partition('.')[0]}.{type(one).__qualname__}" for one in optimizers]
+    return [
+        str(getattr(one, "kind", f"{type(one).__module__.partition('.')[0]}.{type(one).__qualname__}"))
+        for one in optimizers
+    ]
 
 
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:

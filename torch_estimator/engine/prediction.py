@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from torch_estimator.data.dataset import Dataset
+from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.model import Model
@@ -71,8 +72,14 @@ def run_prediction(
 
 
 def _predict(model: Model, batch: Any, context: RunContext) -> dict[str, np.ndarray]:
-    with torch.inference_mode(), sized_threads(model.module, batch_size(batch.features)), observed(context):
-        outputs = model.module(model.to_tensors(batch).features)
+    features = model.to_tensors(batch).features
+    with (
+        torch.inference_mode(),
+        sized_threads(model.module, batch_size(batch.features)),
+        noting_batch(model.module, features),
+        observed(context),
+    ):
+        outputs = model.module(features)
         tensors = model.head.predictions(outputs)
     return model.head.decode({key: tensor.cpu().numpy() for key, tensor in tensors.items()})  # type: ignore[no-any-return]
 

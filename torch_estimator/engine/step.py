@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from torch_estimator.engine.live_group import LiveGroup
+from torch_estimator.engine.row_update import Gathered, RowUpdate
+from torch_estimator.engine.schedules import Schedules
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
+from torch_estimator.optim.clipping import Clipping, Gradient, clippings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Group = dict[str, Any]
 LossFn = Callable[[nn.Module, Any, Any, Tensor | None], Tensor]
 
 
@@ -31,44 +34,76 @@ class TrainStep:
         module: The model.
         loss_fn: ``loss_fn(module, features, labels, weights)`` -> scalar.
         optimizers: Together hold every trainable parameter of the module, each once.
+        schedules: Moved on by every step.
+        compiled: Whether `compute` will be compiled; see `LiveGroup`.
     """
 
-    def __init__(self, module: nn.Module, loss_fn: LossFn, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        loss_fn: LossFn,
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        schedules: Schedules | None = None,
+        compiled: bool = False,
+    ) -> None:
         self.module = module
         self.optimizers = tuple(optimizers)
         self._loss_fn = loss_fn
-        by_parameter = _group_of_each_parameter(module, self.optimizers)
+        self._schedules = schedules or Schedules(())
+        self._groups: list[LiveGroup] = []
+        by_parameter = self._group_of_each_parameter(compiled)
+        clippings = clippings_of(self.optimizers)
+        shared = {one for clipping, clipped in clippings.items() if clipping.needs_share for one in clipped}
         self._tables = [
-            _RowUpdate(table, *by_parameter[table.weight])
+            RowUpdate(table, optimizer, group, shared=optimizer in shared)
             for table in module.modules()
-            if isinstance(table, Table)
-            and table.weight in by_parameter
-            and isinstance(by_parameter[table.weight][0], Optimizer)
+            if isinstance(table, Table) and table.weight in by_parameter
+            for optimizer, group in [by_parameter[table.weight]]
+            if isinstance(optimizer, Optimizer)
         ]
         in_rows = {update.table.weight for update in self._tables}
         self._dense = [parameter for parameter in by_parameter if parameter not in in_rows]
         self._dense_groups = [by_parameter[parameter] for parameter in self._dense]
         self._left = [p for p, (optimizer, _) in by_parameter.items() if not isinstance(optimizer, Optimizer)]
         self._other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
+        # Gradients are in this order: those of `_dense`, then those of `_tables`.
+        owners = [*(optimizer for optimizer, _ in self._dense_groups), *(update.optimizer for update in self._tables)]
+        self._clippings = [
+            (clipping, [place for place, owner in enumerate(owners) if owner in clipped])
+            for clipping, clipped in clippings.items()
+        ]
 
     def __call__(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
         """Takes one step and returns the loss before it, detached."""
+        self.begin()
         return self.finish(*self.compute(features, labels, weights))
+
+    def begin(self) -> None:
+        """Takes over what schedules or hooks have set since the last step."""
+        for group in self._groups:
+            group.refresh()
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
         """All of a step that can be compiled; returns the loss and the gradients left to optimizers of `torch.optim`.
 
         Those wrap their `step` in what cannot be part of a graph.
         """
-        gathered: list[tuple[Table, Tensor, Tensor]] = []
+        gathered: Gathered = []
         with self._recording(gathered):
             loss = self.loss(features, labels, weights)
         leaves = [*self._dense, *(rows for _, _, rows in gathered)]
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+        dense, of_rows = gradients[: len(self._dense)], gradients[len(self._dense) :]
         with torch.no_grad():
-            for update in self._tables:
-                update.apply(gathered, gradients[len(self._dense) :])
-            left = self._update_dense(gradients)
+            whole = [None if gradient is None else Gradient(gradient) for gradient in dense]
+            given = [*whole, *(update.gradient(gathered, of_rows) for update in self._tables)]
+            for clipping, places in self._clippings:
+                _clip(clipping, given, places)
+            for update, gradient in zip(self._tables, given[len(dense) :], strict=True):
+                if gradient is not None:
+                    update.apply(gradient)
+            left = self._update_dense(given[: len(dense)])
         return loss.detach(), left
 
     def loss(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
@@ -76,16 +111,17 @@ class TrainStep:
         return self._loss_fn(self.module, features, labels, weights)
 
     def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
-        """Lets the optimizers of `torch.optim` use what `compute` left to them; returns the loss."""
+        """Lets optimizers of `torch.optim` use what `compute` left to them, moves schedules on, returns the loss."""
         for parameter, gradient in zip(self._left, left, strict=True):
             parameter.grad = gradient
         for other in self._other_optimizers:
             other.step()
             other.zero_grad(set_to_none=True)
+        self._schedules.advance()
         return loss
 
     @contextmanager
-    def _recording(self, gathered: list[tuple[Table, Tensor, Tensor]]) -> Iterator[None]:
+    def _recording(self, gathered: Gathered) -> Iterator[None]:
         for update in self._tables:
             update.table.recorder = gathered
         try:
@@ -94,84 +130,39 @@ class TrainStep:
             for update in self._tables:
                 update.table.recorder = None
 
-    def _update_dense(self, gradients: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    def _update_dense(self, gradients: Sequence[Gradient | None]) -> list[Tensor | None]:
         left: list[Tensor | None] = []
-        for parameter, (optimizer, group), gradient in zip(
-            self._dense, self._dense_groups, gradients[: len(self._dense)], strict=True
-        ):
+        for parameter, (optimizer, group), gradient in zip(self._dense, self._dense_groups, gradients, strict=True):
             if not isinstance(optimizer, Optimizer):
-                left.append(gradient)
+                left.append(None if gradient is None else gradient.values)
             elif gradient is not None:
                 state = optimizer.state[parameter]
-                optimizer.update(parameter, gradient, state, group)
-                optimizer.advance(state, group)
+                optimizer.update(parameter, gradient.values, state, group.values)
+                optimizer.advance(state, group.values)
         return left
 
-
-class _RowUpdate:
-    """Updates the rows of one table that a batch touched."""
-
-    def __init__(self, table: Table, optimizer: Optimizer, group: Group) -> None:
-        self.table = table
-        self._optimizer = optimizer
-        self._group = group
-        # Sums of gradients of the rows in the current batch; every other entry is stale and never read.
-        self._sums = torch.zeros_like(table.weight.detach()).view(-1)
-
-    def apply(self, gathered: list[tuple[Table, Tensor, Tensor]], gradients: Sequence[Tensor | None]) -> None:
-        mine = [
-            (ids, gradient)
-            for (table, ids, _), gradient in zip(gathered, gradients, strict=True)
-            if table is self.table and gradient is not None
-        ]
-        if not mine:
-            return
-        ids = torch.cat([ids.reshape(-1) for ids, _ in mine]) if len(mine) > 1 else mine[0][0].reshape(-1)
-        gradient = torch.cat([g.reshape(-1) for _, g in mine]) if len(mine) > 1 else mine[0][1].reshape(-1)
-        self._apply(self._elements(ids), gradient)
-
-    def _elements(self, ids: Tensor) -> Tensor:
-        """Positions of the rows' elements in the flattened table: a scatter in one dimension adds up in order."""
-        dim = self.table.weight.shape[1]
-        if dim == 1:
-            return ids
-        return (ids.unsqueeze(1) * dim + torch.arange(dim, device=ids.device)).reshape(-1)
-
-    def _apply(self, elements: Tensor, gradient: Tensor) -> None:
-        weight = self.table.weight.detach().view(-1)
-        padding = weight.shape[0] - self.table.weight.shape[1]
-        self._sums[elements] = 0.0
-        self._sums.index_add_(0, elements, gradient)
-        rows = weight[elements]
-        whole = self._optimizer.state[self.table.weight]
-        state = {
-            key: value.view(-1)[elements] if value.shape == self.table.weight.shape else value
-            for key, value in whole.items()
-        }
-        self._optimizer.update(rows, self._sums[elements], state, self._group)
-        self._optimizer.advance(state, self._group)
-        # Rows met several times are written several times, each time with the same value. What gathers in the
-        # optimizer's state of the padding row is never used.
-        weight[elements] = torch.where(elements >= padding, 0.0, rows)
-        for key, value in whole.items():
-            if value.shape == self.table.weight.shape:
-                value.view(-1)[elements] = state[key]
+    def _group_of_each_parameter(self, compiled: bool) -> dict[nn.Parameter, tuple[Any, LiveGroup]]:
+        held: dict[nn.Parameter, tuple[Any, LiveGroup]] = {}
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                live = LiveGroup(group, as_tensors=compiled and isinstance(optimizer, Optimizer))
+                self._groups.append(live)
+                for parameter in group["params"]:
+                    if parameter in held:
+                        raise InvalidValueError(
+                            "A parameter is held by two optimizers; give each parameter to one of them."
+                        )
+                    held[parameter] = (optimizer, live)
+        names = {parameter: name for name, parameter in self.module.named_parameters()}
+        for parameter in held:
+            if parameter not in names:
+                raise InvalidValueError("An optimizer holds a parameter that is not one of the module's.")
+        return {parameter: held[parameter] for parameter in names if parameter in held and parameter.requires_grad}
 
 
-def _group_of_each_parameter(
-    module: nn.Module, optimizers: Iterable[torch.optim.Optimizer]
-) -> dict[nn.Parameter, tuple[Any, Group]]:
-    held: dict[nn.Parameter, tuple[Any, Group]] = {}
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter in held:
-                    raise InvalidValueError(
-                        "A parameter is held by two optimizers; give each parameter to one of them."
-                    )
-                held[parameter] = (optimizer, group)
-    names = {parameter: name for name, parameter in module.named_parameters()}
-    for parameter in held:
-        if parameter not in names:
-            raise InvalidValueError("An optimizer holds a parameter that is not one of the module's.")
-    return {parameter: held[parameter] for parameter in names if parameter in held and parameter.requires_grad}
+def _clip(clipping: Clipping, gradients: list[Gradient | None], places: Sequence[int]) -> None:
+    """Puts clipped gradients in these places, all of them taken together."""
+    present = [(place, one) for place in places for one in [gradients[place]] if one is not None]
+    if present:
+        for (place, gradient), values in zip(present, clipping([one for _, one in present]), strict=True):
+            gradients[place] = gradient._replace(values=values)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
+from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import TensorBatch, batch_size
 from torch_estimator.engine.checkpoint import Checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
@@ -20,6 +21,7 @@ from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.hook_states import hook_states, restore_hooks
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
+from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.observation import Observer, observed
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
@@ -74,10 +76,12 @@ class TrainingRun:
         self._config = config
         self._model_dir = model_dir
         self._checkpoint = checkpoint
-        self._optimizers = model.make_optimizers()
+        self._optimizers, schedules = model.make_optimizers()
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
-        self._step = TrainStep(model.module, model.loss, self._optimizers)
+            schedules.go_to(checkpoint.step)
+        loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
+        self._step = TrainStep(model.module, loss_fn, self._optimizers, schedules=schedules, compiled=config.compile)
         self._dataset = dataset
         self._batches = model.batches(dataset)
         self._input_ended = False
@@ -228,7 +232,12 @@ class TrainingRun:
             return None
         if self._compiled is not None:
             return self._compiled.take_step(batch, context)
-        with sized_threads(self._model.module, batch_size(batch.features)), observed(context):
+        module = self._model.module
+        with (
+            sized_threads(module, batch_size(batch.features)),
+            noting_batch(module, batch.features, batch.labels),
+            observed(context),
+        ):
             return self._step(*batch)
 
 
@@ -276,8 +285,8 @@ class _CompiledSteps:
 
     def take_step(self, batch: TensorBatch, context: RunContext) -> Tensor:
         """Trains on a batch; returns the loss."""
-        rows = batch_size(batch.features)
-        with sized_threads(self._eager.module, rows):
+        module, rows = self._eager.module, batch_size(batch.features)
+        with sized_threads(module, rows), noting_batch(module, batch.features, batch.labels):
             if not context.observe:
                 return self._take(batch, rows)
             context.summaries = self._observer.observe(lambda: self._eager.loss(*batch))
@@ -291,6 +300,7 @@ class _CompiledSteps:
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
             self._compiled_sizes.add(rows)
         step = self._compiled if rows == self.rows else self._eager.compute
+        self._eager.begin()
         return self._eager.finish(*step(*batch))
 
 

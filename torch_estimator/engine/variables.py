@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from torch_estimator.errors import InvalidTypeError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
 
@@ -15,8 +16,11 @@ def named_variables(module: nn.Module) -> dict[str, Tensor]:
     """Returns the parameters and persistent buffers, detached, by the name that checkpoints give them.
 
     The rows of a table appear under the name of the column they belong to, so that neither the order nor the fusing of
-    columns into tables shows in a checkpoint. Modules that set ``variable_separator`` (the canned ones set "/") join
-    the parts of a name with it; others keep torch's names.
+    columns into tables shows in a checkpoint. What several modules share has one name, its first. Modules that set
+    ``variable_separator`` (the canned ones set "/") join the parts of a name with it; others keep torch's names.
+
+    Raises:
+        InvalidTypeError: The module keeps state that is no tensor.
     """
     return _named(module, module.state_dict(keep_vars=True))
 
@@ -30,7 +34,16 @@ def _named(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
     separator = getattr(module, "variable_separator", ".")
     tables: dict[Tensor, Table] = {table.weight: table for table in module.modules() if isinstance(table, Table)}
     variables: dict[str, Tensor] = {}
+    known: set[int] = set()
     for key, tensor in tensors.items():
+        # A parameter that several modules share is one variable, under the first of its names.
+        if id(tensor) in known:
+            continue
+        known.add(id(tensor))
+        if not isinstance(tensor, Tensor):
+            raise InvalidTypeError(
+                f"The module keeps {key!r} as {type(tensor).__name__}, which a checkpoint cannot hold; use tensors."
+            )
         if tensor in tables:
             variables.update(_pieces(tables[tensor], tensor.detach()))
         else:

@@ -52,7 +52,7 @@ def lower_predictions(head: Any, graph: GraphBuilder, logits: Prediction) -> dic
     return {
         key: Prediction(
             tensor=tensor,
-            dtype=_dtype(found[key].dtype, key),
+            dtype=dtype_name(found[key].dtype, key),
             row_shape=tuple(found[key].shape[1:]),
         )
         for key, tensor in zip(keys, tensors, strict=True)
@@ -140,7 +140,8 @@ def _classes(graph: GraphBuilder, *, probabilities: str, class_ids: str, names: 
     }
 
 
-def _dtype(dtype: torch.dtype, key: str) -> str:
+def dtype_name(dtype: torch.dtype, key: str) -> str:
+    """What signatures call a dtype of torch; `key` is the prediction that has it."""
     names = {
         torch.float32: "DT_FLOAT",
         torch.float64: "DT_DOUBLE",

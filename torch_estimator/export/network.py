@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from torch_estimator.errors import ExportError
+from torch_estimator.custom.column_module import ColumnsThenModule
+from torch_estimator.export.any_module import lower_logits, lower_module
 from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
 from torch_estimator.export.hash_chains import concat, select
 from torch_estimator.export.heads import Prediction
+from torch_estimator.export.module_inputs import ModuleInputs
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import (
@@ -40,24 +42,35 @@ _ACTIVATIONS: dict[Any, str] = {
 _ACTIVATION_MODULES: dict[type, str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
 
 
-def lower_network(graph: GraphBuilder, module: Any, features: Mapping[str, Inlined], width: int) -> Prediction:
+def lower_network(graph: GraphBuilder, module: Any, inputs: ModuleInputs, width: int) -> Prediction:
     """Emits a model; returns its logits, float32 ``[N, width]``.
 
     Args:
         graph: Where the nodes go.
-        module: A canned model (attributes `linear` and `dnn`), or any module from a dict of features to logits.
-        features: What the module is called with.
+        module: A canned model (attributes `linear` and `dnn`), or any module from features to logits.
+        inputs: What the module is called with.
         width: Number of logits.
     """
     if is_canned(module):
-        tensors = {key: item.tensor for key, item in features.items()}
+        tensors = {key: item.tensor for key, item in inputs.tensors.items()}
         parts = []
         if module.linear is not None:
             parts.append(_linear(graph, module.linear.linear_model, tensors))
         if module.dnn is not None:
             parts.append(_dnn(graph, module.dnn, tensors))
         return Prediction(tensor=_sum(graph, parts), dtype="DT_FLOAT", row_shape=(width,))
-    return _any_module(graph, module, features)
+    return lower_logits(graph, *_behind_columns(graph, module, inputs))
+
+
+def lower_functions(
+    graph: GraphBuilder,
+    module: nn.Module,
+    inputs: ModuleInputs,
+    predictions: Callable[[Any], Mapping[str, torch.Tensor]],
+) -> dict[str, Prediction]:
+    """Emits a module and the function that makes predictions of its outputs; see `lower_module`."""
+    behind, taken = _behind_columns(graph, module, inputs)
+    return lower_module(graph, behind, taken, predictions)
 
 
 def is_canned(module: Any) -> bool:
@@ -68,25 +81,14 @@ def is_canned(module: Any) -> bool:
     return (linear is None or known) and (dnn is None or isinstance(deep, InputLayer)) and (known or dnn is not None)
 
 
-def _any_module(graph: GraphBuilder, module: nn.Module, features: Mapping[str, Inlined]) -> Prediction:
-    keys = list(features)
-
-    def call(*tensors: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = module(dict(zip(keys, tensors, strict=True)))
-        return result
-
-    what = f"the model {type(module).__name__}"
-    training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            example = call(*(features[key].example() for key in keys))
-        if not isinstance(example, torch.Tensor) or example.dtype != torch.float32 or example.dim() < 2:
-            raise ExportError(f"{what} must give logits, float32 [N, width], to be exported, but gave {_say(example)}.")
-        (tensor,) = inline(graph, call, [features[key] for key in keys], what=what)
-    finally:
-        module.train(training)
-    return Prediction(tensor=tensor, dtype="DT_FLOAT", row_shape=tuple(example.shape[1:]))
+def _behind_columns(graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs) -> tuple[nn.Module, ModuleInputs]:
+    """The module behind an input layer, and that layer's output, which has a lowering of its own."""
+    if not isinstance(module, ColumnsThenModule):
+        return module, inputs
+    layer = module.input_layer
+    tensor = _input_layer(graph, layer, {key: item.tensor for key, item in inputs.tensors.items()})
+    columns = Inlined(tensor=tensor, row_shape=(layer.width,), dtype="float32")
+    return module.module, ModuleInputs(tensors={"columns": columns}, assemble=lambda values: values[0])
 
 
 def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str]) -> str:
@@ -233,7 +235,3 @@ def array(tensor: torch.Tensor) -> FloatArray:
     """A tensor's values on the host, float32."""
     values: FloatArray = tensor.detach().cpu().to(torch.float32).numpy()
     return values
-
-
-def _say(value: Any) -> str:
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

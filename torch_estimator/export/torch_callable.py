@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_estimator.errors import ExportError
+from torch_estimator.errors import ExportError, UserError
+from torch_estimator.export.export_problems import describe_problem
 from torch_estimator.export.graph import OPSETS, GraphBuilder
 
 
@@ -36,7 +37,12 @@ class Inlined:
 
 
 def inline(
-    graph: GraphBuilder, function: Callable[..., Any], inputs: Sequence[Inlined], *, what: str
+    graph: GraphBuilder,
+    function: Callable[..., Any],
+    inputs: Sequence[Inlined],
+    *,
+    what: str,
+    module: nn.Module | None = None,
 ) -> tuple[str, ...]:
     """Copies a torch function into the graph and returns its outputs' tensors.
 
@@ -45,25 +51,29 @@ def inline(
         function: Takes one tensor per input, returns a tensor or a tuple of tensors, all with the batch first.
         inputs: What it is applied to.
         what: Names the function in errors, for instance ``the normalizer_fn of age``.
+        module: The module that the function calls, whose parts errors name.
 
     Raises:
         ExportError: torch cannot express the function in ONNX.
     """
     import onnx
 
+    root = _Function(function, module).eval()
+    examples = tuple(item.example() for item in inputs)
+    shapes = {"tensors": tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)}
     try:
         with quiet(), torch.no_grad():
             program = torch.onnx.export(
-                _Function(function).eval(),
-                tuple(item.example() for item in inputs),
-                dynamo=True,
-                opset_version=OPSETS[""],
-                dynamic_shapes={"tensors": tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)},
-                verbose=False,
+                root, examples, dynamo=True, opset_version=OPSETS[""], dynamic_shapes=shapes, verbose=False
             )
     except Exception as error:
+        _raise_own(error)
+        with quiet():
+            problem = describe_problem(
+                error, root, lambda: torch.export.export(root, examples, dynamic_shapes=shapes, strict=False)
+            )
         raise ExportError(
-            f"{what} cannot be exported to ONNX: {_first_line(error)}; "
+            f"{what} cannot be exported to ONNX: {problem}; "
             "write it with torch operations whose flow does not depend on the values."
         ) from error
     model = program.model_proto  # type: ignore[union-attr]
@@ -90,17 +100,19 @@ def quiet() -> Iterator[None]:
 
 
 class _Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], module: nn.Module | None) -> None:
         super().__init__()
         self.function = function
+        self.module = module
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         return self.function(*tensors)
 
 
-def _first_line(error: BaseException) -> str:
-    """The innermost cause in one line; the exporter wraps it in pages of advice."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+def _raise_own(error: BaseException) -> None:
+    """Raises the error that the function itself had meant for the user."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UserError):
+            raise cause
+        cause = cause.__cause__

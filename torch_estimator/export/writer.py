@@ -16,12 +16,14 @@ from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import Prediction, lower_predictions, signatures
 from torch_estimator.export.leftovers import TEMPORARY, owned, remove_leftovers
-from torch_estimator.export.network import lower_network
+from torch_estimator.export.module_inputs import ModuleInputs, named_inputs, raw_inputs
+from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
 from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest
-from torch_estimator.export.torch_callable import Inlined
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.feature_structure import Structure
+from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"
@@ -42,6 +44,7 @@ def write_export(
     assets_extra: Mapping[str, files.PathLike] | None = None,
     global_step: int | None = None,
     forward: Sequence[str] = (),
+    structure: Structure | None = None,
     clock: Callable[[], float] = time.time,
 ) -> str:
     """Writes a model as one ONNX graph from raw inputs to predictions; returns the new directory.
@@ -58,6 +61,7 @@ def write_export(
         assets_extra: Files to put into ``assets.extra``, by their path in there.
         global_step: Step of the checkpoint, noted in the export.
         forward: Inputs that are given back among the predictions.
+        structure: Of the features that the module was trained on, where it takes raw numbers.
         clock: Gives the time in seconds.
 
     Raises:
@@ -68,7 +72,13 @@ def write_export(
             f"the serving input must be made by te.serving_input.raw_features, json or csv, but got {receiver!r}."
         )
     graph, manifest = build(
-        module=module, transform=transform, head=head, receiver=receiver, global_step=global_step, forward=forward
+        module=module,
+        transform=transform,
+        head=head,
+        receiver=receiver,
+        global_step=global_step,
+        forward=forward,
+        structure=structure,
     )
     base = files.as_url(export_dir_base)
     try:
@@ -90,13 +100,17 @@ def build(
     receiver: ServingInput,
     global_step: int | None = None,
     forward: Sequence[str] = (),
+    structure: Structure | None = None,
 ) -> tuple[GraphBuilder, Manifest]:
     """Returns the graph and the description of an export; the arguments are those of `write_export`."""
     graph = GraphBuilder()
     received = lower_receiver(graph, receiver)
-    features = _features(graph, transform, received)
-    logits = lower_network(graph, module, features, getattr(head, "logits_dimension", 1))
-    predictions = lower_predictions(head, graph, logits)
+    inputs = _inputs(graph, transform, received, receiver, structure)
+    if isinstance(head, FunctionHead) and not is_canned(module):
+        predictions = lower_functions(graph, module, inputs, head.predictions)
+    else:
+        logits = lower_network(graph, module, inputs, getattr(head, "logits_dimension", 1))
+        predictions = lower_predictions(head, graph, logits)
     for key in forward:
         predictions[key] = _forwarded(key, received)
     outputs = {}
@@ -117,18 +131,21 @@ def build(
     return graph, manifest
 
 
-def _features(graph: GraphBuilder, transform: FeatureTransform | None, received: Received) -> dict[str, Inlined]:
+def _inputs(
+    graph: GraphBuilder,
+    transform: FeatureTransform | None,
+    received: Received,
+    receiver: ServingInput,
+    structure: Structure | None,
+) -> ModuleInputs:
     """What the module is called with."""
     if transform is None:
-        numeric = {key: raw for key, raw in received.raw.items() if raw.dtype != "string"}
-        return {
-            key: Inlined(tensor=raw.tensor, row_shape=(raw.width,), dtype=raw.dtype) for key, raw in numeric.items()
-        }
+        return raw_inputs(received, receiver, structure)
     # Here, not above: an export of a plain module needs no feature columns.
     from torch_estimator.export.columns import lower_features
 
     check_raw(received.raw, transform.raw_features)
-    return lower_features(graph, transform, received.raw)
+    return named_inputs(lower_features(graph, transform, received.raw))
 
 
 def _forwarded(key: str, received: Received) -> Prediction:

@@ -11,13 +11,14 @@ from torch import Tensor
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.heads.signature import Signature
+from torch_estimator.heads.torch_losses import fitted_labels, loss_kind
 
 
 class FunctionHead:
     """Offers what the engine asks of a head, made of the functions of an `EstimatorSpec`.
 
     Args:
-        loss: ``loss(outputs, labels)`` -> scalar tensor.
+        loss: ``loss(outputs, labels)`` -> scalar tensor; torch's own get labels of the shape and dtype they take.
         predictions: ``predictions(outputs)`` -> dict of tensors; None where the outputs are the predictions.
         metrics: Name -> ``metric(labels, predictions)`` -> scalar; averaged over batches by their rows.
     """
@@ -36,6 +37,7 @@ class FunctionHead:
         self._loss = loss
         self._predictions = predictions
         self._metrics = dict(metrics or {})
+        self._kind = loss_kind(loss)
 
     def prepare_labels(self, labels: Any) -> Any:
         return labels
@@ -43,7 +45,7 @@ class FunctionHead:
     def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
         if self._loss is None:
             raise InvalidValueError("The EstimatorSpec has no loss, which training and evaluation need.")
-        loss = self._loss(logits, labels)
+        loss = self._loss(logits, fitted_labels(self._kind, self._loss, logits, labels))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
             raise InvalidValueError(f"The loss of an EstimatorSpec must return one number as a tensor, but got {got}.")

@@ -55,6 +55,7 @@ class LoggingTensorHook(Hook):
         self._at_end = at_end
         self._formatter = formatter
         self._outputs = ModuleOutputs()
+        self._rates: list[float] = []
         self._logged_at: float | None = None
 
     def begin(self, context: RunContext) -> None:
@@ -68,6 +69,7 @@ class LoggingTensorHook(Hook):
         self._outputs = ModuleOutputs(paths)
 
     def before_step(self, context: RunContext) -> None:
+        self._rates = context.learning_rates
         self._outputs.watch(context)
 
     def after_step(self, context: RunContext) -> None:
@@ -80,7 +82,10 @@ class LoggingTensorHook(Hook):
             self._log(context)
 
     def _log(self, context: RunContext) -> None:
-        values = {tag: as_arrays(value_of(what, context, self._outputs)) for tag, what in self._tensors.items()}
+        values = {
+            tag: as_arrays(value_of(what, context, outputs=self._outputs, rates=self._rates or context.learning_rates))
+            for tag, what in self._tensors.items()
+        }
         now = self.clock()
         if self._formatter is not None:
             logger.info("%s", self._formatter(values))

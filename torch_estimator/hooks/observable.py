@@ -81,8 +81,8 @@ def check_what(what: What, context: RunContext) -> str | None:
     )
 
 
-def value_of(what: What, context: RunContext, outputs: ModuleOutputs) -> Any:
-    """The value of what `check_what` has checked."""
+def value_of(what: What, context: RunContext, *, outputs: ModuleOutputs, rates: list[float]) -> Any:
+    """The value of what `check_what` has checked, of a step with these ``outputs`` of modules and learning ``rates``."""
     if not isinstance(what, str):
         return what(context)
     if what == "global_step":
@@ -90,7 +90,6 @@ def value_of(what: What, context: RunContext, outputs: ModuleOutputs) -> Any:
     if what == "loss" and context.mode != ModeKeys.PREDICT:
         return context.loss
     if what == "learning_rate" and context.mode == ModeKeys.TRAIN:
-        rates = context.learning_rates
         return rates[0] if len(set(rates)) == 1 else rates
     variables = context.variables()
     return variables[what] if what in variables else outputs[what]

@@ -71,7 +71,10 @@ class RunContext:
 
     @property
     def learning_rates(self) -> list[float]:
-        """The learning rate of each parameter group of each optimizer; none outside training."""
+        """The learning rate that each parameter group of each optimizer has in the coming step; none outside training.
+
+        In ``after_step`` a schedule has moved them on already.
+        """
         return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
 
     def variables(self) -> dict[str, torch.Tensor]:

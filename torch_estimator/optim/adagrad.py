@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_learning_rate, check_number
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, one_learning_rate
 
 
 class Adagrad(Optimizer):
@@ -16,9 +16,10 @@ class Adagrad(Optimizer):
     Unlike `torch.optim.Adagrad` there is no epsilon; the accumulator starts above zero instead.
 
     Args:
-        params: Parameters, named parameters or groups, as for every torch optimizer.
+        params: Parameters, named parameters or groups, as for every torch optimizer; see `Optimizer` for None.
         lr: Learning rate, not negative.
         initial_accumulator_value: Start of the accumulator, greater than 0.
+        learning_rate: TensorFlow's name for ``lr``.
 
     Raises:
         InvalidValueError: An argument is out of range.
@@ -26,8 +27,15 @@ class Adagrad(Optimizer):
 
     slot_names: ClassVar[dict[str, str]] = {"accumulator": "Adagrad"}
 
-    def __init__(self, params: ParamsT, lr: float | Tensor, *, initial_accumulator_value: float = 0.1) -> None:
-        check_learning_rate(lr)
+    def __init__(
+        self,
+        params: ParamsT | None = None,
+        lr: float | Tensor | None = None,
+        *,
+        initial_accumulator_value: float = 0.1,
+        learning_rate: float | Tensor | None = None,
+    ) -> None:
+        lr = one_learning_rate(Adagrad, params, lr, learning_rate)
         check_number("initial_accumulator_value", initial_accumulator_value, above=0.0)
         super().__init__(params, {"lr": lr, "initial_accumulator_value": initial_accumulator_value})
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_learning_rate, check_number
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, one_learning_rate
+from torch_estimator.optim.moments import (
+    advance_step,
+    bias_corrections,
+    check_betas,
+    moments_like,
+    of_dtype,
+    update_moments,
+)
 
 
 class Adam(Optimizer):
@@ -22,11 +29,12 @@ class Adam(Optimizer):
     tiny. Of a row-sparse table only the touched rows move; TensorFlow lets the momentum of the others go on.
 
     Args:
-        params: Parameters, named parameters or groups, as for every torch optimizer.
-        lr: Learning rate, not negative.
+        params: Parameters, named parameters or groups, as for every torch optimizer; see `Optimizer` for None.
+        lr: Learning rate, not negative; 0.001 by default.
         beta1: Decay of the first moment, in [0, 1).
         beta2: Decay of the second moment, in [0, 1).
         epsilon: Greater than 0.
+        learning_rate: TensorFlow's name for ``lr``.
 
     Raises:
         InvalidValueError: An argument is out of range.
@@ -36,42 +44,34 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        params: ParamsT,
-        lr: float | Tensor = 0.001,
+        params: ParamsT | None = None,
+        lr: float | Tensor | None = None,
         *,
         beta1: float = 0.9,
         beta2: float = 0.999,
         epsilon: float = 1e-8,
+        learning_rate: float | Tensor | None = None,
     ) -> None:
-        check_learning_rate(lr)
-        check_number("beta1", beta1, at_least=0.0, below=1.0)
-        check_number("beta2", beta2, at_least=0.0, below=1.0)
+        lr = one_learning_rate(Adam, params, lr, learning_rate, default=0.001)
+        check_betas(beta1, beta2)
         check_number("epsilon", epsilon, above=0.0)
-        super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon})
+        super().__init__(params, {"lr": lr, "betas": (beta1, beta2), "epsilon": epsilon})
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
         """Returns both moments, of the shape of `param`, and the 0-dimensional count of finished steps."""
-        weights = param.detach()
-        return {
-            "m": torch.zeros_like(weights),
-            "v": torch.zeros_like(weights),
-            # torch keeps the dtype of a state called "step" when it loads one, whatever the parameter's.
-            "step": torch.zeros((), dtype=torch.float32, device=weights.device),
-        }
+        return moments_like(param)
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
         """Applies `grad` to `param` and the moments, in place; reads `step`."""
-        beta1, beta2 = group["beta1"], group["beta2"]
-        # In float32 1 - 0.999 is off by 1e-5.
-        t = state["step"].double() + 1.0
-        rate = group["lr"] * ((1.0 - beta2**t).sqrt() / (1.0 - beta1**t)).to(param.dtype)
-        m = state["m"].lerp_(grad, 1.0 - beta1)
-        v = state["v"].lerp_(grad * grad, 1.0 - beta2)
+        beta1, beta2 = group["betas"]
+        first, second = bias_corrections(state["step"], beta1, beta2)
+        rate = of_dtype(group["lr"] * (second**0.5 / first), param)
+        m, v = update_moments(grad, state, beta1, beta2)
         param.sub_(rate * m / (v.sqrt() + group["epsilon"]))
 
     @staticmethod
     def advance(state: State, group: Group) -> None:
         """Counts one more finished step."""
-        state["step"].add_(1.0)
+        advance_step(state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, Self, overload
 
 import torch
 from torch import Tensor
@@ -32,9 +32,48 @@ class Optimizer(torch.optim.Optimizer, ABC):
     `slot_names` gives, for every key of the state, the name that follows the variable's in TensorFlow's
     checkpoints. The learning rate is ``group["lr"]``: a float, or a 0-dimensional tensor, which may change
     without a recompilation.
+
+    Made without parameters it is unbound, as TensorFlow's optimizers are: only a setting, which makes an optimizer of
+    its own kind whenever it is called with parameters.
+
+    Args:
+        params: Parameters, named parameters or groups, as for every torch optimizer; None leaves it unbound.
+        defaults: Settings of the groups, checked.
+
+    >>> import torch
+    >>> from torch_estimator.optim import Adagrad
+    >>> factory = Adagrad(lr=0.1)
+    >>> factory([torch.zeros(3, requires_grad=True)]).param_groups[0]["lr"]
+    0.1
     """
 
     slot_names: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, params: ParamsT | None, defaults: dict[str, Any]) -> None:
+        super().__init__([{"params": []}] if params is None else params, defaults)
+
+    @property
+    def unbound(self) -> bool:
+        """Whether it has no parameters yet."""
+        return not any(group["params"] for group in self.param_groups)
+
+    def __call__(self, params: ParamsT) -> Self:
+        """Returns an optimizer of `params` with these settings; only an unbound one can.
+
+        Raises:
+            InvalidTypeError: It has parameters of its own.
+        """
+        if not self.unbound:
+            raise InvalidTypeError(
+                f"This {type(self).__name__} has parameters already, so it cannot make an optimizer of others; make it "
+                "without parameters."
+            )
+        bound = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__)
+        # The settings have been checked; a tensor among them must not be shared.
+        settings = {key: value.clone() if isinstance(value, Tensor) else value for key, value in self.defaults.items()}
+        Optimizer.__init__(bound, params, settings)
+        return bound
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group as torch does, and makes the state of its parameters at once."""
@@ -72,7 +111,12 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
         Returns:
             What `closure` returned, or None.
+
+        Raises:
+            InvalidTypeError: It is unbound.
         """
+        if self.unbound:
+            raise InvalidTypeError(f"This {type(self).__name__} has no parameters yet; call it with them first.")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -96,6 +140,35 @@ def check_learning_rate(lr: float | Tensor) -> None:
     check_number("lr", lr, at_least=0.0)
 
 
+def one_learning_rate(
+    optimizer: type[Optimizer],
+    params: ParamsT | None,
+    lr: float | Tensor | None,
+    learning_rate: float | Tensor | None,
+    *,
+    default: float | None = None,
+) -> float | Tensor:
+    """Returns the one of torch's `lr` and TensorFlow's `learning_rate` that was given, checked, or the default.
+
+    Raises:
+        InvalidValueError: Both were given, or none where there is no default, or it is out of range.
+        InvalidTypeError: It was given in the place of `params`.
+    """
+    name = optimizer.__name__
+    if isinstance(params, int | float):
+        raise InvalidTypeError(f"{name} takes its parameters first, but got {params!r}; write {name}(lr={params!r}).")
+    if lr is not None and learning_rate is not None:
+        raise InvalidValueError(
+            f"lr and learning_rate are two names of one setting, but got lr={lr} and learning_rate={learning_rate}; "
+            "give one of them."
+        )
+    given = next((rate for rate in (lr, learning_rate, default) if rate is not None), None)
+    if given is None:
+        raise InvalidValueError(f"{name} needs a learning rate, but got none; write {name}(lr=0.1), for instance.")
+    check_learning_rate(given)
+    return given
+
+
 def check_number(
     name: str,
     value: float | Tensor,
@@ -116,4 +189,4 @@ def check_number(
     raise InvalidValueError(f"{name} must be {rule or 'finite'}, but got {number:g}.")
 
 
-__all__ = ["Group", "Optimizer", "ParamsT", "State", "check_learning_rate", "check_number"]
+__all__ = ["Group", "Optimizer", "ParamsT", "State", "check_learning_rate", "check_number", "one_learning_rate"]

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.optim.adagrad import Adagrad
 from torch_estimator.optim.adam import Adam
-from torch_estimator.optim.base import Optimizer, ParamsT, check_learning_rate
+from torch_estimator.optim.adamw import AdamW
+from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.ftrl import Ftrl
 from torch_estimator.optim.gradient_descent import GradientDescent
 from torch_estimator.optim.rmsprop import RMSProp
 
-OptimizerFactory = Callable[[ParamsT], Optimizer]
-
 _BY_NAME: dict[str, Callable[..., Optimizer]] = {
     "Adagrad": Adagrad,
     "Adam": Adam,
+    "AdamW": AdamW,
     "Ftrl": Ftrl,
     "RMSProp": RMSProp,
     "SGD": GradientDescent,
 }
 
 
-def by_name(name: str, learning_rate: float | Tensor) -> OptimizerFactory:
-    """Returns a function from parameters to the optimizer called `name`, all else at its defaults.
+def by_name(name: str, learning_rate: float | Tensor) -> Optimizer:
+    """Returns the optimizer called `name`, unbound, with all else at its defaults.
 
     Args:
-        name: ``"Adagrad"``, ``"Adam"``, ``"Ftrl"``, ``"RMSProp"`` or ``"SGD"``.
+        name: ``"Adagrad"``, ``"Adam"``, ``"AdamW"``, ``"Ftrl"``, ``"RMSProp"`` or ``"SGD"``.
         learning_rate: The optimizer's learning rate.
 
     Raises:
@@ -47,5 +46,4 @@ def by_name(name: str, learning_rate: float | Tensor) -> OptimizerFactory:
     if name not in _BY_NAME:
         names = ", ".join(repr(known) for known in _BY_NAME)
         raise InvalidValueError(f"Unknown optimizer {name!r}; the names are {names}.")
-    check_learning_rate(learning_rate)
-    return partial(_BY_NAME[name], lr=learning_rate)
+    return _BY_NAME[name](lr=learning_rate)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_learning_rate, check_number
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, one_learning_rate
 
 
 class Ftrl(Optimizer):
@@ -20,7 +20,7 @@ class Ftrl(Optimizer):
         w       = (l1 * sign(linear) - linear) / (acc'**p / lr + 2 * l2')   where |linear| > l1, else 0
 
     Args:
-        params: Parameters, named parameters or groups, as for every torch optimizer.
+        params: Parameters, named parameters or groups, as for every torch optimizer; see `Optimizer` for None.
         lr: Learning rate, greater than 0 because the rule divides by it.
         learning_rate_power: At most 0; -0.5 is Adagrad's falling rate, 0 a constant one.
         initial_accumulator_value: Start of the accumulator, at least 0.
@@ -28,6 +28,7 @@ class Ftrl(Optimizer):
         l2_regularization_strength: At least 0; a penalty for stabilisation.
         l2_shrinkage_regularization_strength: At least 0; a penalty on the magnitude, through the gradient.
         beta: At least 0; the rate starts ``beta`` lower, as in the paper.
+        learning_rate: TensorFlow's name for ``lr``.
 
     Raises:
         InvalidValueError: An argument is out of range.
@@ -37,8 +38,8 @@ class Ftrl(Optimizer):
 
     def __init__(
         self,
-        params: ParamsT,
-        lr: float | Tensor,
+        params: ParamsT | None = None,
+        lr: float | Tensor | None = None,
         *,
         learning_rate_power: float = -0.5,
         initial_accumulator_value: float = 0.1,
@@ -46,8 +47,9 @@ class Ftrl(Optimizer):
         l2_regularization_strength: float = 0.0,
         l2_shrinkage_regularization_strength: float = 0.0,
         beta: float = 0.0,
+        learning_rate: float | Tensor | None = None,
     ) -> None:
-        check_learning_rate(lr)
+        lr = one_learning_rate(Ftrl, params, lr, learning_rate)
         check_number("lr", lr, above=0.0)
         check_number("learning_rate_power", learning_rate_power, at_most=0.0)
         not_negative = {

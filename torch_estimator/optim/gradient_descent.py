@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_learning_rate
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, one_learning_rate
 
 
 class GradientDescent(Optimizer):
     """``w -= lr * g`` (`tf.compat.v1.train.GradientDescentOptimizer`); it keeps no state.
 
     Args:
-        params: Parameters, named parameters or groups, as for every torch optimizer.
+        params: Parameters, named parameters or groups, as for every torch optimizer; see `Optimizer` for None.
         lr: Learning rate, not negative.
+        learning_rate: TensorFlow's name for ``lr``.
 
     Raises:
         InvalidValueError: An argument is out of range.
@@ -25,9 +26,14 @@ class GradientDescent(Optimizer):
     [0.5, 1.5]
     """
 
-    def __init__(self, params: ParamsT, lr: float | Tensor) -> None:
-        check_learning_rate(lr)
-        super().__init__(params, {"lr": lr})
+    def __init__(
+        self,
+        params: ParamsT | None = None,
+        lr: float | Tensor | None = None,
+        *,
+        learning_rate: float | Tensor | None = None,
+    ) -> None:
+        super().__init__(params, {"lr": one_learning_rate(GradientDescent, params, lr, learning_rate)})
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_learning_rate, check_number
+from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_number, one_learning_rate
 
 
 class RMSProp(Optimizer):
@@ -18,11 +18,12 @@ class RMSProp(Optimizer):
         w   -= mom
 
     Args:
-        params: Parameters, named parameters or groups, as for every torch optimizer.
+        params: Parameters, named parameters or groups, as for every torch optimizer; see `Optimizer` for None.
         lr: Learning rate, not negative.
         decay: Share of the old mean square that stays, in [0, 1].
         momentum: At least 0.
         epsilon: Greater than 0; inside the root.
+        learning_rate: TensorFlow's name for ``lr``.
 
     Raises:
         InvalidValueError: An argument is out of range.
@@ -32,14 +33,15 @@ class RMSProp(Optimizer):
 
     def __init__(
         self,
-        params: ParamsT,
-        lr: float | Tensor,
+        params: ParamsT | None = None,
+        lr: float | Tensor | None = None,
         *,
         decay: float = 0.9,
         momentum: float = 0.0,
         epsilon: float = 1e-10,
+        learning_rate: float | Tensor | None = None,
     ) -> None:
-        check_learning_rate(lr)
+        lr = one_learning_rate(RMSProp, params, lr, learning_rate)
         check_number("decay", decay, at_least=0.0, at_most=1.0)
         check_number("momentum", momentum, at_least=0.0)
         check_number("epsilon", epsilon, above=0.0)

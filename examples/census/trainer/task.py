@@ -10,8 +10,8 @@ from typing import Any
 import torch_estimator as te
 from torch_estimator import errors, files
 
+from ...options import at_least, positive
 from .. import sample
-from ..options import at_least, positive
 from . import featurizer, input, model
 
 

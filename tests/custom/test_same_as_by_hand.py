@@ -1,0 +1,151 @@
+"""A module trained by the Estimator is the one that a plain loop trains from the same start."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torch_estimator as te
+from tests.custom.hand import SETTINGS, assert_same_weights, data, input_fn, train_by_hand
+from tests.jobs import assert_same_variables, variables
+
+
+class Tied(nn.Module):
+    """One matrix used twice, dropout, batch norm, a buffer that counts, a frozen and an unused parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(3, 3)
+        self.decoder = nn.Linear(3, 3, bias=False)
+        self.decoder.weight = self.encoder.weight
+        self.norm = nn.BatchNorm1d(3)
+        self.dropout = nn.Dropout(0.2)
+        self.out = nn.Linear(3, 1)
+        self.unused = nn.Parameter(torch.ones(2))
+        self.frozen = nn.Parameter(torch.full((3,), 0.5), requires_grad=False)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen += x.shape[0]
+        hidden = self.dropout(self.norm(torch.tanh(self.decoder(torch.tanh(self.encoder(x))))))
+        return self.out(hidden + self.frozen)
+
+
+def tied() -> Tied:
+    torch.manual_seed(3)
+    return Tied()
+
+
+def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.mse_loss(outputs[:, 0], labels)
+
+
+def estimator(module: nn.Module, model_dir: Path, **arguments: Any) -> te.Estimator:
+    settings = {**SETTINGS, **arguments.pop("settings", {})}
+    arguments = {"loss": nn.MSELoss(), "optimizer": partial(torch.optim.Adam, lr=0.01), **arguments}
+    return te.Estimator.from_module(module, model_dir=str(model_dir), config=te.RunConfig(**settings), **arguments)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_every_kind_of_parameter_and_buffer(tmp_path: Path, compiled: bool) -> None:
+    module = tied()
+    before = copy.deepcopy(module.state_dict())
+    x, y = data()
+    # Compiled code draws dropout's mask in another order where it fuses.
+    if compiled:
+        module.dropout.p = 0.0
+    ours = estimator(module, tmp_path, settings={"compile": compiled}).train(input_fn(x, y), steps=100)
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert module.training
+    hand = train_by_hand(module, [torch.optim.Adam(module.parameters(), lr=0.01)], loss, x, y)
+    assert_same_weights(ours.trained_module(), hand, 1e-4 if compiled else 1e-5)
+    assert int(hand.get_buffer("seen")) == 800
+
+
+def test_training_in_pieces_is_bit_for_bit_training_at_once(tmp_path: Path) -> None:
+    x, y = data()
+    once = estimator(tied(), tmp_path / "once").train(input_fn(x, y), steps=40)
+    pieces = estimator(tied(), tmp_path / "pieces").train(input_fn(x, y), steps=13)
+    pieces.evaluate(lambda: (x, y))
+    next(pieces.predict(lambda: x))
+    pieces.trained_module()
+    estimator(tied(), tmp_path / "pieces").train(input_fn(x, y), steps=27)
+    assert_same_variables(once, pieces)
+
+
+def test_shared_parameters_are_saved_once_and_stay_shared(tmp_path: Path) -> None:
+    ours = estimator(tied(), tmp_path).train(input_fn(*data()), steps=2)
+    assert "encoder.weight" in variables(ours)
+    assert "decoder.weight" not in variables(ours)
+    trained = ours.trained_module()
+    assert isinstance(trained, Tied)
+    assert trained.decoder.weight is trained.encoder.weight
+
+
+def optimizers_of(module: Tied) -> list[torch.optim.Optimizer]:
+    others = [parameter for name, parameter in module.named_parameters() if not name.startswith("out")]
+    return [
+        torch.optim.SGD(
+            [
+                {"params": [others[0]], "lr": 0.1, "momentum": 0.9},
+                {"params": others[1:], "weight_decay": 0.1},
+            ],
+            lr=0.02,
+        ),
+        torch.optim.AdamW(module.out.parameters(), lr=0.01, betas=(0.8, 0.95), amsgrad=True),
+    ]
+
+
+def test_several_optimizers_made_on_the_modules_parameters(tmp_path: Path) -> None:
+    x, y = data()
+    module, hand = tied(), tied()
+    given = optimizers_of(module)
+    ours = estimator(module, tmp_path, optimizer=given)
+    ours.train(input_fn(x, y), steps=60).train(input_fn(x, y), steps=40)
+    assert not any(one.state for one in given)
+    assert_same_weights(ours.trained_module(), train_by_hand(hand, optimizers_of(hand), loss, x, y))
+
+
+def test_the_state_of_an_optimizer_that_has_taken_steps_is_taken_over(tmp_path: Path) -> None:
+    x, y = data()
+    hand = tied()
+    hand.dropout.p = 0.0
+    optimizer = torch.optim.Adam(hand.parameters(), lr=0.01)
+    train_by_hand(hand, [optimizer], loss, x, y, steps=24)
+    ours = estimator(hand, tmp_path, optimizer=optimizer).train(input_fn(x, y), steps=76)
+    assert_same_weights(ours.trained_module(), train_by_hand(hand, [optimizer], loss, x, y, steps=76))
+
+
+@pytest.mark.parametrize("name", ["Adam", "SGD", "Adagrad"])
+def test_an_optimizer_by_name(tmp_path: Path, name: str) -> None:
+    x, y = data()
+    ours = estimator(tied(), tmp_path, optimizer=name).train(input_fn(x, y), steps=3)
+    assert not np.array_equal(ours.get_variable_value("out.weight"), tied().out.weight.detach().numpy())
+
+
+def test_what_happens_to_the_module_later_changes_nothing(tmp_path: Path) -> None:
+    x, y = data()
+    module = tied()
+    ours = estimator(module, tmp_path / "one")
+    with torch.no_grad():
+        module.out.weight.fill_(9)
+    ours.train(input_fn(x, y), steps=2)
+    assert_same_variables(ours, estimator(tied(), tmp_path / "other").train(input_fn(x, y), steps=2))
+
+
+def test_a_module_in_half_or_double_precision(tmp_path: Path) -> None:
+    x, y = data()
+    for dtype in (torch.float64, torch.bfloat16):
+        module = nn.Linear(3, 1, dtype=dtype)
+        ours = estimator(module, tmp_path / str(dtype)).train(input_fn(x, y), steps=2)
+        assert ours.trained_module().get_parameter("weight").dtype == dtype
+        assert ours.evaluate(lambda: (x, y))["loss"] > 0

@@ -1,0 +1,111 @@
+"""The ``model_fn`` behind `Estimator.from_module`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from torch_estimator.custom.column_module import ColumnsThenModule
+from torch_estimator.custom.copies import copied
+from torch_estimator.custom.optimizers import ModuleOptimizer, bound_factory, check_bound, factory_of, is_bound
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.heads.base import Head
+from torch_estimator.mode_keys import ModeKeys
+from torch_estimator.specs import EstimatorSpec
+
+
+class ModuleModel:
+    """Makes the `EstimatorSpec` of a module: each one with a copy of its own.
+
+    The arguments are those of `Estimator.from_module`.
+
+    Attributes:
+        holds_weights: True: there is something to predict with and to export before any training.
+
+    Raises:
+        InvalidTypeError, InvalidValueError: Where the arguments do not fit each other.
+    """
+
+    holds_weights = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        head: Head | None,
+        loss: Callable[[Any, Any], Tensor] | None,
+        predictions: Callable[[Any], Mapping[str, Tensor]] | None,
+        metrics: Mapping[str, Callable[[Any, Any], Any]] | None,
+        optimizer: ModuleOptimizer | None,
+        columns: Iterable[Any] | None,
+        transform: FeatureTransform | None,
+    ) -> None:
+        _check_module(module)
+        _check_loss(loss)
+        if columns is not None and transform is not None:
+            raise InvalidValueError(
+                "Give columns, or a module with its own InputLayer and the transform of its columns, not both."
+            )
+        if columns is not None:
+            transform = FeatureTransform(dnn_columns=columns)
+            if transform.dnn is None:
+                raise InvalidValueError("columns must hold at least one feature column, but is empty.")
+        bound = optimizer is not None and is_bound(optimizer)
+        if bound:
+            check_bound(optimizer, module)
+            if columns is not None and transform is not None and transform.dnn is not None and transform.dnn.tables:
+                raise InvalidTypeError(
+                    "optimizer must be a name or a function where columns hold embeddings, which it would not train "
+                    f"otherwise, but got {optimizer!r}."
+                )
+        self._factory = None if optimizer is None or bound else factory_of(optimizer)
+        # What the caller does to the module from now on changes no later training.
+        self._module, self._bound = copied(module, optimizer if bound else None)
+        self._transform = transform
+        self._in_front = columns is not None
+        self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}
+        self(ModeKeys.PREDICT)
+
+    def __call__(self, mode: str) -> EstimatorSpec:
+        """Returns the spec for a mode."""
+        train = mode == ModeKeys.TRAIN
+        if train and self._factory is None and self._bound is None:
+            raise InvalidValueError('Estimator.from_module needs an optimizer to train, such as optimizer="Adam".')
+        module, transform, bound = copied(self._module, self._transform, self._bound if train else None)
+        if self._in_front:
+            module = ColumnsThenModule(transform.dnn, module)
+        return EstimatorSpec(
+            mode=mode,
+            module=module,
+            optimizer=bound_factory(bound) if bound is not None else self._factory,
+            transform=transform,
+            **self._given,
+        )
+
+
+def _check_module(module: object) -> None:
+    if not isinstance(module, nn.Module):
+        raise InvalidTypeError(f"module must be a torch.nn.Module, but got {module!r}.")
+    if any(kind.__module__.partition(".")[0] == "keras" for kind in type(module).__mro__):
+        raise InvalidTypeError(
+            f"{type(module).__name__} is a Keras model; use te.model_to_estimator, which takes over its loss and "
+            "optimizer, too."
+        )
+    lazy = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if is_lazy(tensor)]
+    if lazy:
+        raise InvalidValueError(
+            f"The parameter {lazy[0]!r} of {type(module).__name__} has no shape yet; call the module on a batch first."
+        )
+
+
+def _check_loss(loss: object) -> None:
+    trained = isinstance(loss, nn.Module) and any(parameter.requires_grad for parameter in loss.parameters())
+    if trained:
+        raise InvalidValueError(
+            f"The loss {type(loss).__name__} has parameters, which would not be trained; compute with them in the "
+            "module and give a loss without."
+        )

@@ -1,0 +1,99 @@
+"""A column of example weights made of the labels."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.columns import Array, Column, from_objects, is_strings, to_numpy
+from torch_estimator.data.lists import is_lists
+from torch_estimator.data.stream import Stream
+from torch_estimator.data.transform import Applied
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassWeight:
+    """Adds the weight of every row's label to the features, or multiplies the weights that are there.
+
+    Attributes:
+        weights: Label -> weight; a label that is not there has the weight 1.
+        column: Name of the column of weights.
+    """
+
+    weights: Mapping[Any, float] = field(hash=False)
+    column: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.weights, Mapping):
+            raise InvalidTypeError(f"class_weight takes a dict label -> weight, but got {self.weights!r}.")
+        if not isinstance(self.column, str):
+            raise InvalidTypeError(f"weight_column must be the name of a column, but got {self.column!r}.")
+        for label, weight in self.weights.items():
+            if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
+                raise InvalidTypeError(f"the weight of label {label!r} must be a number, but got {weight!r}.")
+            if not (math.isfinite(weight) and weight >= 0):
+                raise InvalidValueError(
+                    f"the weight of label {label!r} must be finite and not negative, but got {weight}."
+                )
+
+    def apply(self, chunk: Chunk) -> Chunk:
+        """Returns the chunk with weights (float32 ``[rows]``).
+
+        Raises:
+            DataError: There are no labels, they are not one per row, the features have no names, or the weights that
+                are there are no numbers.
+        """
+        if chunk.labels is None or isinstance(chunk.labels, dict | tuple):
+            there = "none" if chunk.labels is None else f"a {type(chunk.labels).__name__} of them"
+            raise DataError(f"{chunk.place(0)}: class_weight needs one column of labels, but there is {there}.")
+        if not isinstance(chunk.features, dict):
+            raise DataError(
+                f"{chunk.place(0)}: class_weight adds the column {self.column!r}, but the features have no names; "
+                "give a dict."
+            )
+        try:
+            weights = self._of(chunk.labels)
+        except RowError as error:
+            raise chunk.error(error) from error
+        if self.column in chunk.features:
+            weights = weights * self._present(chunk)
+        return chunk.with_columns({**chunk.features, self.column: weights}, chunk.labels)
+
+    def stream(self, upstream: Stream) -> Stream:
+        """Returns ``upstream`` with weights."""
+        return Applied(self.apply, upstream)
+
+    def signature(self) -> str:
+        """Weights do not change what a position means."""
+        return ""
+
+    def _of(self, labels: Column) -> Array:
+        if isinstance(labels, np.ndarray) and is_strings(labels):
+            labels = from_objects(labels, convert=True)
+        if is_lists(labels) or (isinstance(labels, np.ndarray) and labels.size != len(labels)):
+            raise RowError("class_weight needs one label per row", row=0)
+        if isinstance(labels, np.ndarray):
+            distinct, indices = np.unique(labels.reshape(-1), return_inverse=True)
+            values = distinct.tolist()
+        else:
+            encoded = labels if isinstance(labels, pa.DictionaryArray) else labels.dictionary_encode()
+            values, indices = encoded.dictionary.to_pylist(), to_numpy(encoded.indices)
+        lookup = np.array([self.weights.get(value, 1.0) for value in values], dtype=np.float32)
+        return np.asarray(lookup[indices.reshape(-1)])
+
+    def _present(self, chunk: Chunk) -> Array:
+        column = to_numpy(chunk.features[self.column])
+        if column.dtype.kind not in "biuf" or column.size != len(column):
+            raise DataError(
+                f"{chunk.place(0)}: column {self.column!r} must hold one weight per row to be multiplied with class "
+                f"weights, but holds {column.dtype} of shape {list(column.shape)}."
+            )
+        return column.reshape(-1).astype(np.float32)

@@ -1,0 +1,152 @@
+"""Files of JSON lines as a source: read in ranges of whole lines, parsed by Arrow a window at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from torch_estimator.data.byte_files import ByteFile
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.column_types import as_arrow_type, inferred, type_of_default
+from torch_estimator.data.columns import Array, Column, from_arrow
+from torch_estimator.data.file_identity import file_version, files_signature, identify
+from torch_estimator.data.json_parser import BLANK, JsonParser, infer_json_types
+from torch_estimator.data.line_errors import Locator
+from torch_estimator.data.lines import BYTE_ORDER_MARK, LineRanges, Piece, named_files, open_text_file
+from torch_estimator.data.lists import is_list_type
+from torch_estimator.data.paths import expand
+from torch_estimator.data.source import Reader, Wanted, missing_column
+from torch_estimator.data.state import Signature
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class JsonSource:
+    """Files of JSON objects, one a line.
+
+    Attributes:
+        patterns: Paths, URLs and globs.
+        column_types: Types that the user gave.
+        defaults: Column -> what a missing value becomes.
+        select_columns: Columns to use, or None for those in the first lines.
+    """
+
+    patterns: tuple[str, ...]
+    column_types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    select_columns: tuple[str, ...] | None = None
+
+    def open(self, wanted: Wanted) -> Reader:
+        """Finds the files and settles columns and types.
+
+        Raises:
+            DataError: There is no file or no row, a column is missing, or the first lines cannot be read.
+        """
+        opened = [open_text_file(path) for path in expand(self.patterns)]
+        mark = len(BYTE_ORDER_MARK)
+        lines = LineRanges(opened, [mark if file.read(0, mark) == BYTE_ORDER_MARK else 0 for file in opened])
+        pieces = lines.sample()
+        if not pieces:
+            raise DataError(f"{named_files(opened)} has no rows.")
+        sample = b"".join(bytes(piece.data) for piece in pieces)
+        infer = partial(infer_json_types, known=self.column_types)
+        try:
+            found = infer(sample)
+        except pa.ArrowInvalid as error:
+            problem = JsonParser(self.column_types, self.defaults).problem
+            raise Locator(opened, pieces, infer, problem, BLANK).parse_error(error) from error
+        types = self._types(wanted, found, named_files(opened))
+        rows = sum(1 for line in sample.splitlines() if line.strip(BLANK))
+        return _JsonReader(lines, opened, JsonParser(types, self.defaults), self.defaults, wanted, len(sample) / rows)
+
+    def _types(self, wanted: Wanted, found: Mapping[str, pa.DataType], where: str) -> dict[str, pa.DataType]:
+        label = wanted.label.column if wanted.label is not None else None
+        there = self.select_columns if self.select_columns is not None else tuple(found)
+        names = wanted.names(there)
+        if names is not None and label in names:
+            raise DataError(f"column {label!r} is the label, so that it cannot be a feature, too.")
+        names = [name for name in there if name != label] if names is None else names
+        names = names if label is None else [*names, label]
+        for name in (*names, *self.column_types):
+            # A key may be rare, but then it says so by its default.
+            if (name not in found and name not in self.defaults) or (name not in there and name != label):
+                raise missing_column(name, where, found)
+        return {name: self._type(name, wanted, found.get(name)) for name in names}
+
+    def _type(self, name: str, wanted: Wanted, found: pa.DataType | None) -> pa.DataType:
+        if name in self.column_types:
+            return self.column_types[name]
+        known = type_of_default(self.defaults.get(name))
+        if wanted.columns is not None and name in wanted.columns:
+            kind = wanted.columns[name]
+            if is_list_type(kind):
+                return kind
+            # A model takes booleans for numbers.
+            is_bool = found is not None and pa.types.is_boolean(found) and not pa.types.is_string(kind)
+            known = pa.bool_() if is_bool else as_arrow_type(kind, name)
+        if found is None or not is_list_type(found):
+            return known if known is not None else pa.string() if found is None else inferred(found)
+        value_type = inferred(found.value_type) if known is None else known
+        if is_list_type(found.value_type) or pa.types.is_struct(found.value_type):
+            raise InvalidTypeError(f"column {name!r} must hold lists of numbers or of strings, but is {found}.")
+        return pa.list_(pa.string() if pa.types.is_dictionary(value_type) else value_type)
+
+
+class _JsonReader(Reader):
+    def __init__(
+        self,
+        lines: LineRanges,
+        opened: Sequence[ByteFile],
+        parser: JsonParser,
+        defaults: Mapping[str, Any],
+        wanted: Wanted,
+        bytes_per_row: float,
+    ) -> None:
+        self._lines = lines
+        self._files = opened
+        self._parser = parser
+        self._defaults = defaults
+        self._label = wanted.label
+        self.ranges = len(lines)
+        self.bytes_per_row = bytes_per_row
+        self.rows_per_range = lines.bytes / max(len(lines), 1) / bytes_per_row
+
+    def read(self, ranges: Array) -> Chunk:
+        pieces = self._lines.read(ranges)
+        data = b"".join(bytes(piece.data) for piece in pieces)
+        try:
+            arrays = self._parser.parse(data)
+        except pa.ArrowInvalid as error:
+            raise self._locator(pieces).parse_error(error) from error
+        try:
+            columns = {name: self._column(name, array) for name, array in arrays.items()}
+        except RowError as error:
+            place = self._locator(pieces).place(error.row)
+            raise DataError(f"{place}: column {error.column!r}: {error.problem}.") from error
+        rows = len(next(iter(arrays.values()))) if arrays else 0
+        chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).place(row))
+        return chunk if self._label is None else self._label.extract(chunk)
+
+    def signature(self) -> Signature:
+        return {"source": "json", "files": files_signature([identify(file) for file in self._files])}
+
+    def identity(self) -> Signature:
+        versions = [file_version(file.url) for file in self._files]
+        types = {name: str(kind) for name, kind in self._parser.types.items()}
+        defaults = {name: repr(value) for name, value in self._defaults.items()}
+        return {**self.signature(), "versions": versions, "types": types, "defaults": defaults}
+
+    def _column(self, name: str, array: pa.Array) -> Column:
+        try:
+            return from_arrow(array, name=name, default=self._defaults.get(name))
+        except RowError:
+            raise
+        except InvalidValueError as error:
+            raise DataError(f"{named_files(self._files)}: {error}") from error
+
+    def _locator(self, pieces: Sequence[Piece]) -> Locator:
+        return Locator(self._files, pieces, self._parser.parse, self._parser.problem, BLANK)

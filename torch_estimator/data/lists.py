@@ -1,0 +1,148 @@
+"""List-valued columns: Arrow lists, of any length in each row, until they are batched as padded arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from torch_estimator.errors import InvalidTypeError, RowError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def is_list_type(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is one of lists, of one length or not."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_lists(column: Any) -> bool:
+    """Whether a column holds lists that may differ in length."""
+    return isinstance(column, pa.ListArray)
+
+
+def lists_column(array: pa.Array, convert: Callable[[pa.Array], Any], name: str | None) -> Any:
+    """Returns an Arrow array of lists as a column; lists that are missing are empty.
+
+    Args:
+        array: Lists of numbers or of strings.
+        convert: Makes a column of the values of all lists.
+        name: Name of the column, for messages.
+
+    Returns:
+        A numpy array ``[rows, length]`` if the type says that all lists have that length and hold numbers; else an
+        Arrow array of lists.
+
+    Raises:
+        RowError: A number in a list is missing.
+        InvalidTypeError: The lists hold something else.
+    """
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    if pa.types.is_null(array.type.value_type) and not offsets[-1]:
+        # Python's empty lists have no type.
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.nulls(0))
+    try:
+        values = convert(array.flatten())
+    except RowError as error:
+        row = int(np.searchsorted(offsets, error.row, side="right")) - 1
+        raise RowError(error.problem, row=row, column=name) from error
+    if is_lists(values) or getattr(values, "ndim", 1) != 1:
+        raise InvalidTypeError(f"{_named(name)} must hold lists of numbers or of strings, but is {array.type}.")
+    if pa.types.is_fixed_size_list(array.type) and isinstance(values, np.ndarray) and not array.null_count:
+        return values.reshape(len(array), array.type.list_size)
+    if isinstance(values, pa.DictionaryArray):
+        values = values.dictionary_decode()
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+
+
+def concat_lists(columns: list[pa.ListArray]) -> pa.ListArray:
+    """Returns list columns one after the other; integers become floats where others are, and empty lists fit all.
+
+    Raises:
+        pyarrow.ArrowException: Some hold numbers and some strings.
+    """
+    kinds = {column.type for column in columns}
+    if len(kinds) > 1:
+        values = pa.unify_schemas([pa.schema({"": kind.value_type}) for kind in kinds], promote_options="permissive")
+        kind = pa.list_(values.field(0).type)
+        columns = [column.cast(kind) for column in columns]
+    return pa.concat_arrays(columns)
+
+
+def list_lengths(column: pa.ListArray) -> Array:
+    """Returns the length of every list: int64 ``[rows]``."""
+    return np.asarray(column.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
+
+
+def as_lists(column: Any) -> Any:
+    """Returns one value per row as lists of one, ``[rows, length]`` as lists of that length; others as they are."""
+    if is_lists(column):
+        return column
+    if not isinstance(column, np.ndarray):
+        values, length = column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column, 1
+    elif column.ndim <= 2 and column.dtype.kind in "biuf":
+        values, length = pa.array(column.reshape(-1)), column.size // max(len(column), 1)
+    elif column.ndim == 2 and all(isinstance(value, str) for value in column.flat):
+        values, length = pa.array(column.reshape(-1), pa.string()), column.shape[1]
+    else:
+        return column
+    offsets = np.arange(len(column) + 1, dtype=np.int32) * length
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
+
+
+def as_matrix(column: pa.ListArray, name: str | None) -> Array:
+    """Returns lists of one length as ``[rows, length]``, strings as objects.
+
+    Raises:
+        RowError: They differ in length.
+    """
+    lengths = list_lengths(column)
+    if len(other := np.flatnonzero(lengths != lengths[:1])):
+        raise RowError(
+            f"the list has length {lengths[other[0]]}, but those before have {lengths[0]}; lists must be of one length",
+            row=int(other[0]),
+            column=name,
+        )
+    return _values(column).reshape(len(column), int(lengths[0]) if len(lengths) else 0)
+
+
+def padded(column: pa.ListArray, *, value: Any = None, length: int | None = None) -> Array:
+    """Returns lists as ``[rows, length]``, short ones filled up.
+
+    Args:
+        column: The lists.
+        value: What they are filled up with; None is 0, False or ''.
+        length: Length of the result, at least that of the longest list; None for just that.
+
+    Raises:
+        ValueError, OverflowError: The value is not of the lists' type.
+
+    >>> padded(pa.array([[1, 2], [], [3]])).tolist()
+    [[1, 2], [0, 0], [3, 0]]
+    """
+    lengths = list_lengths(column)
+    values = _values(column)
+    if value is None:
+        value = "" if values.dtype == object else 0
+    width = int(lengths.max(initial=0)) if length is None else length
+    if isinstance(value, str) != (values.dtype == object) or np.asarray(value).astype(values.dtype) != value:
+        raise ValueError(f"{value!r} is no {values.dtype}")
+    result = np.full((len(lengths), width), value, dtype=values.dtype)
+    result[np.arange(width) < lengths[:, None]] = values
+    return result
+
+
+def _values(column: pa.ListArray) -> Array:
+    if pa.types.is_null(column.type.value_type):
+        return np.empty(0, np.float32)
+    return np.asarray(column.flatten().to_numpy(zero_copy_only=False))
+
+
+def _named(name: str | None) -> str:
+    return "a column" if name is None else f"column {name!r}"

@@ -1,0 +1,7 @@
+"""Input functions: from arrays and frames, and how an estimator calls any input function."""
+
+from torch_estimator.inputs.input_context import InputContext
+from torch_estimator.inputs.numpy_input_fn import numpy_input_fn
+from torch_estimator.inputs.pandas_input_fn import pandas_input_fn
+
+__all__ = ["InputContext", "numpy_input_fn", "pandas_input_fn"]

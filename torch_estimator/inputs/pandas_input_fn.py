@@ -1,0 +1,85 @@
+"""A pandas DataFrame as an input function; pandas itself is not imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from torch_estimator.data.dataset import Dataset
+from torch_estimator.data.frames import frame_columns, is_frame, is_series, series_column
+from torch_estimator.data.memory import memory_source
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.inputs.numpy_input_fn import batching
+
+
+def pandas_input_fn(
+    x: Any,
+    y: Any = None,
+    batch_size: int = 128,
+    num_epochs: int | None = 1,
+    shuffle: bool | None = None,
+    queue_capacity: int = 1000,
+    num_threads: int = 1,
+    target_column: str = "target",
+) -> Callable[[], Dataset]:
+    """Returns an ``input_fn`` of a DataFrame; its index is dropped. Rows are taken as they are now.
+
+    Args:
+        x: The features, a DataFrame.
+        y: The labels: a Series, or a DataFrame, which gives a dict of labels by column; None for none.
+        batch_size: As in `numpy_input_fn`, like those that follow.
+        num_epochs: How often to go through the rows; None goes on for ever.
+        shuffle: Whether to shuffle: must be given.
+        queue_capacity: Rows that are mixed, at least.
+        num_threads: Without effect.
+        target_column: A name that ``x`` must not have as a column where ``y`` is given.
+
+    Raises:
+        InvalidValueError: ``shuffle`` is not given, a number is not positive, ``x`` has a column ``target_column``,
+            or the indices of ``x`` and ``y`` differ.
+        InvalidTypeError: ``x`` or ``y`` is not from pandas, or ``target_column`` is no string.
+        DataError: A value cannot be used.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"age": [31, 52, 24], "old": [0, 1, 0]})
+    >>> input_fn = pandas_input_fn(frame[["age"]], frame["old"], batch_size=2, shuffle=False)
+    >>> [labels.tolist() for features, labels in input_fn()]
+    [[0, 1], [0]]
+    """
+    batches = batching("pandas_input_fn", batch_size, num_epochs, shuffle, queue_capacity, num_threads)
+    if not isinstance(target_column, str):
+        raise InvalidTypeError(f"pandas_input_fn's target_column must be a string, but got {target_column!r}.")
+    if not is_frame(x):
+        raise InvalidTypeError(f"pandas_input_fn's x must be a pandas.DataFrame, but got {type(x).__name__}.")
+    if y is not None:
+        _check_labels(x, y, target_column)
+    # The caller may change his frame before the input is read.
+    x, y = x.copy(), None if y is None else y.copy()
+
+    def input_fn() -> Dataset:
+        labels = None if y is None else frame_columns(y) if is_frame(y) else series_column(y, target_column)
+        return batches(Dataset(memory_source(frame_columns(x), labels)))
+
+    return input_fn
+
+
+def _check_labels(x: Any, y: Any, target_column: str) -> None:
+    if not is_frame(y) and not is_series(y):
+        raise InvalidTypeError(f"pandas_input_fn's y must be a pandas Series or DataFrame, but got {type(y).__name__}.")
+    if target_column in x:
+        raise InvalidValueError(
+            f"pandas_input_fn's x has a column called {target_column!r} already, the name of the labels; give another "
+            "target_column."
+        )
+    if not np.array_equal(x.index, y.index):
+        raise InvalidValueError(
+            f"pandas_input_fn's x and y have different indices, {_shown(x.index)} and {_shown(y.index)}; align them, "
+            "or reset both."
+        )
+
+
+def _shown(index: Any) -> str:
+    values = list(index[:5])
+    return f"{values}{' ...' if len(index) > len(values) else ''}"
