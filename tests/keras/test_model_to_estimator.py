@@ -116,6 +116,13 @@ def test_an_optimizer_that_has_taken_steps_goes_on(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
+def test_hooks_know_the_learning_rate(tmp_path: Path) -> None:
+    model = stateful()
+    hook = te.FinalOpsHook(lambda context: context.learning_rates)
+    estimator(model, tmp_path).train(once(X, Y), steps=1, hooks=[hook])
+    assert hook.final_ops_values == [pytest.approx(float(model.optimizer.learning_rate))]
+
+
 def test_sample_weights_weigh_the_loss_and_the_weighted_metrics(tmp_path: Path) -> None:
     model = stateful()
     given = np.linspace(0, 3, ROWS, dtype=np.float32)

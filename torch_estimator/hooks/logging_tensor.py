@@ -69,7 +69,8 @@ class LoggingTensorHook(Hook):
         self._outputs = ModuleOutputs(paths)
 
     def before_step(self, context: RunContext) -> None:
-        self._rates = context.learning_rates
+        if "learning_rate" in self._tensors.values():
+            self._rates = context.learning_rates
         self._outputs.watch(context)
 
     def after_step(self, context: RunContext) -> None:

@@ -82,7 +82,7 @@ def check_what(what: What, context: RunContext) -> str | None:
 
 
 def value_of(what: What, context: RunContext, *, outputs: ModuleOutputs, rates: list[float]) -> Any:
-    """The value of what `check_what` has checked, of a step with these ``outputs`` of modules and learning ``rates``."""
+    """The value of what `check_what` has checked, given the modules' ``outputs`` and the learning ``rates``."""
     if not isinstance(what, str):
         return what(context)
     if what == "global_step":

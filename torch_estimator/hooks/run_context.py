@@ -75,7 +75,7 @@ class RunContext:
 
         In ``after_step`` a schedule has moved them on already.
         """
-        return [float(group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [rate for optimizer in self._optimizers for rate in _learning_rates(optimizer)]
 
     def variables(self) -> dict[str, torch.Tensor]:
         """The module's parameters and buffers by the names that checkpoints give them, as live views."""
@@ -97,3 +97,9 @@ class RunContext:
     def request_stop(self) -> None:
         """Ends the run after this step."""
         self.stop_requested = True
+
+
+def _learning_rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    groups = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+    own = getattr(optimizer, "learning_rate", None)
+    return groups if groups or own is None else [float(own)]
