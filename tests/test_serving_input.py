@@ -90,7 +90,7 @@ def test_what_is_no_column_is_refused() -> None:
         ("age", [AGE], {}, InvalidTypeError, "column_names must be a list of strings, but got 'age'"),
         ([], [AGE], {}, InvalidTypeError, "column_names must be a list of strings"),
         (["v"], [fc.numeric_column("v", shape=2)], {}, InvalidValueError, "a CSV field holds one value"),
-        (["age"], [AGE], {"key": "x"}, InvalidValueError, "defaults has 'key', which no column reads"),
+        (["age"], [AGE], {"key": "x"}, InvalidValueError, "defaults has 'key', which is not among column_names"),
     ],
 )
 def test_csv_is_checked(names: Any, columns: Any, defaults: Any, error: type[Exception], problem: str) -> None:
@@ -131,3 +131,10 @@ class Transform(nn.Module):
 def test_transforms_are_checked(transform: Any, error: type[Exception], problem: str) -> None:
     with pytest.raises(error, match=problem):
         serving_input.raw_features([AGE, WORD], transform=transform)
+
+
+def test_a_csv_field_that_no_column_reads_is_declared_by_its_default() -> None:
+    receiver = serving_input.csv(["age", "key", "unused"], [AGE], {"key": 0})
+    assert list(receiver.inputs) == ["age", "key"]
+    assert receiver.inputs["key"].dtype == "int64"
+    assert receiver.defaults["key"] == 0

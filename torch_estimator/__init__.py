@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch_estimator.estimator import Estimator
     from torch_estimator.export.exported_model import ExportedModel
     from torch_estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
+    from torch_estimator.extenders import add_metrics, forward_features, forward_layers
     from torch_estimator.heads import LossReduction
     from torch_estimator.hooks import (
         CheckpointSaverListener,
@@ -117,6 +118,9 @@ _HOMES = {
     "UserError": "errors",
     "VocabInfo": "warm_start",
     "WarmStartSettings": "warm_start",
+    "add_metrics": "extenders",
+    "forward_features": "extenders",
+    "forward_layers": "extenders",
     "latest_checkpoint": "engine.checkpoint",
     "load_checkpoint": "engine.checkpoint",
     "make_early_stopping_hook": "hooks",
@@ -167,10 +171,13 @@ __all__ = [
     "UserError",
     "VocabInfo",
     "WarmStartSettings",
+    "add_metrics",
     "data",
     "experimental",
     "exporters",
     "feature_column",
+    "forward_features",
+    "forward_layers",
     "heads",
     "hooks",
     "inputs",

@@ -93,8 +93,8 @@ class Estimator:
         self._config = _with_model_dir(config or RunConfig(), model_dir)
         self._params = copy.deepcopy(dict(params or {}))
         self._evaluated: Model | None = None
-        self._running: TrainingRun | None = None
-        self._trained: weakref.ref[torch.nn.Module] | None = None
+        self._trained = _Trained()
+        self._holds_weights: bool = getattr(model_fn, "holds_weights", False)
 
     @staticmethod
     def from_module(
@@ -103,7 +103,7 @@ class Estimator:
         head: Head | None = None,
         loss: Callable[[Any, Any], torch.Tensor] | None = None,
         predictions: Callable[[Any], Mapping[str, torch.Tensor]] | None = None,
-        metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None,
+        metrics: Mapping[str, Any] | None = None,
         optimizer: ModuleOptimizer | None = None,
         columns: Iterable[Any] | None = None,
         transform: FeatureTransform | None = None,
@@ -118,12 +118,13 @@ class Estimator:
 
         Args:
             module: Called with the features of one batch: a tensor, or a dict or tuple of them, as the input has them;
-                floating ones in the dtype of its parameters.
+                floating ones in the dtype of its parameters. A ``forward`` of several arguments gets the members of the
+                tuple, or those of the dict that it names.
             head: One of `torch_estimator.heads`; either this or ``loss``.
             loss: ``loss(outputs, labels)`` -> scalar, such as ``nn.CrossEntropyLoss()``. Torch's own losses get labels
                 of the shape and dtype they take.
             predictions: ``predictions(outputs)`` -> dict of tensors ``[N, ...]``; without it the outputs are predicted.
-            metrics: Name -> ``metric(labels, predictions)`` -> scalar.
+            metrics: Name -> ``metric(labels, predictions)`` -> number, or a torchmetrics object; see `EstimatorSpec`.
             optimizer: A name (``"Adam"``, at a learning rate of 0.001, ``"SGD"`` at 0.01), a function from named
                 parameters to an optimizer, or optimizers and schedules of torch made on the module's parameters, whose
                 groups, options and state are taken over. Needed for training.
@@ -291,12 +292,12 @@ class Estimator:
                 checkpoint=checkpoint,
                 input_over_when_ended=input_over_when_ended,
             )
-            self._running = run
+            self._trained.run = run
             try:
                 last_step = start + steps if steps is not None else max_steps
                 result = run.run(last_step=last_step, hooks=told, listeners=listeners)
             finally:
-                self._running = None
+                self._trained.run = None
         log_end(result)
         return result
 
@@ -429,35 +430,50 @@ class Estimator:
             receiver=receiver,
             assets_extra=assets_extra,
             global_step=step,
+            forward=model.spec.forward_features,
+            layers=model.spec.forward_layers,
             structure=model.structure,
         )
 
     export = export_saved_model
 
+    def _extended(self, change: Callable[[EstimatorSpec], EstimatorSpec]) -> Estimator:
+        """Returns another Estimator of the same job, whose specs are what ``change`` makes of this one's."""
+
+        def model_fn(mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
+            return change(self._spec(mode, params, config))
+
+        extended = Estimator(model_fn, config=self._config, params=self._params, warm_start_from=self._warm_start_from)
+        extended._trained = self._trained
+        extended._holds_weights = self._holds_weights
+        return extended
+
     def _path_to_use(self, checkpoint_path: str | None, purpose: str) -> str | None:
         """The checkpoint to use; None for the weights that the model came with."""
         path = checkpoint_path or self.latest_checkpoint()
-        known = self._warm_start_from is not None or getattr(self._model_fn, "holds_weights", False)
-        if path is None and not known:
+        if path is None and not self._holds_weights and self._warm_start_from is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} to {purpose}; train first.")
         return path
 
-    def _build(self, mode: ModeKeys) -> Model:
-        logger.info("Calling model_fn.")
-        given = {"mode": mode, "params": self.params, "config": self._config}
-        spec = self._model_fn(**_named_in(self._model_fn, given))
+    def _spec(self, mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
+        spec = self._model_fn(**_named_in(self._model_fn, {"mode": mode, "params": params, "config": config}))
         if not isinstance(spec, EstimatorSpec):
             raise InvalidValueError(f"model_fn must return an EstimatorSpec, but returned {spec!r}.")
+        return spec
+
+    def _build(self, mode: ModeKeys) -> Model:
+        logger.info("Calling model_fn.")
+        spec = self._spec(mode, self.params, self._config)
         logger.info("Done calling model_fn.")
         return Model(self._apart_from_training(spec))
 
     def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
         """Copies a module that ``model_fn`` returns in every mode: evaluating must not change the one in training."""
         if spec.mode == ModeKeys.TRAIN:
-            self._trained = weakref.ref(spec.module)
+            self._trained.module = weakref.ref(spec.module)
             if self._evaluated is not None and self._evaluated.module is spec.module:
                 self._evaluated = None
-        elif self._trained is not None and self._trained() is spec.module:
+        elif self._trained.module is not None and self._trained.module() is spec.module:
             return dataclasses.replace(spec, module=copy.deepcopy(spec.module))
         return spec
 
@@ -507,8 +523,8 @@ class Estimator:
 
     def _settle(self) -> None:
         """Lets a hook that evaluates in the middle of training see the checkpoint that is just being written."""
-        if self._running is not None:
-            self._running.settle()
+        if self._trained.run is not None:
+            self._trained.run.settle()
 
     def _warm_start(self, model: Model) -> None:
         if self._warm_start_from is not None:
@@ -520,6 +536,14 @@ class Estimator:
         if path is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} yet; train first.")
         return load_checkpoint(path)
+
+
+@dataclasses.dataclass(slots=True)
+class _Trained:
+    """The module trained last and the run that is going on, by an Estimator or one that was made of it."""
+
+    module: weakref.ref[torch.nn.Module] | None = None
+    run: TrainingRun | None = None
 
 
 def _named_in(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

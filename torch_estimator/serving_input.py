@@ -50,7 +50,7 @@ class ServingInput:
 def raw_features(
     columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
 ) -> ServingInput:
-    """Takes every raw column under its own name, shape ``[batch, 1]`` (or ``[batch, *shape]``).
+    """Takes every raw column under its own name: ``[batch, 1]``, ``[batch, *shape]`` or, for lists, ``[batch, n]``.
 
     Args:
         columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
@@ -128,7 +128,8 @@ def csv(
     Args:
         column_names: The fields of a row, in order.
         columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
-        defaults: Values of empty fields.
+        defaults: Values of empty fields. A field that no column reads is declared by its default as one that the
+            model does not use, such as a key that is handed through.
         transform: As for `raw_features`.
 
     Raises:
@@ -145,14 +146,18 @@ def csv(
     for key, feature in inputs.items():
         if key not in names:
             raise InvalidValueError(f"the columns read {key!r}, which is not among column_names {list(names)}.")
+        if feature.multivalent:
+            raise InvalidValueError(f"{key!r} holds lists, but a CSV field holds one value; use raw_features or json.")
         if feature.shape != (1,):
             raise InvalidValueError(
                 f"{key!r} has the shape {feature.shape} per row, but a CSV field holds one value; use raw_features."
             )
     given = dict(defaults or {})
-    for key in given:
+    for key, value in given.items():
+        if key not in names:
+            raise InvalidValueError(f"defaults has {key!r}, which is not among column_names {list(names)}.")
         if key not in inputs:
-            raise InvalidValueError(f"defaults has {key!r}, which no column reads; the columns read {sorted(inputs)}.")
+            inputs[key] = RawFeature(key=key, dtype=_dtype_of(key, value))
     for key, feature in inputs.items():
         if feature.default is not None:
             number = feature.default[0]
@@ -262,6 +267,8 @@ def _checked_default(feature: RawFeature, value: Any) -> Default:
     else:
         kinds = (int,) if feature.dtype == "int64" else (int, float)
         fits = all(isinstance(item, kinds) and not isinstance(item, bool) for item in items)
+    if feature.multivalent and fits:
+        return list(items)
     if not fits or len(items) != torch.Size(feature.shape).numel():
         wanted = feature.dtype if feature.shape == (1,) else f"a list of {feature.dtype} of shape {feature.shape}"
         raise InvalidTypeError(f"the default of {feature.key!r} must be {wanted}, but got {value!r}.")

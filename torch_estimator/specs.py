@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from torch_estimator.exporters import Exporter
     from torch_estimator.feature_column.transform import FeatureTransform
+    from torch_estimator.forwarding import ForwardedLayers
     from torch_estimator.heads.base import Head
+    from torch_estimator.heads.metrics import MetricFunction
     from torch_estimator.optim.factories import OptimizerFactory
 
 InputFn = Callable[..., Any]
@@ -174,9 +176,12 @@ class EstimatorSpec:
             arrays that ``transform`` makes, as tensors, or else the input's own.
         head: Turns outputs and labels into loss, predictions and metrics. Either this or ``loss``/``predictions``.
         loss: ``loss(outputs, labels)`` -> scalar tensor; needed for training and evaluation where there is no head.
+            Torch's own losses (``nn.MSELoss()``, ``functional.cross_entropy``) get labels of the shape and dtype they
+            take, whether the input has them as ``[N]`` or ``[N, 1]``.
         predictions: ``predictions(outputs)`` -> dict of tensors ``[batch, ...]``; without it and without a head,
-            the outputs themselves are the predictions.
-        metrics: Name -> ``metric(labels, predictions)`` -> scalar; a batch counts with its number of rows.
+            the outputs themselves are the predictions, called ``output`` (``output_0``, … where they are a tuple).
+        metrics: Name -> ``metric(labels, predictions)`` -> number, over the whole evaluation, or a torchmetrics object
+            or what makes one; see `torch_estimator.heads.metrics.named.NamedMetrics`.
         optimizer: Makes one `torch.optim.Optimizer`, or several, or learning-rate schedules around them, from the
             module's named parameters; needed for training.
         transform: Host half of the model's feature columns, run in the input thread; None where the module
@@ -184,6 +189,9 @@ class EstimatorSpec:
         training_hooks: Told while training runs, beside the caller's.
         evaluation_hooks: Told while an evaluation runs, beside the caller's.
         prediction_hooks: Told while predicting, beside the caller's.
+        extra_metrics: Metrics beside those of the head; see `add_metrics`.
+        forward_features: Features that are given back among the predictions, or None for all; see `forward_features`.
+        forward_layers: Inner layers' outputs that are given among the predictions; see `forward_layers`.
     """
 
     mode: str
@@ -191,12 +199,15 @@ class EstimatorSpec:
     head: Head | None = None
     loss: Callable[[Any, Any], torch.Tensor] | None = None
     predictions: Callable[[Any], Mapping[str, torch.Tensor]] | None = None
-    metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None
+    metrics: Mapping[str, Any] | None = None
     optimizer: OptimizerFactory | None = None
     transform: FeatureTransform | None = None
     training_hooks: Sequence[Hook] = ()
     evaluation_hooks: Sequence[Hook] = ()
     prediction_hooks: Sequence[Hook] = ()
+    extra_metrics: Sequence[MetricFunction] = ()
+    forward_features: Sequence[str] | None = ()
+    forward_layers: Sequence[ForwardedLayers] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in tuple(ModeKeys):

@@ -63,3 +63,11 @@ WORKCLASS = (
     "Without-pay",
     "Never-worked",
 )
+VOCABULARIES = {
+    "gender": GENDER,
+    "race": RACE,
+    "education": EDUCATION,
+    "marital_status": MARITAL_STATUS,
+    "relationship": RELATIONSHIP,
+    "workclass": WORKCLASS,
+}

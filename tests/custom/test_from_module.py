@@ -59,6 +59,17 @@ def pair_predictions(outputs: dict[str, Any]) -> dict[str, Tensor]:
     return {"scores": outputs["scores"], "best": best, "positive": positive}
 
 
+class Several(nn.Module):
+    """Takes its features as arguments of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+
+    def forward(self, numbers: Tensor, one: Tensor, scale: float = 1.0) -> Tensor:
+        return self.linear(torch.cat([numbers, one.unsqueeze(1)], 1)) * scale
+
+
 def pooled() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(18, 1))
 
@@ -67,6 +78,8 @@ FORMS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "dict": (ByName, {"a": X[:, :2].astype(float), "b": X[:, 2], "c": (X[:, 0] > 0).astype(np.int32) * 3}, {}),
     "tensor": (partial(nn.Linear, 3, 1), X.astype(np.float64), {}),
     "tuple": (Pair, (X[:, :2], X[:, 2]), {"loss": pair_loss, "predictions": pair_predictions}),
+    "arguments": (Several, (X[:, :2], X[:, 2]), {}),
+    "named arguments": (Several, {"one": X[:, 2], "numbers": X[:, :2], "unused": X}, {}),
     "images": (pooled, np.random.default_rng(1).normal(size=(len(X), 1, 8, 8)).astype(np.float32), {}),
 }
 
@@ -114,8 +127,7 @@ class Explicit(nn.Module):
         return self.deep(self.columns(features)) + self.wide(features)
 
 
-@pytest.mark.parametrize("explicit", [False, True])
-@pytest.mark.parametrize("with_head", [False, True])
+@pytest.mark.parametrize(("explicit", "with_head"), [(False, False), (False, True), (True, True)])
 def test_raw_columns_in_front_of_a_module(tmp_path: Path, explicit: bool, with_head: bool) -> None:
     if explicit:
         wide = [fc.categorical_column_with_hash_bucket("town", 7), fc.numeric_column("size")]

@@ -149,3 +149,4 @@ def test_a_module_in_half_or_double_precision(tmp_path: Path) -> None:
         ours = estimator(module, tmp_path / str(dtype)).train(input_fn(x, y), steps=2)
         assert ours.trained_module().get_parameter("weight").dtype == dtype
         assert ours.evaluate(lambda: (x, y))["loss"] > 0
+        assert next(ours.predict(lambda: x))["output"].shape == (1,)

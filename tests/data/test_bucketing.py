@@ -179,6 +179,14 @@ def test_a_model_may_turn_the_lists_into_something_else(
             assert_equal(as_arrays(got)[0]["sum"], as_arrays(expected)[0]["tokens"].sum(axis=1))
 
 
+@pytest.mark.parametrize("model", [None, Sum()])
+def test_positions_over_a_cache_in_a_file_are_restored(model: Any, tmp_path: Path) -> None:
+    def make() -> Dataset:
+        return bucket(parquet(tmp_path).cache(tmp_path / "cache").shuffle(50, seed=4)).repeat(2)
+
+    assert check_every_position(make, transform=model) > 3
+
+
 @pytest.mark.parametrize("source", [parquet, arrays])
 def test_a_model_need_not_read_the_column(source: Callable[[Path], Dataset], tmp_path: Path) -> None:
     with bucket(source(tmp_path)).iterator(Other()) as iterator:

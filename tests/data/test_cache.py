@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+import torch_estimator as te
 from tests.data.positions import check_every_position, numbers
 from torch_estimator.data import Dataset, StateMismatch
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
@@ -79,6 +81,22 @@ def test_the_model_s_half_is_applied_once_and_never_another_model_s() -> None:
             assert sum(int(batch.features["x"].sum()) for batch in iterator) == 3 * 20
     assert (one.rows, other.rows) == (5, 5)
     assert sorted(numbers(data)) == sorted([*range(5)] * 3)
+
+
+def test_evaluations_of_one_estimator_share_a_cache(tmp_path: Path) -> None:
+    calls = []
+
+    def count(features: Any, labels: Any) -> Any:
+        calls.append(len(labels))
+        return features, labels
+
+    data = Dataset.from_arrays({"x": np.arange(6.0)}, np.arange(6.0)).batch(4).map(count).cache()
+    estimator = te.LinearRegressor([te.feature_column.numeric_column("x")], str(tmp_path))
+    estimator.train(lambda: data.repeat(5))
+    assert calls == [4, 2]
+    first = estimator.evaluate(lambda: data)
+    assert estimator.evaluate(lambda: data) == first
+    assert calls == [4, 2] * 2
 
 
 def test_a_cache_in_front_of_a_map_keeps_what_the_map_sees() -> None:

@@ -37,7 +37,7 @@ class Built:
 
     def predict(self, raw: Mapping[str, Any]) -> Raw:
         """What the model answers without an export."""
-        features = {key: torch.from_numpy(value) for key, value in self.transform(raw).items()}
+        features = {key: torch.from_numpy(value) for key, value in self.transform.padded(self.transform(raw)).items()}
         with torch.no_grad():
             predictions = self.head.predictions(self.module.eval()(features))
         return self.head.decode({key: value.numpy() for key, value in predictions.items()})
@@ -84,14 +84,19 @@ def census_columns(hash_function: str = "murmur3") -> tuple[list[Any], list[Any]
 
 
 def model_of(
-    wide: list[Any], deep: list[Any], head: Any = None, hidden: tuple[int, ...] = (100, 70, 48, 34), **dnn: Any
+    wide: list[Any],
+    deep: list[Any],
+    head: Any = None,
+    hidden: tuple[int, ...] = (100, 70, 48, 34),
+    sparse_combiner: Any = "sum",
+    **dnn: Any,
 ) -> Built:
     """A model over columns, every weight drawn at random."""
     head = head or BinaryClassHead(label_vocabulary=["<=50K", ">50K"])
     transform = FeatureTransform(wide, deep)
     torch.manual_seed(1)
     module = WideAndDeep(
-        linear=Linear(transform.linear, head.logits_dimension) if transform.linear else None,
+        linear=Linear(transform.linear, head.logits_dimension, sparse_combiner) if transform.linear else None,
         dnn=DNN(transform.dnn, hidden, head.logits_dimension, **dnn) if transform.dnn else None,
     )
     with torch.no_grad():

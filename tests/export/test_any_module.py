@@ -80,16 +80,44 @@ def test_several_outputs_and_a_function_of_them(tmp_path: Path, predictions: Any
         np.testing.assert_allclose(answer[key], value.numpy(), atol=1e-5, rtol=1e-3 if key == "half" else 0)
 
 
+def test_outputs_in_a_tuple_are_numbered(tmp_path: Path) -> None:
+    answer = export(tmp_path, Through(lambda x: (x, x[:, 0]))).predict({"features": X})
+    assert {key: value.shape for key, value in answer.items()} == {"output_0": (4, 3), "output_1": (4,)}
+
+
 def test_outputs_in_a_dict_are_the_predictions(tmp_path: Path) -> None:
     answer = export(tmp_path, Through(lambda x: {"one": x, "two": x[:, 0]})).predict({"features": X})
     assert {key: value.shape for key, value in answer.items()} == {"one": (4, 3), "two": (4,)}
 
 
-def test_a_module_in_double_precision(tmp_path: Path) -> None:
-    module = nn.Linear(3, 2, dtype=torch.float64)
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-6), (torch.bfloat16, 0.05)])
+def test_a_module_in_another_precision_is_exported_in_single_precision(
+    tmp_path: Path, dtype: torch.dtype, close: float
+) -> None:
+    module = nn.Sequential(nn.Linear(3, 2), nn.GELU(), nn.Unflatten(1, (1, 2)), nn.Conv1d(1, 1, 1)).to(dtype)
     with torch.no_grad():
-        expected = module(torch.from_numpy(X).double()).numpy()
-    np.testing.assert_allclose(export(tmp_path, module).predict({"features": X})["output"], expected, atol=1e-6)
+        expected = module(torch.from_numpy(X).to(dtype)).float().numpy()
+    answer = export(tmp_path, module).predict({"features": X})["output"]
+    assert answer.dtype == np.float32
+    np.testing.assert_allclose(answer, expected, atol=close)
+    assert next(module.parameters()).dtype == dtype
+
+
+def test_graphs_with_loops_and_branches(tmp_path: Path) -> None:
+    module, ids = nn.EmbeddingBag(9, 3), np.array([[1, 2], [0, 8]])
+    with torch.no_grad():
+        expected = module(torch.from_numpy(ids)).numpy()
+    np.testing.assert_allclose(export(tmp_path, module, ids).predict({"features": ids})["output"], expected, atol=1e-6)
+
+
+def test_an_operator_that_onnxruntime_lacks_is_named_with_its_module(tmp_path: Path) -> None:
+    module = Through(lambda x: nn.functional.conv1d(x.double().unsqueeze(1), torch.ones(1, 1, 2).double()).float())
+    with pytest.raises(ExportError) as raised:
+        export(tmp_path, module)
+    assert str(raised.value) == (
+        "onnxruntime has no Conv for the dtypes that the model gives it in its module body.1; compute it in float32 "
+        "there."
+    )
 
 
 def test_names_match_whatever_their_order(tmp_path: Path) -> None:
@@ -130,12 +158,19 @@ def test_too_few_inputs_are_one_sentence(tmp_path: Path) -> None:
         export(tmp_path, Apply(sum), structure={"tuple": [leaf, leaf]}, receiver=receiver)
 
 
-def test_an_operator_without_onnx_form_is_named_with_its_module(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("function", "operator"),
+    [
+        (torch.special.bessel_j0, "aten.special_bessel_j0"),
+        (lambda x: torch.linalg.svdvals(x.unsqueeze(2)), "aten._linalg_svd"),
+    ],
+)
+def test_an_operator_without_onnx_form_is_named_with_its_module(tmp_path: Path, function: Any, operator: str) -> None:
     with pytest.raises(ExportError) as raised:
-        export(tmp_path, Through(torch.special.bessel_j0))
+        export(tmp_path, Through(function))
     assert str(raised.value) == (
-        "the model Through cannot be exported to ONNX: the operator aten.special_bessel_j0 in its module body.1 "
-        "(Apply) has no ONNX form; write it with torch operations whose flow does not depend on the values."
+        f"the model Through cannot be exported to ONNX: the operator {operator} in its module body.1 (Apply) "
+        "has no ONNX form; write it with torch operations whose flow does not depend on the values."
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from torch_estimator import files
+from torch_estimator.engine.evaluation import EvaluationResult
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.exporters import BestExporter, loss_smaller
 
@@ -105,3 +106,15 @@ def test_the_comparison_must_take_both_results() -> None:
 
 def test_the_event_file_pattern_of_tf_estimator_is_accepted() -> None:
     BestExporter("best", _receiver, event_file_pattern="eval/*.tfevents.*")
+
+
+def test_an_evaluation_of_nothing_is_never_the_best(
+    estimator: Any, export_path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    exporter = BestExporter("best", _receiver)
+    empty = EvaluationResult([("global_step", 1), ("loss", 0.0)], batches=0)
+    assert exporter.export(estimator, export_path, "ckpt", empty, True) is None
+    assert caplog.messages == ["best: nothing is exported, since the evaluation input was empty."]
+    assert _exported(exporter, estimator, export_path, [0.5]) == [True]
+    assert exporter.export(estimator, export_path, "ckpt", empty, True) is None
+    assert _exported(exporter, estimator, export_path, [0.4]) == [True]

@@ -122,7 +122,7 @@ Make = Callable[[], object]
             lambda: fc.embedding_column(GENDER, 2, initializer=3),  # type: ignore[arg-type]
             "a callable that fills a tensor",
         ),
-        (lambda: fc.embedding_column(GENDER, 2, max_norm=1.0), "max_norm=1.0 .* not supported yet"),
+        (lambda: fc.embedding_column(GENDER, 2, max_norm=0.0), "must be None or a positive number, but got 0.0"),
     ],
 )
 def test_values_that_cannot_be_are_refused(make: Make, message: str) -> None:

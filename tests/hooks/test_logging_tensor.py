@@ -91,7 +91,7 @@ def batches() -> list[tuple[Any, np.ndarray]]:
 def test_names_of_canned_models_are_those_of_checkpoints_and_of_modules(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
     hook = te.LoggingTensorHook(
-        ["dnn/logits/bias", "dnn.hiddenlayer_0", "linear/linear_model/x/weights", "learning_rate"],
+        ["dnn/logits/bias", "dnn.hiddenlayer_0", "linear/linear_model/x/weights", "x", "learning_rate"],
         every_n_iter=1,
         formatter=lambda values: str(seen.append(values)),
     )
@@ -105,6 +105,7 @@ def test_names_of_canned_models_are_those_of_checkpoints_and_of_modules(tmp_path
         "dnn/logits/bias": (1,),
         "dnn.hiddenlayer_0": (4, 3),
         "linear/linear_model/x/weights": (1, 1),
+        "x": (4, 1),
         "learning_rate": (2,),
     }
 

@@ -20,6 +20,7 @@ import torch_estimator as te
 from tests.custom.hand import BATCH, ROWS, data, input_fn, once
 from tests.jobs import assert_same_variables, variables
 from tests.keras.models import classifier, config, stateful, subclassed, two_ends, weights
+from torch_estimator.errors import ExportError
 
 # What Keras itself does with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -116,11 +117,16 @@ def test_an_optimizer_that_has_taken_steps_goes_on(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
-def test_hooks_know_the_learning_rate(tmp_path: Path) -> None:
-    model = stateful()
-    hook = te.FinalOpsHook(lambda context: context.learning_rates)
-    estimator(model, tmp_path).train(once(X, Y), steps=1, hooks=[hook])
-    assert hook.final_ops_values == [pytest.approx(float(model.optimizer.learning_rate))]
+def test_hooks_know_the_learning_rate_and_the_layers_by_their_names(tmp_path: Path) -> None:
+    model, seen = stateful(), []
+    hooks = [
+        te.FinalOpsHook(lambda context: context.learning_rates),
+        te.LoggingTensorHook(["y"], every_n_iter=1, formatter=lambda values: str(seen.append(values["y"]))),
+    ]
+    estimator(model, tmp_path).train(once(X, Y), steps=1, hooks=hooks)
+    train_by_hand(model, X, Y, steps=1)
+    assert hooks[0].final_ops_values == [pytest.approx(float(model.optimizer.learning_rate))]
+    assert seen[0].shape == (BATCH, 1)
 
 
 def test_sample_weights_weigh_the_loss_and_the_weighted_metrics(tmp_path: Path) -> None:
@@ -149,6 +155,19 @@ def test_the_export_answers_like_predict(tmp_path: Path, kind: str) -> None:
     assert list(answer) == list(predicted)
     for key, value in predicted.items():
         np.testing.assert_allclose(answer[key], value, rtol=0, atol=1e-5)
+
+
+def test_a_layer_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
+    class Branch(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x if float(x.sum()) > 0 else -x
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.add(Branch(name="fork"))
+    model.compile(loss="mse")
+    ours = estimator(model, tmp_path)
+    with pytest.raises(ExportError, match=r"`return x if float.*` in its module fork \(Branch\) fails with"):
+        ours.export_saved_model(str(tmp_path / "e"), te.serving_input.like(X))
 
 
 @pytest.mark.parametrize("features", [X, {"x": X}, (X,)], ids=["tensor", "dict", "tuple"])

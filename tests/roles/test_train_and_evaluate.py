@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from tests.jobs import WritingExporter, assert_same_variables, checkpoint_steps,
 from torch_estimator import files
 from torch_estimator.engine.summaries import read_scalars
 from torch_estimator.errors import CheckpointError
+from torch_estimator.feature_column.raw_feature import RawFeature
 
 
 class Asked(te.Estimator):
@@ -342,6 +344,21 @@ def test_an_empty_input_is_still_evaluated_once(tmp_path: Path) -> None:
     estimator = Asked(tmp_path)
     metrics, _ = run(estimator, max_steps=5, input_fn=lambda: points().take(0))
     assert (metrics["global_step"], estimator.steps) == (0, [0])
+
+
+def test_an_evaluation_of_nothing_is_not_the_best(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    used_up_after_one_evaluation = iter(points(rows=8))
+    best = te.BestExporter("best", te.serving_input.raw_features([RawFeature(key="x", dtype="float32", shape=(2,))]))
+    metrics, exports = te.train_and_evaluate(
+        line(tmp_path, save_checkpoints_steps=3),
+        te.TrainSpec(endless, max_steps=6),
+        te.EvalSpec(lambda: used_up_after_one_evaluation, steps=None, throttle_secs=0, exporters=best),
+    )
+    assert (metrics["loss"], exports) == (0.0, [None])
+    assert "best: nothing is exported, since the evaluation input was empty." in caplog.messages
+    kept = json.loads((tmp_path / "export" / "best" / "best_eval_result.json").read_text())
+    assert (kept["global_step"], kept["loss"] > 0) == (3, True)
+    assert [point.step for point in read_scalars(tmp_path / "eval")["loss"]] == [3]
 
 
 def test_a_job_killed_before_its_last_evaluation_evaluates_and_exports_on_restart(tmp_path: Path) -> None:

@@ -74,12 +74,6 @@ class Wide:
             raise InvalidValueError(
                 f"sparse_combiner must be one of {', '.join(get_args(Combiner))}, but got {self.sparse_combiner!r}."
             )
-        several = [column.name for column in self.columns if getattr(column, "slots", 1) > 1]
-        if self.sparse_combiner != "sum" and several:
-            raise InvalidValueError(
-                f"sparse_combiner must be 'sum' where columns have several values a row, as {', '.join(several)} has, "
-                f"but got {self.sparse_combiner!r}."
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +128,9 @@ def canned_model_fn(head: Head, *, wide: Wide | None = None, deep: Deep | None =
     def model_fn(mode: str) -> EstimatorSpec:
         transform = _transform(wide, deep)
         module = WideAndDeep(
-            linear=Linear(transform.linear, head.logits_dimension) if transform.linear is not None else None,
+            linear=Linear(transform.linear, head.logits_dimension, wide.sparse_combiner)
+            if wide is not None and transform.linear is not None
+            else None,
             dnn=DNN(
                 transform.dnn,
                 deep.hidden_units,

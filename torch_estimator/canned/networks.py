@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
 from torch_estimator.feature_column.linear_model import LinearModel, precise_column
@@ -18,7 +19,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 class Dense(nn.Module):
-    """``inputs @ kernel + bias``, the kernel Glorot uniform and the bias zero at the start.
+    """``activation(inputs @ kernel + bias)``, the kernel Glorot uniform and the bias zero at the start.
 
     Attributes:
         kernel: float32 ``[inputs, outputs]``.
@@ -30,11 +31,12 @@ class Dense(nn.Module):
         self.kernel = nn.Parameter(nn.init.xavier_uniform_(torch.empty(inputs, outputs)))
         self.bias = nn.Parameter(torch.zeros(outputs))
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, activation: Activation | None = None) -> Tensor:
         """float32 ``[N, inputs]`` -> ``[N, outputs]``."""
-        if not self.training and self.kernel.shape[1] == 1:
-            return precise_column(self.bias, inputs, self.kernel)
-        return torch.addmm(self.bias, inputs, self.kernel)
+        # The activation is an argument: as a part of the layer, one with parameters would change names in checkpoints.
+        precise = not self.training and self.kernel.shape[1] == 1
+        outputs = (precise_column if precise else torch.addmm)(self.bias, inputs, self.kernel)
+        return outputs if activation is None else activation(outputs)
 
 
 class InputFromFeatureColumns(nn.Module):
@@ -90,7 +92,7 @@ class DNN(nn.Module):
         """Logits, float32 ``[N, logits_dimension]``."""
         hidden = self.input_from_feature_columns(features)
         for index in range(self.num_hidden):
-            hidden = self.activation_fn(getattr(self, f"hiddenlayer_{index}")(hidden))
+            hidden = getattr(self, f"hiddenlayer_{index}")(hidden, self.activation_fn)
             if self.dropout:
                 hidden = nn.functional.dropout(hidden, self.dropout, self.training)
             if self.batch_norm:
@@ -101,9 +103,9 @@ class DNN(nn.Module):
 class Linear(nn.Module):
     """The scope that tf.estimator gives the linear model's variables."""
 
-    def __init__(self, layout: LinearLayout, logits_dimension: int) -> None:
+    def __init__(self, layout: LinearLayout, logits_dimension: int, sparse_combiner: Combiner = "sum") -> None:
         super().__init__()
-        self.linear_model = LinearModel(layout, logits_dimension)
+        self.linear_model = LinearModel(layout, logits_dimension, sparse_combiner)
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:
         """See `LinearModel`."""

@@ -59,11 +59,12 @@ def _complete(original: torch.optim.Optimizer, memo: dict[int, Any]) -> None:
         if name not in _COPIED_BY_TORCH:
             setattr(made, name, copy.deepcopy(value, memo))
     if hasattr(original.step, "_wrapped_by_lr_sched"):
-        # A schedule's copy looks for this mark and warns where it is missing.
+        # A schedule's copy looks for these marks and warns where they are missing.
         step = type(made).step
 
         @wraps(step)
         def wrapped(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            self._opt_called = True  # type: ignore[attr-defined]
             return step(self, *args, **kwargs)
 
         wrapped._wrapped_by_lr_sched = True  # type: ignore[attr-defined]

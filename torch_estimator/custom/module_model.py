@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from torch_estimator.custom.calling import spread_features, takes_several
 from torch_estimator.custom.column_module import ColumnsThenModule
 from torch_estimator.custom.copies import copied
 from torch_estimator.custom.optimizers import ModuleOptimizer, bound_factory, check_bound, factory_of, is_bound
@@ -39,7 +40,7 @@ class ModuleModel:
         head: Head | None,
         loss: Callable[[Any, Any], Tensor] | None,
         predictions: Callable[[Any], Mapping[str, Tensor]] | None,
-        metrics: Mapping[str, Callable[[Any, Any], Any]] | None,
+        metrics: Mapping[str, Any] | None,
         optimizer: ModuleOptimizer | None,
         columns: Iterable[Any] | None,
         transform: FeatureTransform | None,
@@ -65,6 +66,8 @@ class ModuleModel:
         self._factory = None if optimizer is None or bound else factory_of(optimizer)
         # What the caller does to the module from now on changes no later training.
         self._module, self._bound = copied(module, optimizer if bound else None)
+        if isinstance(loss, nn.Module):
+            (loss,) = copied(loss)
         self._transform = transform
         self._in_front = columns is not None
         self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}
@@ -78,6 +81,8 @@ class ModuleModel:
         module, transform, bound = copied(self._module, self._transform, self._bound if train else None)
         if self._in_front:
             module = ColumnsThenModule(transform.dnn, module)
+        elif takes_several(module):
+            spread_features(module)
         return EstimatorSpec(
             mode=mode,
             module=module,

@@ -125,8 +125,9 @@ def _columns_to_read(source: CsvSource, wanted: Wanted, names: tuple[str, ...], 
 def _known_type(name: str, source: CsvSource, wanted: Wanted) -> pa.DataType | None:
     if name in source.column_types:
         return source.column_types[name]
-    if wanted.columns is not None and name in wanted.columns:
-        return as_arrow_type(wanted.columns[name], name)
+    kind = wanted.columns.get(name) if wanted.columns is not None else None
+    if kind is not None:
+        return as_arrow_type(kind, name)
     return type_of_default(source.defaults.get(name))
 
 

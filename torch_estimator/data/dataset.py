@@ -13,10 +13,7 @@ from torch_estimator.data.batching import Batching
 from torch_estimator.data.bucketing import Bucketing
 from torch_estimator.data.cache import Cache
 from torch_estimator.data.class_weight import ClassWeight
-from torch_estimator.data.column_types import as_arrow_type, schema_types, type_of_default
-from torch_estimator.data.csv import CsvSource
-from torch_estimator.data.csv_format import CsvFormat
-from torch_estimator.data.csv_schema import by_column
+from torch_estimator.data.file_sources import csv_source, json_source, parquet_source
 from torch_estimator.data.frames import frame_columns, is_series, series_column
 from torch_estimator.data.iterable import IterableSource
 from torch_estimator.data.iterator import DatasetIterator
@@ -24,7 +21,7 @@ from torch_estimator.data.label import Label
 from torch_estimator.data.mapping import Map
 from torch_estimator.data.memory import memory_source
 from torch_estimator.data.padding import Padding
-from torch_estimator.data.paths import Files, as_patterns
+from torch_estimator.data.paths import Files
 from torch_estimator.data.permutation import draw_seed
 from torch_estimator.data.plan import Operation, make_iterator
 from torch_estimator.data.portion import Shard, Skip, Take
@@ -33,7 +30,7 @@ from torch_estimator.data.repeat import Repeat
 from torch_estimator.data.shuffle import Shuffle
 from torch_estimator.data.source import Source
 from torch_estimator.data.transform import AS_NUMPY, Transform
-from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.errors import InvalidValueError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,31 +90,17 @@ class Dataset:
             InvalidValueError, InvalidTypeError: Arguments do not fit each other. What is wrong with the files is a
                 `DataError` of the iterator.
         """
-        if schema is not None:
-            if column_types is not None or select_columns is not None:
-                raise InvalidValueError("from_csv takes a schema, or column_types and select_columns, not both.")
-            column_types = schema_types(schema)
-            select_columns = _with(label, schema.names)
-        names = None if column_names is None else _names("column_names", column_names)
-        selected = None if select_columns is None else _names("select_columns", select_columns)
-        has_header = names is None if header is None else header
-        if names is None and not has_header:
-            raise InvalidValueError("CSV files without a header need column_names.")
-        by_default = {
-            name: _unwrapped(value) for name, value in by_column(defaults, "defaults", selected or names).items()
-        }
-        types = by_column(column_types, "column_types", names)
-        # tf.data's column_defaults may hold a type where a value is required.
-        types |= {name: value for name, value in by_default.items() if isinstance(value, type) and name not in types}
-        source = CsvSource(
-            patterns=as_patterns(files),
-            format=CsvFormat(delimiter=delimiter, quote_char=quote_char, header=has_header),
-            column_names=names,
-            column_types={name: as_arrow_type(kind, name) for name, kind in types.items() if kind is not None},
-            defaults={
-                name: _checked_default(value, name) for name, value in by_default.items() if not isinstance(value, type)
-            },
-            select_columns=selected,
+        source = csv_source(
+            files,
+            column_names=column_names,
+            header=header,
+            column_types=column_types,
+            defaults=defaults,
+            select_columns=select_columns,
+            schema=schema,
+            label=label,
+            delimiter=delimiter,
+            quote_char=quote_char,
         )
         return cls(source)._labelled(label)
 
@@ -141,18 +124,7 @@ class Dataset:
             defaults: What a missing value becomes, by column; strings default to '', numbers to an error.
             label: Column to use as label; see `label`.
         """
-        from torch_estimator.data.parquet import ParquetSource
-
-        if schema is not None:
-            if columns is not None:
-                raise InvalidValueError("from_parquet takes a schema or columns, not both.")
-            columns = _with(label, schema.names)
-        source = ParquetSource(
-            patterns=as_patterns(files),
-            columns=None if columns is None else _names("columns", columns),
-            types={} if schema is None else schema_types(schema),
-            defaults=dict(defaults or {}),
-        )
+        source = parquet_source(files, columns=columns, schema=schema, defaults=defaults, label=label)
         return cls(source)._labelled(label)
 
     @classmethod
@@ -186,18 +158,13 @@ class Dataset:
             InvalidValueError, InvalidTypeError: Arguments do not fit each other. What is wrong with the files is a
                 `DataError` of the iterator.
         """
-        from torch_estimator.data.json import JsonSource
-
-        types = {name: _column_type(kind, name) for name, kind in by_column(column_types, "column_types", None).items()}
-        if schema is not None:
-            if types or select_columns is not None:
-                raise InvalidValueError("from_json takes a schema, or column_types and select_columns, not both.")
-            types, select_columns = schema_types(schema), _with(label, schema.names)
-        source = JsonSource(
-            patterns=as_patterns(files),
-            column_types=types,
-            defaults={name: _checked_default(value, name) for name, value in (defaults or {}).items()},
-            select_columns=None if select_columns is None else _names("select_columns", select_columns),
+        source = json_source(
+            files,
+            column_types=column_types,
+            select_columns=select_columns,
+            schema=schema,
+            defaults=defaults,
+            label=label,
         )
         return cls(source)._labelled(label)
 
@@ -421,39 +388,3 @@ class Dataset:
 
     def _then(self, operation: Operation) -> Dataset:
         return replace(self, _operations=(*self._operations, operation))
-
-
-def _names(what: str, given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
-        raise InvalidTypeError(f"{what} must be a sequence of strings, but got {given!r}.")
-    names = tuple(given)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidValueError(f"{what} must be distinct, but {twice[0]!r} is there several times.")
-    if not names:
-        raise InvalidValueError(f"{what} must not be empty.")
-    return names
-
-
-def _with(label: str | None, names: Sequence[str]) -> list[str]:
-    return [*names, label] if label is not None and label not in names else list(names)
-
-
-def _column_type(kind: Any, column: str) -> pa.DataType:
-    return (
-        schema_types(pa.schema({column: kind}))[column]
-        if isinstance(kind, pa.DataType)
-        else as_arrow_type(kind, column)
-    )
-
-
-def _unwrapped(default: Any) -> Any:
-    if isinstance(default, list | tuple):
-        return default[0] if default else None
-    return default
-
-
-def _checked_default(value: Any, column: str) -> Any:
-    if value is not None and type_of_default(value) is None:
-        raise InvalidTypeError(f"the default of column {column!r} must be a number or a string, but got {value!r}.")
-    return value

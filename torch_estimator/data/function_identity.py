@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import os
 import pickle
@@ -87,8 +88,10 @@ def _constant(value: Any) -> str:
 
 
 def _names(code: CodeType) -> list[str]:
+    """Returns the globals that code reads; co_names has attributes, too."""
     inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)]
-    return [*code.co_names, *inner]
+    own = [str(one.argval) for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"]
+    return [*own, *inner]
 
 
 def _content(cell: Any) -> Any:

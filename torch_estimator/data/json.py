@@ -21,7 +21,7 @@ from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.paths import expand
 from torch_estimator.data.source import Reader, Wanted, missing_column
 from torch_estimator.data.state import Signature
-from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
+from torch_estimator.errors import DataError, InvalidValueError, RowError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -81,6 +81,8 @@ class JsonSource:
         if name in self.column_types:
             return self.column_types[name]
         known = type_of_default(self.defaults.get(name))
+        if found is not None and known is not None and pa.types.is_integer(known) and pa.types.is_floating(found):
+            known = inferred(found)
         if wanted.columns is not None and name in wanted.columns:
             kind = wanted.columns[name]
             if is_list_type(kind):
@@ -88,12 +90,19 @@ class JsonSource:
             # A model takes booleans for numbers.
             is_bool = found is not None and pa.types.is_boolean(found) and not pa.types.is_string(kind)
             known = pa.bool_() if is_bool else as_arrow_type(kind, name)
+        if found is not None and (pa.types.is_struct(found) or _holds_nested(found)):
+            raise DataError(
+                f"column {name!r} must hold numbers, strings or lists of them, but is {found}; leave it out with "
+                "select_columns."
+            )
         if found is None or not is_list_type(found):
             return known if known is not None else pa.string() if found is None else inferred(found)
         value_type = inferred(found.value_type) if known is None else known
-        if is_list_type(found.value_type) or pa.types.is_struct(found.value_type):
-            raise InvalidTypeError(f"column {name!r} must hold lists of numbers or of strings, but is {found}.")
         return pa.list_(pa.string() if pa.types.is_dictionary(value_type) else value_type)
+
+
+def _holds_nested(kind: pa.DataType) -> bool:
+    return is_list_type(kind) and (is_list_type(kind.value_type) or pa.types.is_struct(kind.value_type))
 
 
 class _JsonReader(Reader):

@@ -23,7 +23,7 @@ from torch_estimator.data.shuffle import Shuffle
 from torch_estimator.data.source import Reader, Source, Wanted
 from torch_estimator.data.state import Signature
 from torch_estimator.data.stream import Stream
-from torch_estimator.data.transform import AS_NUMPY, Applied, Transform, apply_transform
+from torch_estimator.data.transform import AS_NUMPY, Applied, Transform, apply_transform, wants_others
 from torch_estimator.data.windows import WindowStream
 from torch_estimator.errors import InvalidValueError
 
@@ -113,12 +113,14 @@ class _Plan:
         return PadStream(stream) if self._mapped else stream, signature
 
     def _wanted(self, shuffled: bool) -> Wanted:
+        required = self._transform.required if self._transform is not None and not self._mapped else None
         return Wanted(
-            columns=self._transform.required if self._transform is not None and not self._mapped else None,
+            columns=required,
             label=self._labels[0] if self._labels else None,
             shuffled=shuffled,
             also=() if self._buckets is None else (self._buckets.column,),
             optional=frozenset(weight.column for weight in self._weights),
+            others=required is not None and wants_others(self._transform),
         )
 
     def _at_source(self, chunk: Chunk) -> Chunk:

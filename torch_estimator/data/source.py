@@ -15,7 +15,7 @@ from torch_estimator.data.label import Label
 from torch_estimator.data.state import Signature
 from torch_estimator.errors import DataError
 
-Required = dict[str, pa.DataType] | None
+Required = dict[str, pa.DataType | None] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,11 +23,13 @@ class Wanted:
     """What a pipeline wants of a source.
 
     Attributes:
-        columns: Feature columns and the types to read them as, or None for all, as they are.
+        columns: Feature columns and the types to read them as (None for a column as it is), or None for all, as they
+            are.
         label: The column to use as labels, or None.
         shuffled: Whether ranges will be read in a random order.
         also: Feature columns that are wanted as they are, whether or not they are in ``columns``.
         optional: Those of ``columns`` that the source need not have.
+        others: Whether all other columns are wanted, too, as they are.
     """
 
     columns: Required = None
@@ -35,13 +37,15 @@ class Wanted:
     shuffled: bool = False
     also: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
+    others: bool = False
 
     def names(self, there: Sequence[str]) -> list[str] | None:
         """Returns the feature columns to read of those that are there (or should be); None for all."""
         if self.columns is None:
             return None
         wanted = [name for name in self.columns if name in there or name not in self.optional]
-        return [*wanted, *(name for name in self.also if name not in wanted)]
+        more = (*self.also, *(there if self.others else ()))
+        return list(dict.fromkeys((*wanted, *more)))
 
 
 class Reader(ABC):

@@ -21,7 +21,10 @@ class Transform(Protocol):
     """Turns raw columns into arrays, row by row: rows never see each other, and nothing else changes.
 
     Attributes:
-        required: Raw feature columns wanted and the types to read them as; None for all, as they are.
+        required: Raw feature columns wanted and the types to read them as (None for a column as it is); None for all,
+            as they are.
+
+    A transform with an attribute ``others`` that is true gets all other columns, too, as they are.
     """
 
     @property
@@ -45,6 +48,11 @@ AS_NUMPY = AsNumpy()
 """The one there need be: what was cached with it can be used again."""
 
 
+def wants_others(transform: Transform | None) -> bool:
+    """Whether a transform wants all columns there are, beside those that it requires."""
+    return bool(getattr(transform, "others", False))
+
+
 def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     """Returns the chunk transformed.
 
@@ -54,7 +62,7 @@ def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     features = chunk.features
     required = transform.required
     if required is not None:
-        features = _select(required, chunk)
+        features = _select(required, chunk, others=wants_others(transform))
     labels = chunk.labels
     if is_lists(labels) and len(set(list_lengths(labels).tolist())) == 1:
         labels = as_matrix(labels, None)
@@ -80,19 +88,22 @@ def _plain(column: Column) -> Column:
     return column if is_lists(column) else to_numpy(column)
 
 
-def _select(required: dict[str, pa.DataType], chunk: Chunk) -> dict[str, Column]:
+def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bool) -> dict[str, Column]:
     if not isinstance(chunk.features, dict):
         raise DataError(
             f"{chunk.place(0)}: the model wants the named columns {', '.join(required)}, but the features have no "
             "names; give a dict."
         )
-    return {name: _required(name, kind, chunk) for name, kind in required.items()}
+    selected = {name: _required(name, kind, chunk) for name, kind in required.items()}
+    return {**chunk.features, **selected} if others else selected
 
 
-def _required(name: str, kind: pa.DataType, chunk: Chunk) -> Column:
+def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
     if name not in chunk.features:
         raise missing_column(name, f"the features ({chunk.place(0)})", chunk.features)
     column = chunk.features[name]
+    if kind is None:
+        return column
     if isinstance(column, np.ndarray) and is_strings(column):
         try:
             column = from_objects(column, name, convert=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +17,24 @@ from torch_estimator.floating import cast
 from torch_estimator.heads.base import Head
 
 _WEIGHTS = "head/weights"
+_RAW = "raw columns"
 
 
 class TensorBatch(NamedTuple):
-    """One batch on its device: features (a tensor, or a dict or tuple of them), labels and weights ``[batch, 1]``."""
+    """One batch on its device.
+
+    Attributes:
+        features: What the module takes: a tensor, or a dict or tuple of them.
+        labels: The same, or None.
+        weights: ``[batch, 1]``, or None.
+        raw: On the host: the raw columns by name that somebody wants beside what the module takes; where there are
+            none, the features.
+    """
 
     features: Any
     labels: Any
     weights: Tensor | None
+    raw: Any = None
 
 
 class HostTransform:
@@ -34,22 +44,37 @@ class HostTransform:
         transform: Host half of the feature columns, or None to leave the features as they are.
         head: Reads labels and names the column of weights; None leaves labels as they are.
         with_labels: Whether labels are wanted; predicting needs none.
+        raw: Raw columns that are carried beside what ``transform`` makes; None for all of them.
+
+    Attributes:
+        others: Whether columns other than those required are wanted, too.
     """
 
-    def __init__(self, transform: FeatureTransform | None, head: Head | None, *, with_labels: bool) -> None:
+    def __init__(
+        self,
+        transform: FeatureTransform | None,
+        head: Head | None,
+        *,
+        with_labels: bool,
+        raw: Sequence[str] | None = (),
+    ) -> None:
         self._transform = transform
+        self._raw = None if raw is None else tuple(raw)
+        self.others = raw is None
         self._head = head
         self._with_labels = with_labels
         self._weight_column = head.weight_column if head is not None and with_labels else None
 
     @property
-    def required(self) -> dict[str, pa.DataType] | None:
+    def required(self) -> dict[str, pa.DataType | None] | None:
         """Raw columns wanted and the types to read them as; None for all of them as they are."""
         if self._transform is None:
             return None
-        required = dict(self._transform.required)
+        required: dict[str, pa.DataType | None] = dict(self._transform.required)
         if self._weight_column is not None:
             required.setdefault(self._weight_column, pa.float32())
+        for key in self._raw or ():
+            required.setdefault(key, None)
         return required
 
     def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
@@ -57,6 +82,8 @@ class HostTransform:
         prepared: Any = features if self._transform is None else self._transform(features)
         if self._weight_column is not None:
             prepared = {**prepared, _WEIGHTS: _weights(features, self._weight_column)}
+        if self._transform is not None and self._raw != ():
+            prepared = {**prepared, _RAW: {key: features[key] for key in (self._raw or features)}}
         if not self._with_labels:
             return prepared, None
         if self._head is None:
@@ -79,11 +106,15 @@ def to_tensors(features: Any, labels: Any, device: torch.device, floating: torch
         floating: What floating features become. Labels do where that makes float64, numpy's own, float32; integers stay
             what they are.
     """
-    weights = None
-    if isinstance(features, Mapping) and _WEIGHTS in features:
-        features = dict(features)
-        weights = _tensor(features.pop(_WEIGHTS), device)
-    tensors = TensorBatch(_tensors(features, device), _tensors(labels, device), weights)
+    weights, raw = None, features
+    if isinstance(features, Mapping):
+        if _WEIGHTS in features:
+            raw = features = dict(features)
+            weights = _tensor(features.pop(_WEIGHTS), device)
+        if isinstance(features.get(_RAW), Mapping):
+            features = dict(features)
+            raw = features.pop(_RAW)
+    tensors = TensorBatch(_tensors(features, device), _tensors(labels, device), weights, raw)
     if floating is None:
         return tensors
     labels = cast(tensors.labels, floating, only=torch.float64) if floating == torch.float32 else tensors.labels

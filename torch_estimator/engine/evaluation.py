@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
 
 import torch
 
@@ -14,12 +13,15 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.event_writers import EventWriters
+from torch_estimator.engine.extra_metrics import ExtraMetrics
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.observation import observed
 from torch_estimator.engine.progress import ProgressBar
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.heads.base import Metrics
+from torch_estimator.heads.metrics.functions import RESERVED
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.mode_keys import ModeKeys
@@ -27,6 +29,18 @@ from torch_estimator.mode_keys import ModeKeys
 logger = logging.getLogger("torch_estimator")
 
 _PROGRESS_LINES = 10
+
+
+class EvaluationResult(dict[str, float]):
+    """Metrics by name.
+
+    Attributes:
+        batches: How many they were computed from; of none they are zeros, which say nothing.
+    """
+
+    def __init__(self, metrics: Iterable[tuple[str, float]], *, batches: int) -> None:
+        super().__init__(metrics)
+        self.batches = batches
 
 
 def run_evaluation(
@@ -38,7 +52,7 @@ def run_evaluation(
     hooks: Sequence[Hook],
     model_dir: str | None = None,
     eval_dir: str | None = None,
-) -> dict[str, float]:
+) -> EvaluationResult:
     """Evaluates batch by batch.
 
     Args:
@@ -55,6 +69,7 @@ def run_evaluation(
     """
     metrics = model.head.metrics()
     _check_names(metrics.compute())
+    extra = ExtraMetrics(model)
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
     started = time.monotonic()
     all_hooks = (*model.spec.evaluation_hooks, *hooks)
@@ -69,22 +84,29 @@ def run_evaluation(
         )
         for hook in all_hooks:
             hook.begin(context)
-        total_loss, taken = _evaluate_batches(model, dataset, metrics, steps, context, HookSchedule(all_hooks))
+        schedule = HookSchedule(all_hooks)
+        total_loss, taken = _evaluate_batches(model, dataset, (metrics, extra), steps, context, schedule)
         for hook in all_hooks:
             hook.end(context)
     logger.info("Finished evaluation of %d batches in %.2f s", taken, time.monotonic() - started)
     if taken == 0:
         logger.warning("The evaluation input is empty: all metrics are 0.")
-    results = dict(metrics.compute())
+    results = {**metrics.compute(), **extra.compute()}
     results["loss"] = total_loss / taken if taken else 0.0
     results["global_step"] = global_step
-    return dict(sorted(results.items()))
+    return EvaluationResult(sorted(results.items()), batches=taken)
 
 
 def _evaluate_batches(
-    model: Model, dataset: Dataset, metrics: Any, steps: int | None, context: RunContext, schedule: HookSchedule
+    model: Model,
+    dataset: Dataset,
+    all_metrics: tuple[Metrics, ExtraMetrics],
+    steps: int | None,
+    context: RunContext,
+    schedule: HookSchedule,
 ) -> tuple[float, int]:
     """Updates the metrics batch by batch; returns the sum of the batches' losses, and how many they are."""
+    metrics, extra = all_metrics
     total_loss, taken = 0.0, 0
     with (
         closing(model.batches(dataset)) as batches,
@@ -98,16 +120,17 @@ def _evaluate_batches(
             due = schedule.due_at(taken + 1)
             for hook in due:
                 hook.before_step(context)
-            features, labels, weights = model.to_tensors(batch)
+            tensors = model.to_tensors(batch)
             with (
                 sized_threads(model.module, batch_size(batch.features)),
-                noting_batch(model.module, features, labels),
+                noting_batch(model.module, tensors.features, tensors.labels),
                 observed(context),
             ):
-                outputs = model.module(features)
-                context.loss_tensor = model.head.loss(outputs, labels, weights)
+                outputs = model.module(tensors.features)
+                context.loss_tensor = model.head.loss(outputs, tensors.labels, tensors.weights)
             total_loss += float(context.loss_tensor)
-            metrics.update(outputs, labels, weights)
+            metrics.update(outputs, tensors.labels, tensors.weights)
+            extra.update(outputs, tensors)
             taken += 1
             for hook in due:
                 hook.after_step(context)
@@ -117,12 +140,12 @@ def _evaluate_batches(
 
 
 def _check_names(results: Mapping[str, float]) -> None:
-    for reserved in ("loss", "global_step"):
+    for reserved in RESERVED:
         if reserved in results:
             raise InvalidValueError(f"A metric must not be called {reserved!r}, which the evaluation adds itself.")
 
 
-def write_evaluation(eval_dir: str, results: dict[str, float], checkpoint_path: str) -> None:
+def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: str) -> None:
     """Writes the metrics and the checkpoint's path as summaries, and logs them."""
     global_step = int(results["global_step"])
     with EventWriter(eval_dir) as events:
@@ -131,15 +154,19 @@ def write_evaluation(eval_dir: str, results: dict[str, float], checkpoint_path: 
         events.text("checkpoint_path", checkpoint_path, global_step)
 
 
-def write_results(events: EventWriter, results: dict[str, float]) -> None:
-    """Writes the metrics as summaries, and logs them."""
+def write_results(events: EventWriter, results: EvaluationResult) -> None:
+    """Writes the metrics as summaries, and logs them.
+
+    The zeros of an evaluation of nothing are not written: whoever reads the curve would take them for the best.
+    """
     global_step = int(results["global_step"])
     logger.info(
         "Saving dict for global step %d: %s",
         global_step,
         ", ".join(f"{key} = {_formatted(value)}" for key, value in results.items()),
     )
-    events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
+    if results.batches:
+        events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
 
 
 def _show_progress(bar: ProgressBar, taken: int, steps: int | None) -> None:

@@ -51,7 +51,9 @@ class Model:
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
         # One for all iterators: what a Dataset's cache holds was made with it.
-        self._host = HostTransform(spec.transform, spec.head, with_labels=spec.mode != ModeKeys.PREDICT)
+        self._host = HostTransform(
+            spec.transform, spec.head, with_labels=spec.mode != ModeKeys.PREDICT, raw=_raw_columns(spec)
+        )
         self.head: Any = spec.head or FunctionHead(spec.loss, spec.predictions, spec.metrics)
         if isinstance(spec.loss, nn.Module):
             spec.loss.to(self.device)
@@ -67,7 +69,8 @@ class Model:
 
     def to_tensors(self, batch: Any) -> TensorBatch:
         """Moves one batch to the model's device, floating features in the dtype of its parameters."""
-        tensors = to_tensors(batch.features, batch.labels, self.device, self._floating)
+        features = batch.features if self.spec.transform is None else self.spec.transform.padded(batch.features)
+        tensors = to_tensors(features, batch.labels, self.device, self._floating)
         if self.structure is None and self.spec.transform is None and self.spec.mode == ModeKeys.TRAIN:
             self.structure = describe(getattr(self.module, "inputs_of", _same)(tensors.features))
         return tensors
@@ -141,6 +144,14 @@ class Model:
         logger.info("Warm-starting %d variables from %s", len(names), checkpoint.path)
         if self.spec.transform is not None:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
+
+
+def _raw_columns(spec: EstimatorSpec) -> Sequence[str] | None:
+    """Names of the raw columns wanted beside what the module takes; None for all."""
+    if spec.mode == ModeKeys.PREDICT:
+        return spec.forward_features
+    wanted = spec.mode == ModeKeys.EVAL and any("features" in one.arguments for one in spec.extra_metrics)
+    return None if wanted else ()
 
 
 def _same(features: Any) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
 import torch
 
+from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
@@ -17,8 +18,10 @@ from torch_estimator.engine.model import Model
 from torch_estimator.engine.observation import observed
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.forwarding import all_layers, check_new_keys
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
+from torch_estimator.inner_layers import LayerOutputs
 from torch_estimator.mode_keys import ModeKeys
 
 
@@ -44,44 +47,79 @@ def run_prediction(
         model_dir: The job's directory, for the hooks.
 
     Raises:
-        InvalidValueError: None of ``keys`` is among the predictions, or predictions are not of one length.
+        InvalidValueError: None of ``keys`` is among the predictions, predictions are not of one length, or what is
+            forwarded is not there or is a prediction already.
     """
-    writers = EventWriters()
-    context = RunContext(
-        global_step=global_step, module=model.module, mode=ModeKeys.PREDICT, model_dir=model_dir, writers=writers
-    )
     all_hooks = (*model.spec.prediction_hooks, *hooks)
-    with writers:
+    with ExitStack() as stack:
+        writers = stack.enter_context(EventWriters())
+        context = RunContext(
+            global_step=global_step, module=model.module, mode=ModeKeys.PREDICT, model_dir=model_dir, writers=writers
+        )
         for hook in all_hooks:
             hook.begin(context)
         schedule = HookSchedule(all_hooks)
-        with closing(model.batches(dataset)) as batches:
-            for taken, batch in enumerate(batches):
-                due = schedule.due_at(taken + 1)
-                for hook in due:
-                    hook.before_step(context)
-                arrays = _selected(_predict(model, batch, context), keys)
-                for hook in due:
-                    hook.after_step(context)
-                context.observe = False
-                yield from _examples(arrays) if single_examples else (arrays,)
-                if context.stop_requested:
-                    break
+        batches = stack.enter_context(closing(model.batches(dataset)))
+        layers = stack.enter_context(LayerOutputs(model.module, all_layers(model.spec.forward_layers)))
+        for number, batch in enumerate(batches, 1):
+            due = schedule.due_at(number)
+            for hook in due:
+                hook.before_step(context)
+            arrays = _selected(_predictions(model, layers, batch, context), keys)
+            for hook in due:
+                hook.after_step(context)
+            context.observe = False
+            yield from _examples(arrays) if single_examples else (arrays,)
+            if context.stop_requested:
+                break
         for hook in all_hooks:
             hook.end(context)
 
 
-def _predict(model: Model, batch: Any, context: RunContext) -> dict[str, np.ndarray]:
-    features = model.to_tensors(batch).features
+def _predictions(model: Model, layers: LayerOutputs, batch: Any, context: RunContext) -> dict[str, np.ndarray]:
+    tensors = model.to_tensors(batch)
     with (
         torch.inference_mode(),
         sized_threads(model.module, batch_size(batch.features)),
-        noting_batch(model.module, features),
+        noting_batch(model.module, tensors.features),
         observed(context),
     ):
-        outputs = model.module(features)
-        tensors = model.head.predictions(outputs)
-    return model.head.decode({key: tensor.cpu().numpy() for key, tensor in tensors.items()})  # type: ignore[no-any-return]
+        outputs = model.module(tensors.features)
+        predictions = model.head.predictions(outputs)
+    arrays: dict[str, np.ndarray] = model.head.decode({key: _array(value) for key, value in predictions.items()})
+    taken = {key: _array(value) for key, value in layers.take().items()}
+    for more, what in ((taken, "layer"), (_forwarded(tensors.raw, model.spec.forward_features), "feature")):
+        check_new_keys(what, more, arrays)
+        arrays = {**arrays, **more}
+    return arrays
+
+
+def _forwarded(raw: Any, keys: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """Raw columns as they are given back.
+
+    Args:
+        raw: Of `TensorBatch`.
+        keys: Which; None for all.
+
+    Raises:
+        InvalidValueError: The features have no names, or lack one of these.
+    """
+    if keys is not None and not keys:
+        return {}
+    if not isinstance(raw, Mapping):
+        raise InvalidValueError("Features can be forwarded by name only, but the input's have none; give a dict.")
+    for key in raw if keys is None else keys:
+        if key not in raw:
+            raise InvalidValueError(
+                f"The feature {key!r} is to be forwarded, but the input has only {', '.join(map(str, raw))}."
+            )
+    # Copies: what is predicted is its receiver's to change, the input is not.
+    return {key: to_numpy(raw[key]).copy() for key in (raw if keys is None else keys)}
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    # numpy has no bfloat16.
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
 
 
 def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:

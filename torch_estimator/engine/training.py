@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import FunctionType, MethodType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torch_estimator.data.dataset import Dataset
@@ -18,18 +16,18 @@ from torch_estimator.engine.batches import TensorBatch, batch_size
 from torch_estimator.engine.checkpoint import Checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
+from torch_estimator.engine.compiled_steps import CompiledSteps
 from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.hook_states import hook_states, restore_hooks
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
-from torch_estimator.engine.observation import Observer, observed
+from torch_estimator.engine.observation import observed
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.engine.variables import named_slots
-from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.logging_tensor import LoggingTensorHook
@@ -42,11 +40,8 @@ logger = logging.getLogger("torch_estimator")
 _INPUT = "input"
 _INPUT_ENDED = "input_ended"
 _RANDOM = "random"
-_COMPILED_ROWS = "compiled_rows"
+_COMPILED = "compiled"
 _HOOKS = "hooks"
-
-# Compiling takes seconds; input whose batches keep growing would do nothing else.
-_MOST_SIZES = 4
 
 
 class TrainingRun:
@@ -88,8 +83,7 @@ class TrainingRun:
         self._may_start_over = False
         self._writer: CheckpointWriter | None = None
         self._saved_state = checkpoint.state if checkpoint is not None else {}
-        compiled_rows = checkpoint.state.get(_COMPILED_ROWS, 0) if checkpoint is not None else 0
-        self._compiled = _CompiledSteps(self._step, compiled_rows) if config.compile else None
+        self._compiled = CompiledSteps(self._step, self._saved_state.get(_COMPILED)) if config.compile else None
         if checkpoint is not None:
             self._restore_position(checkpoint, input_over_when_ended)
 
@@ -197,7 +191,7 @@ class TrainingRun:
             _INPUT: self._batches.state(),
             _INPUT_ENDED: self._input_ended,
             _RANDOM: random_state(),
-            _COMPILED_ROWS: self._compiled.rows if self._compiled is not None else 0,
+            _COMPILED: self._compiled.state() if self._compiled is not None else None,
             **self._model.state(self._optimizers),
         }
 
@@ -238,7 +232,7 @@ class TrainingRun:
             noting_batch(module, batch.features, batch.labels),
             observed(context),
         ):
-            return self._step(*batch)
+            return self._step(batch.features, batch.labels, batch.weights)
 
 
 def _loss_summary(context: RunContext) -> dict[str, float]:
@@ -247,61 +241,6 @@ def _loss_summary(context: RunContext) -> dict[str, float]:
 
 def _step_before(context: RunContext) -> int:
     return context.global_step - 1
-
-
-class _CompiledSteps:
-    """Takes compiled steps; smaller batches than before, such as a partial last one, run eagerly.
-
-    Args:
-        step: What to compile.
-        rows: Size of the batches that the run before a resume compiled, so that each batch runs as it would have run
-            then; 0 where there is none.
-    """
-
-    def __init__(self, step: TrainStep, rows: int) -> None:
-        self.rows = rows
-        self._eager = step
-        # Dynamo counts recompilations by code object and gives up after some: a run of its own needs one of its own.
-        compute = TrainStep.compute
-        own = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
-        self._compiled = torch.compile(MethodType(own, step), fullgraph=True, dynamic=False)
-        self._observer = Observer(step.module)
-        self._compiled_sizes: set[int] = set()
-        if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
-            raise InvalidValueError(
-                f"RunConfig(compile=True) needs a newer PyTorch than {torch.__version__}; update it or leave it off."
-            )
-
-    def __enter__(self) -> _CompiledSteps:
-        self._patches = ExitStack()
-        # Lets autograd.grad be part of the compiled graph.
-        self._patches.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
-        # Dropout draws what it draws eagerly.
-        self._patches.enter_context(torch._inductor.config.patch(fallback_random=True))
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._patches.close()
-
-    def take_step(self, batch: TensorBatch, context: RunContext) -> Tensor:
-        """Trains on a batch; returns the loss."""
-        module, rows = self._eager.module, batch_size(batch.features)
-        with sized_threads(module, rows), noting_batch(module, batch.features, batch.labels):
-            if not context.observe:
-                return self._take(batch, rows)
-            context.summaries = self._observer.observe(lambda: self._eager.loss(*batch))
-            with self._observer.unobserved():
-                return self._take(batch, rows)
-
-    def _take(self, batch: TensorBatch, rows: int) -> Tensor:
-        if rows > self.rows and len(self._compiled_sizes) < _MOST_SIZES:
-            self.rows = rows
-        if rows == self.rows and rows not in self._compiled_sizes:
-            logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
-            self._compiled_sizes.add(rows)
-        step = self._compiled if rows == self.rows else self._eager.compute
-        self._eager.begin()
-        return self._eager.finish(*step(*batch))
 
 
 def log_end(result: TrainingResult) -> None:

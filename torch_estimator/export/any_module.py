@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,19 +32,18 @@ def lower_module(
 
     Args:
         graph: Where the nodes go.
-        module: Called with the features of `inputs`, floating ones in the dtype of its parameters.
-        inputs: Of the graph.
+        module: Called with the features of `inputs`, in float32.
+        inputs: Of the graph; floating ones are float32.
         predictions: From the module's outputs to tensors ``[N, ...]`` by key.
 
     Raises:
         ExportError: torch cannot express it in ONNX; names the operator and the module inside.
     """
-    floating = floating_dtype(module)
+    single = _in_single_precision(module)
     found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:
-        features = inputs.assemble(tensors)
-        outputs = module(features if floating is None else cast(features, floating))
+        outputs = single(cast(inputs.assemble(tensors), torch.float32))
         # torch may trace several times.
         found.clear()
         widened = {}
@@ -52,26 +52,22 @@ def lower_module(
             found[key] = (widened[key].dtype, _row_shape(key, value))
         return tuple(widened.values())
 
-    training = module.training
-    module.eval()
+    training = single.training
+    single.eval()
     try:
         names = inline(
-            graph, call, list(inputs.tensors.values()), what=f"the model {type(module).__name__}", module=module
+            graph, call, list(inputs.tensors.values()), what=f"the model {type(module).__name__}", module=single
         )
     finally:
-        module.train(training)
+        single.train(training)
     return {
         key: Prediction(tensor=tensor, dtype=dtype_name(dtype, key), row_shape=shape)
         for (key, (dtype, shape)), tensor in zip(found.items(), names, strict=True)
     }
 
 
-def lower_logits(graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs) -> Prediction:
-    """Emits a module that gives logits; returns them, float32 ``[N, width]``.
-
-    Raises:
-        ExportError: As `lower_module`, and where the module gives something else.
-    """
+def logits_of(module: nn.Module) -> Callable[[Any], dict[str, Tensor]]:
+    """The predictions of a module that gives logits, float32 ``[N, width]``; it raises ExportError for any other."""
 
     def logits(outputs: Any) -> dict[str, Tensor]:
         if not isinstance(outputs, Tensor) or not outputs.is_floating_point() or outputs.dim() < 2:
@@ -81,7 +77,12 @@ def lower_logits(graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs) -
             )
         return {"logits": outputs.float()}
 
-    return lower_module(graph, module, inputs, logits)["logits"]
+    return logits
+
+
+def _in_single_precision(module: nn.Module) -> nn.Module:
+    """The module, or a copy in float32: onnxruntime lacks most operators in half and many in double precision."""
+    return module if floating_dtype(module) in (None, torch.float32) else copy.deepcopy(module).float()
 
 
 def _widened(key: str, value: Any) -> Tensor:

@@ -16,6 +16,7 @@ from torch_estimator.export.hash_chains import (
     ComputedSlot,
     HashChains,
     HashedKey,
+    ListLeaf,
     RawTensor,
     Value,
     concat,
@@ -25,18 +26,22 @@ from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.bucketized import BucketizedColumn
 from torch_estimator.feature_column.crossed import CrossedColumn
 from torch_estimator.feature_column.hash_bucket import HashedCategoricalColumn
+from torch_estimator.feature_column.identity import IdentityCategoricalColumn
 from torch_estimator.feature_column.layouts import (
     DNN_INDICATOR_IDS,
     DNN_NUMERIC,
     LINEAR_IDS,
     LINEAR_NUMERIC,
+    Bag,
     PlacedIds,
     PlacedNumbers,
 )
 from torch_estimator.feature_column.numeric import NumericColumn
 from torch_estimator.feature_column.vocabulary_list import VocabularyListCategoricalColumn
+from torch_estimator.feature_column.weighted import WeightedCategoricalColumn
 
 if TYPE_CHECKING:
+    from torch_estimator.feature_column.categorical import CategoricalColumn
     from torch_estimator.feature_column.transform import FeatureTransform
 
 _UNKNOWN = -2
@@ -53,11 +58,15 @@ def lower_features(
         raw: Raw columns by key.
     """
     numbers, ids = _wanted(transform)
-    features = _Features(graph, raw, transform.seen_strings())
+    features = Features(graph, raw, transform.seen_strings())
+    categorical = [
+        *(placed.column for group, _ in ids.values() for placed in group),
+        *(bag.column for bag in transform.bags),
+    ]
     features.normalize(
         itertools.chain(
             (placed.column for group in numbers.values() for placed in group),
-            (column for group, _ in ids.values() for placed in group for column in _numeric(placed.column)),
+            (number for column in categorical for number in _numeric(column)),
         )
     )
     matrix = _IdMatrix(features, [placed.column for group, _ in ids.values() for placed in group])
@@ -68,6 +77,8 @@ def lower_features(
     for key, (placed_ids, padding) in ids.items():
         tensor = matrix.place(placed_ids, padding)
         outputs[key] = Inlined(tensor=tensor, row_shape=(placed_ids[-1].stop,), dtype="int64")
+    for bag in transform.bags:
+        outputs.update(lower_bag(bag, features))
     return outputs
 
 
@@ -91,7 +102,7 @@ def _wanted(
     )
 
 
-class _Features:
+class Features:
     """Raw columns, and numbers after their normalizers."""
 
     def __init__(
@@ -133,7 +144,7 @@ class _Features:
 class _IdMatrix:
     """The ids of all categorical columns side by side, int64 ``[N, slots of all]``, -1 without an id."""
 
-    def __init__(self, features: _Features, columns: Iterable[Any]) -> None:
+    def __init__(self, features: Features, columns: Iterable[Any]) -> None:
         self._graph = features.graph
         self._slots: dict[Any, list[int]] = {}
         computed: list[str] = []
@@ -167,13 +178,16 @@ class _IdMatrix:
 
 
 @singledispatch
-def lower_ids(column: Any, features: _Features) -> str | list[Chain]:
-    """The ids of a categorical column: a tensor int64 ``[N, slots]``, or the hash chains that make it."""
+def lower_ids(column: Any, features: Features) -> str | list[Chain]:
+    """The ids of a categorical column: a tensor int64 ``[N, slots]``, or the hash chains that make it.
+
+    That of a column of one raw column works on values one by one, so that with lists it is ``[N, n]``.
+    """
     raise ExportError(f"a column of the kind {type(column).__name__} cannot be exported.")
 
 
 @lower_ids.register
-def _(column: BucketizedColumn, features: _Features) -> str:
+def _(column: BucketizedColumn, features: Features) -> str:
     graph = features.graph
     numbers = features.number(column.source_column)
     boundaries = graph.constant(column.boundaries, np.float32)
@@ -189,7 +203,7 @@ def _(column: BucketizedColumn, features: _Features) -> str:
 
 
 @lower_ids.register
-def _(column: VocabularyListCategoricalColumn, features: _Features) -> str:
+def _(column: VocabularyListCategoricalColumn, features: Features) -> str:
     graph, raw = features.graph, features.raw[column.key]
     ids: dict[Any, int] = {value: index for index, value in enumerate(column.vocabulary_list)}
     ids["" if raw.dtype == "string" else -1] = -1
@@ -219,13 +233,26 @@ def _(column: VocabularyListCategoricalColumn, features: _Features) -> str:
 
 
 @lower_ids.register
-def _(column: HashedCategoricalColumn, features: _Features) -> list[Chain]:
+def _(column: IdentityCategoricalColumn, features: Features) -> str:
+    graph, given = features.graph, features.raw[column.key].tensor
+    below = graph.op("Less", given, graph.constant(0, np.int64))
+    above = graph.op("GreaterOrEqual", given, graph.constant(column.num_buckets, np.int64))
+    other = graph.constant(-1 if column.default_value is None else column.default_value, np.int64)
+    ids = graph.op("Where", graph.op("Or", below, above), other, given)
+    if column.default_value is None:
+        return ids
+    missing = graph.op("Equal", given, graph.constant(-1, np.int64))
+    return graph.op("Where", missing, graph.constant(-1, np.int64), ids)
+
+
+@lower_ids.register
+def _(column: HashedCategoricalColumn, features: Features) -> list[Chain]:
     value = HashedKey(key=column.key, function=column.hash_function)
     return [Chain(start=None, values=(value,), buckets=column.hash_bucket_size, missing=(column.key,))]
 
 
 @lower_ids.register
-def _(column: CrossedColumn, features: _Features) -> list[Chain]:
+def _(column: CrossedColumn, features: Features) -> list[Chain]:
     choices: list[list[Value]] = []
     missing: list[str] = []
     for leaf in column.leaves:
@@ -235,7 +262,7 @@ def _(column: CrossedColumn, features: _Features) -> list[Chain]:
         tensor = lower_ids(leaf, features)
         assert isinstance(tensor, str)
         choices.append([ComputedSlot(tensor=tensor, slot=slot) for slot in range(leaf.slots)])
-        if isinstance(leaf, VocabularyListCategoricalColumn):
+        if isinstance(leaf, IdentityCategoricalColumn | VocabularyListCategoricalColumn):
             missing.append(leaf.key)
     return [
         Chain(start=column.start, values=values, buckets=column.hash_bucket_size, missing=tuple(dict.fromkeys(missing)))
@@ -243,7 +270,52 @@ def _(column: CrossedColumn, features: _Features) -> list[Chain]:
     ]
 
 
+def lower_bag(bag: Bag, features: Features) -> dict[str, Inlined]:
+    """The ids of a column with lists or weights, and the weights, both ``[N, n]``."""
+    graph = features.graph
+    ids = _list_ids(bag.column, features)
+    missing = graph.op("Less", ids, graph.constant(0, np.int64))
+    moved = graph.op("Add", ids, graph.constant(bag.offset, np.int64)) if bag.offset else ids
+    placed = graph.op("Where", missing, graph.constant(bag.padding, np.int64), moved)
+    shape = (-1,) if bag.column.multivalent else (bag.column.slots,)
+    outputs = {bag.feature: Inlined(tensor=placed, row_shape=shape, dtype="int64")}
+    if bag.weights is not None:
+        assert isinstance(bag.column, WeightedCategoricalColumn)
+        raw = features.raw[bag.column.weight_feature_key]
+        given = raw.tensor if raw.dtype == "float32" else graph.op("Cast", raw.tensor, to=FLOAT)
+        nothing = graph.op("Or", missing, graph.op("IsNaN", given))
+        weights = graph.op("Where", nothing, graph.constant(0, np.float32), given)
+        outputs[bag.weights] = Inlined(tensor=weights, row_shape=shape, dtype="float32")
+    return outputs
+
+
+def _list_ids(column: CategoricalColumn, features: Features) -> str:
+    """The ids of any categorical column, int64 ``[N, n]``, -1 where there is none."""
+    if isinstance(column, WeightedCategoricalColumn):
+        return _list_ids(column.categorical_column, features)
+    if isinstance(column, CrossedColumn) and column.multivalent:
+        return features.chains.lower_products(column.start, _leaves(column, features), column.hash_bucket_size)
+    lowered = lower_ids(column, features)
+    return lowered if isinstance(lowered, str) else features.chains.lower(lowered)
+
+
+def _leaves(column: CrossedColumn, features: Features) -> list[ListLeaf]:
+    leaves: list[ListLeaf] = []
+    for leaf in column.leaves:
+        if isinstance(leaf, str):
+            value = HashedKey(key=leaf, function=column.hash_function)
+            leaves.append(ListLeaf(value=value, missing=leaf if leaf in column.lists else None))
+        else:
+            has_missing = isinstance(leaf, IdentityCategoricalColumn | VocabularyListCategoricalColumn)
+            leaves.append(
+                ListLeaf(value=_list_ids(leaf, features), missing=leaf.key if has_missing else None)  # type: ignore[union-attr]
+            )
+    return leaves
+
+
 def _numeric(column: Any) -> list[NumericColumn]:
+    if isinstance(column, WeightedCategoricalColumn):
+        return _numeric(column.categorical_column)
     if isinstance(column, BucketizedColumn):
         return [column.source_column]
     if isinstance(column, CrossedColumn):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,10 +44,20 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
+def in_module(scopes: Sequence[str]) -> str:
+    """Says in which of the user's modules something is, given the paths of all that were running."""
+    path = _below_root(scopes[-1]) if scopes else ""
+    return f" in its module {path}" if path else ""
+
+
+def _below_root(path: str) -> str:
+    return path.removeprefix("module").removeprefix(".")
+
+
 def _in(place: tuple[str, str] | None) -> str:
     if place is None:
         return ""
-    path = place[0].removeprefix("module").removeprefix(".")
+    path = _below_root(place[0])
     return f" in its module {path} ({place[1]})" if path else f" in its own forward ({place[1]})"
 
 
@@ -56,10 +67,12 @@ def _innermost(error: BaseException, paths: dict[int, str]) -> tuple[nn.Module, 
     step = error.__traceback__
     while step is not None:
         module = step.tb_frame.f_locals.get("self")
-        if isinstance(module, nn.Module) and id(module) in paths and step.tb_frame.f_code.co_name != "_call_impl":
-            line = linecache.getline(step.tb_frame.f_code.co_filename, step.tb_lineno).strip()
-            if "_call_impl" not in line:
-                found = (module, paths[id(module)], line)
+        code = step.tb_frame.f_code
+        if isinstance(module, nn.Module) and code.co_name in ("forward", "call"):
+            # Layers of Keras are no parts of another module, but have names of their own.
+            path = paths.get(id(module), getattr(module, "name", None))
+            if isinstance(path, str):
+                found = (module, path, linecache.getline(code.co_filename, step.tb_lineno).strip())
         step = step.tb_next
     return found
 
@@ -67,11 +80,13 @@ def _innermost(error: BaseException, paths: dict[int, str]) -> tuple[nn.Module, 
 def _traced(trace: Callable[[], Any], name: str, target: str) -> tuple[str, tuple[str, str] | None]:
     """The operator as the module calls it, and the module; decomposing may have given it another name."""
     base = target.split(".")[1] if "." in target else target
-    try:
-        nodes = [node for node in trace().graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-    except Exception:
-        # What is known of the operator without is worth saying.
-        nodes = []
+    nodes: list[Any] = []
+    # What is known of the operator without is worth saying, too.
+    with contextlib.suppress(Exception):
+        program = trace()
+        nodes += program.graph.nodes
+        nodes += program.run_decompositions().graph.nodes
+    nodes = [node for node in nodes if isinstance(node.target, torch._ops.OpOverload)]
     named = [node for node in nodes if node.name == name] or [node for node in nodes if base in str(node.target)]
     if not named:
         return target.removesuffix(".default"), None

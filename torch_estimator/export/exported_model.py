@@ -15,6 +15,7 @@ from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidValueError
 from torch_estimator.export.csv_text import read_rows
 from torch_estimator.export.feeds import as_tensor, filled
+from torch_estimator.export.list_feeds import ListFeed, as_lists, matched
 from torch_estimator.export.signatures import (
     MODEL_FILE,
     NUMPY_TYPES,
@@ -74,7 +75,8 @@ class ExportedModel:
 
         Args:
             inputs: Lists or arrays by name. A plain feature may be ``[batch]`` or ``[batch, 1]``; strings may be
-                `str`, UTF-8 `bytes` or None (a missing value). Inputs with a default may be left out.
+                `str`, UTF-8 `bytes` or None (a missing value). Where rows are lists, they may differ in length, or be
+                padded to ``[batch, n]`` with missing values (``''`` or -1). Inputs with a default may be left out.
             signature: Which one.
 
         Returns:
@@ -109,9 +111,13 @@ class ExportedModel:
                     f"Unexpected tensor name: {name}; the inputs are {', '.join(signature.inputs)}."
                 )
         feeds: dict[str, Array] = {}
+        lists: dict[str, ListFeed] = {}
         sizes: dict[str, int] = {}
         for name, info in signature.inputs.items():
-            if name in inputs:
+            if name in inputs and info.holds_lists:
+                lists[name] = as_lists(name, inputs[name], info)
+                sizes[name] = len(lists[name].lengths)
+            elif name in inputs:
                 feeds[info.tensor] = as_tensor(name, inputs[name], info)
                 sizes[name] = len(feeds[info.tensor])
             elif info.default is None:
@@ -121,6 +127,8 @@ class ExportedModel:
         if not sizes:
             raise InvalidValueError("no input was given, so that the number of rows is unknown; give at least one.")
         rows = next(iter(sizes.values()))
+        for name, tensor in matched(lists, signature.inputs).items():
+            feeds[signature.inputs[name].tensor] = tensor
         for name, info in signature.inputs.items():
             if name not in sizes:
                 feeds[info.tensor] = filled(info, rows)

@@ -16,6 +16,9 @@ from torch_estimator.export.signatures import NUMPY_TYPES, TensorInfo
 
 Array = npt.NDArray[Any]
 
+PADDING: dict[str, Any] = {"DT_STRING": "", "DT_FLOAT": 0.0, "DT_DOUBLE": 0.0, "DT_INT64": -1, "DT_INT32": -1}
+"""What stands for a missing value in a list."""
+
 _WANTED = {
     "DT_STRING": "strings",
     "DT_FLOAT": "numbers",
@@ -47,6 +50,9 @@ def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
 def filled(info: TensorInfo, rows: int) -> Array:
     """Returns `rows` rows of an input's default."""
     sizes = info.shape[1:]
+    if info.holds_lists:
+        given = info.default if isinstance(info.default, list) else [info.default]
+        return np.array([given or [PADDING[info.dtype]]] * rows, dtype=NUMPY_TYPES[info.dtype])
     row = np.array(info.default, dtype=NUMPY_TYPES[info.dtype])
     return np.broadcast_to(row.reshape(sizes if row.size > 1 else (1,) * len(sizes)), (rows, *sizes)).copy()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch_estimator.export.signatures import TensorInfo
 
 OPSETS = {"": 21, "ai.onnx.ml": 4, "com.microsoft": 1}
 IR_VERSION = 10
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
 
 Array = npt.NDArray[Any]
 Shape = Sequence[int | str]
@@ -99,8 +102,7 @@ class GraphBuilder:
         return name
 
     def output(self, name: str, tensor: str, info: TensorInfo) -> None:
-        """Makes a tensor an output of the graph, under a name of its own."""
-        self._claim(name)
+        """Makes a tensor an output of the graph, under a name that `name` gave."""
         made_here = any(tensor in node.output for node in self._nodes)
         if made_here and tensor not in self._renamed:
             self._renamed[tensor] = name
@@ -148,6 +150,15 @@ class GraphBuilder:
             producer_version=version,
         )
 
+    def scopes(self, node: str) -> list[str]:
+        """The paths of the torch modules that a node came from, outermost first; none where torch noted none."""
+        for one in self._nodes:
+            if one.name == node:
+                noted = {prop.key: prop.value for prop in one.metadata_props}
+                # The last one is the operator's own name.
+                return list(ast.literal_eval(noted.get(_SCOPES, "[]")))[:-1]
+        return []
+
     @property
     def size(self) -> int:
         """Bytes of all numeric constants."""
@@ -178,7 +189,7 @@ def _tensor(array: Array, name: str) -> onnx.TensorProto:
 
 
 def _value_info(name: str, info: TensorInfo) -> onnx.ValueInfoProto:
-    shape = ["batch" if size == -1 else size for size in info.shape]
+    shape = [size if size != -1 else f"{name}_length" if place else "batch" for place, size in enumerate(info.shape)]
     return helper.make_tensor_value_info(name, _ELEMENT_TYPES[info.dtype], shape)
 
 
@@ -200,7 +211,8 @@ def _renamed(node: onnx.NodeProto, outer: dict[str, str], prefix: str) -> onnx.N
 def _rename_subgraph(graph: onnx.GraphProto, outer: dict[str, str], prefix: str) -> None:
     names = dict(outer)
     for value in (*graph.input, *graph.initializer):
-        value.name = names[value.name] = prefix + value.name
+        names[value.name] = prefix + value.name
+        value.name = names[value.name]
     nodes = [_renamed(node, names, prefix) for node in graph.node]
     del graph.node[:]
     graph.node.extend(nodes)

@@ -38,6 +38,19 @@ Value = HashedKey | ComputedSlot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListLeaf:
+    """What a cross with lists combines.
+
+    Attributes:
+        value: A raw column to be hashed, or a tensor of ids, int64 ``[N, n]``.
+        missing: The raw column whose missing values are left out, or None.
+    """
+
+    value: HashedKey | str
+    missing: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
     """One id per row: values combined one after the other, modulo `buckets`.
 
@@ -56,7 +69,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTensor:
-    """A raw column in the graph, ``[N, width]``."""
+    """A raw column in the graph, ``[N, width]``; a width of -1 is that of lists, which varies."""
 
     tensor: str
     dtype: str
@@ -87,6 +100,50 @@ class HashChains:
         buckets = graph.constant([[chain.buckets for chain in chains]], np.uint64)
         ids = graph.op("Cast", graph.op("Mod", hashes, buckets), to=INT64)
         return self._without_missing(chains, ids)
+
+    def lower_products(self, start: int, leaves: Sequence[ListLeaf], buckets: int) -> str:
+        """The ids of a cross some of whose leaves hold lists, int64 ``[N, n]``; the last leaf varies fastest."""
+        graph = self._graph
+        state, gone = "", ""
+        for leaf in leaves:
+            values = self._hashes([leaf.value]) if isinstance(leaf.value, HashedKey) else ""
+            mixed = self._mixed(values or graph.op("Cast", str(leaf.value), to=UINT64))
+            missing = self._is_missing(leaf.missing) if leaf.missing is not None else ""
+            if not state:
+                state, gone = self._fingerprint_cat(graph.constant(start, np.uint64), mixed), missing
+                continue
+            shape = graph.op("Shape", state), graph.op("Shape", mixed)
+            state = self._flattened(self._fingerprint_cat(self._outer(state), self._inner(mixed)))
+            gone = self._either_missing(gone, missing, *shape)
+        ids = graph.op("Cast", graph.op("Mod", state, graph.constant(buckets, np.uint64)), to=INT64)
+        return graph.op("Where", gone, graph.constant(-1, np.int64), ids) if gone else ids
+
+    def _either_missing(self, left: str, right: str, left_shape: str, right_shape: str) -> str:
+        """Which of all pairs lack something, ``[N, n * m]``; '' where neither side lacks anything."""
+        graph = self._graph
+        if not left and not right:
+            return ""
+        present = graph.constant(False, np.bool_)
+        left = left or graph.op("Expand", present, left_shape)
+        right = right or graph.op("Expand", present, right_shape)
+        return self._flattened(graph.op("Or", self._outer(left), self._inner(right)))
+
+    def _outer(self, tensor: str) -> str:
+        return self._graph.op("Unsqueeze", tensor, self._graph.constant([2], np.int64))
+
+    def _inner(self, tensor: str) -> str:
+        return self._graph.op("Unsqueeze", tensor, self._graph.constant([1], np.int64))
+
+    def _flattened(self, tensor: str) -> str:
+        """``[N, n, m]`` as ``[N, n * m]``."""
+        return self._graph.op("Reshape", tensor, self._graph.constant([0, -1], np.int64))
+
+    def _is_missing(self, key: str) -> str:
+        raw = self._raw[key]
+        sign = (
+            self._graph.constant(-1, np.int64) if raw.dtype == "int64" else self._graph.constant(np.array("", object))
+        )
+        return self._graph.op("Equal", raw.tensor, sign)
 
     def _values(self, chains: Sequence[Chain]) -> tuple[str, dict[Value, int]]:
         """All values of all chains as columns of one uint64 tensor."""

@@ -141,7 +141,7 @@ def _classes(graph: GraphBuilder, *, probabilities: str, class_ids: str, names: 
 
 
 def dtype_name(dtype: torch.dtype, key: str) -> str:
-    """What signatures call a dtype of torch; `key` is the prediction that has it."""
+    """What signatures call a dtype of torch; `key` names what has it."""
     names = {
         torch.float32: "DT_FLOAT",
         torch.float64: "DT_DOUBLE",

@@ -11,22 +11,26 @@ import torch
 from torch import nn
 
 from torch_estimator.custom.column_module import ColumnsThenModule
-from torch_estimator.export.any_module import lower_logits, lower_module
+from torch_estimator.export.any_module import logits_of, lower_module
 from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
 from torch_estimator.export.hash_chains import concat, select
 from torch_estimator.export.heads import Prediction
 from torch_estimator.export.module_inputs import ModuleInputs
+from torch_estimator.export.taps import Taps
 from torch_estimator.export.torch_callable import Inlined, inline
+from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import (
     DNN_INDICATOR_IDS,
     DNN_NUMERIC,
     LINEAR_IDS,
     LINEAR_NUMERIC,
+    Bag,
     EmbeddingTableLayout,
     PlacedIds,
 )
 from torch_estimator.feature_column.linear_model import LinearModel
+from torch_estimator.feature_column.pooling import clip_norms
 from torch_estimator.feature_column.table import Table
 
 FloatArray = npt.NDArray[np.float32]
@@ -42,7 +46,9 @@ _ACTIVATIONS: dict[Any, str] = {
 _ACTIVATION_MODULES: dict[type, str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid"}
 
 
-def lower_network(graph: GraphBuilder, module: Any, inputs: ModuleInputs, width: int) -> Prediction:
+def lower_network(
+    graph: GraphBuilder, module: Any, inputs: ModuleInputs, width: int, taps: Taps | None = None
+) -> Prediction:
     """Emits a model; returns its logits, float32 ``[N, width]``.
 
     Args:
@@ -50,16 +56,21 @@ def lower_network(graph: GraphBuilder, module: Any, inputs: ModuleInputs, width:
         module: A canned model (attributes `linear` and `dnn`), or any module from features to logits.
         inputs: What the module is called with.
         width: Number of logits.
+        taps: Notes the outputs of inner layers; None where none are wanted.
     """
+    taps = taps or Taps(module, {})
     if is_canned(module):
         tensors = {key: item.tensor for key, item in inputs.tensors.items()}
         parts = []
         if module.linear is not None:
             parts.append(_linear(graph, module.linear.linear_model, tensors))
+            taps.note(graph, ("linear", "linear.linear_model"), parts[-1], width)
         if module.dnn is not None:
-            parts.append(_dnn(graph, module.dnn, tensors))
+            parts.append(_dnn(graph, module.dnn, tensors, taps))
+            taps.note(graph, ("dnn", "dnn.logits"), parts[-1], width)
         return Prediction(tensor=_sum(graph, parts), dtype="DT_FLOAT", row_shape=(width,))
-    return lower_logits(graph, *_behind_columns(graph, module, inputs))
+    behind, taken = _behind_columns(graph, module, inputs, taps)
+    return taps.lower(lambda beside: lower_module(graph, behind, taken, beside(logits_of(behind))))["logits"]
 
 
 def lower_functions(
@@ -67,10 +78,11 @@ def lower_functions(
     module: nn.Module,
     inputs: ModuleInputs,
     predictions: Callable[[Any], Mapping[str, torch.Tensor]],
+    taps: Taps,
 ) -> dict[str, Prediction]:
     """Emits a module and the function that makes predictions of its outputs; see `lower_module`."""
-    behind, taken = _behind_columns(graph, module, inputs)
-    return lower_module(graph, behind, taken, predictions)
+    behind, taken = _behind_columns(graph, module, inputs, taps)
+    return taps.lower(lambda beside: lower_module(graph, behind, taken, beside(predictions)))
 
 
 def is_canned(module: Any) -> bool:
@@ -81,12 +93,15 @@ def is_canned(module: Any) -> bool:
     return (linear is None or known) and (dnn is None or isinstance(deep, InputLayer)) and (known or dnn is not None)
 
 
-def _behind_columns(graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs) -> tuple[nn.Module, ModuleInputs]:
+def _behind_columns(
+    graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs, taps: Taps
+) -> tuple[nn.Module, ModuleInputs]:
     """The module behind an input layer, and that layer's output, which has a lowering of its own."""
     if not isinstance(module, ColumnsThenModule):
         return module, inputs
     layer = module.input_layer
     tensor = _input_layer(graph, layer, {key: item.tensor for key, item in inputs.tensors.items()})
+    taps.note(graph, ("input_layer",), tensor, layer.width)
     columns = Inlined(tensor=tensor, row_shape=(layer.width,), dtype="float32")
     return module.module, ModuleInputs(tensors={"columns": columns}, assemble=lambda values: values[0])
 
@@ -95,11 +110,7 @@ def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str]
     parts = []
     for table in model.modules():
         if isinstance(table, Table):
-            weights = array(table.weight)
-            single = table.dim == 1
-            stored = graph.constant(weights.ravel() if single else weights, hint="linear")
-            rows = graph.op("Gather", stored, features[LINEAR_IDS])
-            parts.append(graph.op("ReduceSum", rows, graph.constant([1], np.int64), keepdims=int(single)))
+            parts += _categorical(graph, model, table, features)
     total = _sum(graph, [graph.constant(array(model.bias_weights), hint="linear_bias"), *parts])
     if not model.layout.numeric:
         return total
@@ -108,14 +119,67 @@ def _linear(graph: GraphBuilder, model: LinearModel, features: Mapping[str, str]
     return graph.op("Add", total, _product(graph, features[LINEAR_NUMERIC], np.concatenate(numeric)))
 
 
-def _dnn(graph: GraphBuilder, dnn: Any, features: Mapping[str, str]) -> str:
+def _categorical(graph: GraphBuilder, model: LinearModel, table: Table, features: Mapping[str, str]) -> list[str]:
+    layout = model.layout
+    weights = array(table.weight)
+    single = table.dim == 1
+    stored = graph.constant(weights.ravel() if single else weights, hint="linear")
+    parts = []
+    if layout.categorical:
+        ids = features[LINEAR_IDS]
+        rows = graph.op("Gather", stored, ids)
+        if model.sparse_combiner != "sum" and layout.slots != len(layout.categorical):
+            rows = graph.op("Unsqueeze", rows, graph.constant([2], np.int64)) if single else rows
+            combiners = [model.sparse_combiner] * len(layout.categorical)
+            rows = graph.op("MatMul", _combiner(graph, layout.categorical, combiners, layout.rows, ids), rows)
+            single = False
+        parts.append(graph.op("ReduceSum", rows, graph.constant([1], np.int64), keepdims=int(single)))
+    for bag in layout.bags:
+        rows = graph.op("Gather", stored, features[bag.feature])
+        if table.dim == 1:
+            rows = graph.op("Unsqueeze", rows, graph.constant([2], np.int64))
+        parts.append(_pooled(graph, rows, _weights(graph, bag, features), model.sparse_combiner))
+    return parts
+
+
+def _weights(graph: GraphBuilder, bag: Bag, features: Mapping[str, str]) -> str:
+    """A weight per id, float32 ``[N, n]``, zeros where there is none."""
+    if bag.weights is not None:
+        return features[bag.weights]
+    missing = graph.op("Equal", features[bag.feature], graph.constant(bag.padding, np.int64))
+    return graph.op("Cast", graph.op("Not", missing), to=FLOAT)
+
+
+def _pooled(graph: GraphBuilder, rows: str, weights: str, combiner: Combiner) -> str:
+    """What `pool` computes: float32 ``[N, dimension]`` of rows ``[N, n, dimension]`` and weights ``[N, n]``."""
+    if combiner != "sum":
+        weights = graph.op("Relu", weights)
+    axis = graph.constant([1], np.int64)
+    weighted = graph.op("Mul", rows, graph.op("Unsqueeze", weights, graph.constant([2], np.int64)))
+    total = graph.op("ReduceSum", weighted, axis, keepdims=0)
+    if combiner == "sum":
+        return total
+    if combiner == "mean":
+        divisor = graph.op("ReduceSum", weights, axis, keepdims=1)
+    else:
+        divisor = graph.op("Sqrt", graph.op("ReduceSum", graph.op("Mul", weights, weights), axis, keepdims=1))
+    something = graph.op("Greater", divisor, graph.constant(0, np.float32))
+    return graph.op("Div", total, graph.op("Where", something, divisor, graph.constant(1, np.float32)))
+
+
+def _dnn(graph: GraphBuilder, dnn: Any, features: Mapping[str, str], taps: Taps) -> str:
     layer: InputLayer = dnn.input_from_feature_columns.input_layer
     hidden = [getattr(dnn, f"hiddenlayer_{index}") for index in range(dnn.num_hidden)]
     value = _input_layer(graph, layer, features)
+    scope = "dnn.input_from_feature_columns"
+    taps.note(graph, (scope, f"{scope}.input_layer"), value, layer.width)
     for index, dense in enumerate(hidden):
-        value = _activation(graph, dnn.activation_fn, _dense(graph, dense, value), dense.kernel.shape[1])
+        width = dense.kernel.shape[1]
+        value = _activation(graph, dnn.activation_fn, _dense(graph, dense, value), width)
+        taps.note(graph, (f"dnn.hiddenlayer_{index}",), value, width)
         if dnn.batch_norm:
             value = _batch_norm(graph, getattr(dnn, f"batchnorm_{index}"), value)
+            taps.note(graph, (f"dnn.batchnorm_{index}",), value, width)
     return _dense(graph, dnn.logits, value)
 
 
@@ -154,10 +218,20 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
         ids = features[DNN_INDICATOR_IDS]
         pieces.append(_counts(graph, ids, layout.indicators, layout.indicator_width))
         rows += by_source[DNN_INDICATOR_IDS]
+    for bag in layout.indicator_bags:
+        pieces.append(_bag_counts(graph, bag, features))
+        rows += by_source[bag.feature]
     for table, placed in zip(layer.tables, layout.tables, strict=True):
         assert isinstance(table, Table)
-        pieces.append(_embeddings(graph, table, placed, features[placed.feature]))
-        rows += by_source[placed.feature]
+        stored = table.weight if placed.max_norm is None else clip_norms(table.weight, placed.max_norm)
+        weight = graph.constant(array(stored), hint=f"embeddings_{placed.dimension}")
+        if placed.placed:
+            pieces.append(_embeddings(graph, weight, placed, features[placed.feature]))
+            rows += by_source[placed.feature]
+        for bag, column in zip(placed.bags, placed.bag_columns, strict=True):
+            vectors = graph.op("Gather", weight, features[bag.feature])
+            pieces.append(_pooled(graph, vectors, _weights(graph, bag, features), column.combiner))
+            rows += by_source[bag.feature]
     if layout.numeric:
         pieces.append(features[DNN_NUMERIC])
         rows += by_source[DNN_NUMERIC]
@@ -184,25 +258,37 @@ def _counts(graph: GraphBuilder, ids: str, placed: Sequence[PlacedIds], width: i
     return total
 
 
-def _embeddings(graph: GraphBuilder, table: Table, layout: EmbeddingTableLayout, ids: str) -> str:
-    """The combined vectors of all columns of a table, float32 ``[N, columns * dimension]``."""
-    weight = graph.constant(array(table.weight), hint=f"embeddings_{layout.dimension}")
+def _bag_counts(graph: GraphBuilder, bag: Bag, features: Mapping[str, str]) -> str:
+    """The weights of each id of a row added up, float32 ``[N, rows]``."""
+    ids = features[bag.feature]
+    batch = graph.op("Shape", ids, start=0, end=1)
+    shape = graph.op("Concat", batch, graph.constant([bag.padding + 1], np.int64), axis=0)
+    zeros = graph.op("Expand", graph.constant(0, np.float32), shape)
+    counts = graph.op("ScatterElements", zeros, ids, _weights(graph, bag, features), axis=1, reduction="add")
+    return select(graph, counts, list(range(bag.padding)), bag.padding + 1)
+
+
+def _embeddings(graph: GraphBuilder, weight: str, layout: EmbeddingTableLayout, ids: str) -> str:
+    """The combined vectors of a table's columns with a fixed number of ids, float32 ``[N, columns * dimension]``."""
     vectors = graph.op("Gather", weight, ids)
     if layout.slots != len(layout.columns):
-        vectors = graph.op("MatMul", _combiner(graph, layout, ids), vectors)
+        combiners = [column.combiner for column in layout.columns]
+        vectors = graph.op("MatMul", _combiner(graph, layout.placed, combiners, layout.rows, ids), vectors)
     width = len(layout.columns) * layout.dimension
     return graph.op("Reshape", vectors, graph.constant([-1, width], np.int64))
 
 
-def _combiner(graph: GraphBuilder, layout: EmbeddingTableLayout, ids: str) -> str:
+def _combiner(
+    graph: GraphBuilder, columns: Sequence[PlacedIds], combiners: Sequence[Combiner], rows: int, ids: str
+) -> str:
     """The share of each slot in each column's vector, float32 ``[N, columns, slots]``."""
-    member = np.zeros((1, len(layout.columns), layout.slots), np.float32)
-    power = np.zeros((1, len(layout.columns), 1), np.float32)
+    member = np.zeros((1, len(columns), columns[-1].stop), np.float32)
+    power = np.zeros((1, len(columns), 1), np.float32)
     exponents = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}
-    for index, (column, placed) in enumerate(zip(layout.columns, layout.placed, strict=True)):
+    for index, (combiner, placed) in enumerate(zip(combiners, columns, strict=True)):
         member[0, index, placed.start : placed.stop] = 1
-        power[0, index, 0] = exponents[column.combiner]
-    padding = graph.constant(layout.rows, np.int64)
+        power[0, index, 0] = exponents[combiner]
+    padding = graph.constant(rows, np.int64)
     missing = graph.op("Equal", graph.op("Unsqueeze", ids, graph.constant([1], np.int64)), padding)
     zero = graph.constant(0, np.float32)
     shares = graph.op("Where", missing, zero, graph.constant(member, hint="combiner"))

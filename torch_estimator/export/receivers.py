@@ -19,7 +19,7 @@ from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.raw_feature import RawFeature
 from torch_estimator.serving_input import ServingInput, transform_outputs
 
-_DTYPES = {"string": "DT_STRING", "float32": "DT_FLOAT", "int64": "DT_INT64"}
+DTYPES = {"string": "DT_STRING", "float32": "DT_FLOAT", "int64": "DT_INT64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def lower_receiver(graph: GraphBuilder, receiver: ServingInput) -> Received:
     for name, feature in receiver.inputs.items():
         bare = receiver.kind == "json" and feature.shape == (1,)
         info = TensorInfo(
-            dtype=_DTYPES[feature.dtype],
+            dtype=DTYPES[feature.dtype],
             shape=(-1,) if bare else (-1, *feature.shape),
             tensor=name,
             default=receiver.defaults.get(name),
@@ -74,9 +74,13 @@ def check_raw(raw: Mapping[str, RawTensor], needed: Mapping[str, RawFeature]) ->
             )
         if (given.dtype, given.width) != (feature.dtype, math.prod(feature.shape)):
             raise ExportError(
-                f"the model reads {key!r} as {math.prod(feature.shape)} {feature.dtype} per row, but the serving input "
-                f"has {given.width} {given.dtype}."
+                f"the model reads {key!r} as {_amount(math.prod(feature.shape))} {feature.dtype} per row, "
+                f"but the serving input has {_amount(given.width)} {given.dtype}."
             )
+
+
+def _amount(width: int) -> str:
+    return "a list of" if width == -1 else str(width)
 
 
 def _transformed(graph: GraphBuilder, receiver: ServingInput, raw: dict[str, RawTensor]) -> dict[str, RawTensor]:

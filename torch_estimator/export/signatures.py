@@ -39,19 +39,26 @@ class TensorInfo:
 
     Attributes:
         dtype: TensorFlow's name of the type, for instance ``DT_STRING``.
-        shape: Sizes, -1 for the batch.
+        shape: Sizes, -1 for the batch; ``(-1, -1)`` for lists of any length.
         tensor: Name in the ONNX graph.
         default: Value of every row where a caller leaves the input out; None makes the input mandatory.
+        lengths_of: An input of lists that every list of this one must be as long as; that of the values, for weights.
     """
 
     dtype: str
     shape: tuple[int, ...]
     tensor: str
     default: Default | None = None
+    lengths_of: str | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in NUMPY_TYPES:
             raise ExportError(f"tensor {self.tensor!r} has the unknown type {self.dtype!r}.")
+
+    @property
+    def holds_lists(self) -> bool:
+        """Whether rows are lists of any length."""
+        return self.shape == (-1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +165,7 @@ def _tensor_info(content: Mapping[str, Any]) -> TensorInfo:
         shape=tuple(shape),
         tensor=content["tensor"],
         default=content.get("default"),
+        lengths_of=content.get("lengths_of"),
     )
 
 

@@ -16,6 +16,8 @@ from torch_estimator.errors import ExportError, UserError
 from torch_estimator.export.export_problems import describe_problem
 from torch_estimator.export.graph import OPSETS, GraphBuilder
 
+_TALKATIVE = ("torch.onnx", "torch.fx", "torch._subclasses", "onnxscript", "onnx_ir")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inlined:
@@ -23,7 +25,7 @@ class Inlined:
 
     Attributes:
         tensor: Its name in the graph.
-        row_shape: Its shape without the batch.
+        row_shape: Its shape without the batch; a size of -1 varies.
         dtype: ``"float32"`` or ``"int64"``.
     """
 
@@ -33,7 +35,15 @@ class Inlined:
 
     def example(self, rows: int = 3) -> torch.Tensor:
         """A tensor of ones like it."""
-        return torch.ones(rows, *self.row_shape, dtype=getattr(torch, self.dtype))
+        sizes = [2 if size == -1 else size for size in self.row_shape]
+        return torch.ones(rows, *sizes, dtype=getattr(torch, self.dtype))
+
+    @property
+    def dynamic(self) -> dict[int, Any]:
+        """The dimensions that vary, as torch's exporter takes them."""
+        return {0: torch.export.Dim.DYNAMIC} | {
+            place: torch.export.Dim.DYNAMIC for place, size in enumerate(self.row_shape, 1) if size == -1
+        }
 
 
 def inline(
@@ -60,7 +70,7 @@ def inline(
 
     root = _Function(function, module).eval()
     examples = tuple(item.example() for item in inputs)
-    shapes = {"tensors": tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)}
+    shapes = {"tensors": tuple(item.dynamic for item in inputs)}
     try:
         with quiet(), torch.no_grad():
             program = torch.onnx.export(
@@ -88,15 +98,16 @@ def inline(
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silences what torch's exporter says about itself."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    levels = {name: logging.getLogger(name).level for name in _TALKATIVE}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 class _Function(nn.Module):

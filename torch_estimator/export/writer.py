@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,22 +15,28 @@ from torch import nn
 
 from torch_estimator import __version__, files
 from torch_estimator.errors import ExportError
+from torch_estimator.export.export_problems import in_module
+from torch_estimator.export.forwarded import lower_forwarded, with_forwarded
 from torch_estimator.export.graph import GraphBuilder
-from torch_estimator.export.heads import Prediction, lower_predictions, signatures
+from torch_estimator.export.heads import lower_predictions, signatures
 from torch_estimator.export.leftovers import TEMPORARY, owned, remove_leftovers
 from torch_estimator.export.module_inputs import ModuleInputs, named_inputs, raw_inputs
 from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
-from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest
+from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest, TensorInfo
+from torch_estimator.export.taps import Taps
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.feature_structure import Structure
+from torch_estimator.forwarding import ForwardedLayers, all_layers, check_new_keys
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"
 ASSETS_EXTRA = "assets.extra"
 ATTEMPTS = 10
+
+_NOT_IMPLEMENTED = re.compile(r"implementation for (\w+)\(\d+\) node with name '([^']*)'")
 
 # A protobuf message cannot be larger than 2 GiB.
 LARGEST_MODEL = 2**31 - 2**24
@@ -43,7 +51,8 @@ def write_export(
     receiver: ServingInput,
     assets_extra: Mapping[str, files.PathLike] | None = None,
     global_step: int | None = None,
-    forward: Sequence[str] = (),
+    forward: Sequence[str] | None = (),
+    layers: Sequence[ForwardedLayers] = (),
     structure: Structure | None = None,
     clock: Callable[[], float] = time.time,
 ) -> str:
@@ -60,7 +69,8 @@ def write_export(
         receiver: What a caller of the export gives.
         assets_extra: Files to put into ``assets.extra``, by their path in there.
         global_step: Step of the checkpoint, noted in the export.
-        forward: Inputs that are given back among the predictions.
+        forward: Inputs that are given back among the predictions; None for all.
+        layers: Inner layers whose outputs are given.
         structure: Of the features that the module was trained on, where it takes raw numbers.
         clock: Gives the time in seconds.
 
@@ -78,6 +88,7 @@ def write_export(
         receiver=receiver,
         global_step=global_step,
         forward=forward,
+        layers=layers,
         structure=structure,
     )
     base = files.as_url(export_dir_base)
@@ -86,7 +97,7 @@ def write_export(
             _write_model(graph, temporary, manifest.version)
             _copy_assets(assets_extra or {}, temporary)
             files.write_file(files.join(temporary, SIGNATURES_FILE), [manifest.to_json().encode()])
-            _load_once(temporary)
+            _load_once(temporary, graph)
         return final
     except OSError as error:
         raise ExportError(f"the export into {base} cannot be written: {files.reason(error)}.") from error
@@ -99,28 +110,33 @@ def build(
     head: Any,
     receiver: ServingInput,
     global_step: int | None = None,
-    forward: Sequence[str] = (),
+    forward: Sequence[str] | None = (),
+    layers: Sequence[ForwardedLayers] = (),
     structure: Structure | None = None,
 ) -> tuple[GraphBuilder, Manifest]:
     """Returns the graph and the description of an export; the arguments are those of `write_export`."""
     graph = GraphBuilder()
     received = lower_receiver(graph, receiver)
     inputs = _inputs(graph, transform, received, receiver, structure)
+    taps = Taps(module, all_layers(layers))
     if isinstance(head, FunctionHead) and not is_canned(module):
-        predictions = lower_functions(graph, module, inputs, head.predictions)
+        predictions = lower_functions(graph, module, inputs, head.predictions, taps)
     else:
-        logits = lower_network(graph, module, inputs, getattr(head, "logits_dimension", 1))
+        logits = lower_network(graph, module, inputs, getattr(head, "logits_dimension", 1), taps)
         predictions = lower_predictions(head, graph, logits)
-    for key in forward:
-        predictions[key] = _forwarded(key, received)
+    forwarded = lower_forwarded(forward, received, receiver)
+    for what, more in (("layer", taps.outputs()), ("feature", forwarded)):
+        check_new_keys(what, more, predictions)
+        predictions |= more
     outputs = {}
     for key, prediction in predictions.items():
         # An input and an output of the graph cannot have one name.
-        name = key if key not in received.inputs else f"{key}_out"
+        name = graph.name(key if key not in received.inputs else f"{key}_out")
         outputs[key] = prediction.info(name)
         graph.output(name, prediction.tensor, outputs[key])
+    described = _with_lengths(received.inputs, transform)
     manifest = Manifest(
-        signatures=signatures(head, outputs, received.inputs),
+        signatures=with_forwarded(lambda joined: signatures(head, joined, described), outputs, layers, list(forwarded)),
         receiver=receiver.kind,
         producer=PRODUCER,
         version=__version__,
@@ -148,14 +164,16 @@ def _inputs(
     return named_inputs(lower_features(graph, transform, received.raw))
 
 
-def _forwarded(key: str, received: Received) -> Prediction:
-    if key not in received.inputs:
-        raise ExportError(
-            f"the input {key!r} is to be forwarded, but the serving input has only {sorted(received.inputs)}; "
-            f"declare it with defaults={{{key!r}: …}}."
-        )
-    info = received.inputs[key]
-    return Prediction(tensor=received.raw[key].tensor, dtype=info.dtype, row_shape=(received.raw[key].width,))
+def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform | None) -> dict[str, TensorInfo]:
+    """The inputs, those of lists of weights knowing whose weights they are."""
+    result = dict(inputs)
+    for bag in transform.bags if transform is not None else ():
+        column = bag.column
+        if column.multivalent and bag.weights is not None:
+            values, weights = (feature.key for feature in column.raw_features)
+            if values in result and weights in result:
+                result[weights] = dataclasses.replace(result[weights], lengths_of=values)
+    return result
 
 
 def _hashing(transform: FeatureTransform | None) -> Hashing:
@@ -178,6 +196,8 @@ def _categorical(transform: FeatureTransform) -> Iterator[Any]:
     if transform.dnn is not None:
         yield from (placed.column for placed in transform.dnn.indicators)
         yield from (placed.column for table in transform.dnn.tables for placed in table.placed)
+    for bag in transform.bags:
+        yield getattr(bag.column, "categorical_column", bag.column)
 
 
 @contextlib.contextmanager
@@ -272,10 +292,20 @@ def _write_model(graph: GraphBuilder, directory: str, version: str) -> None:
         raise ExportError(f"the graph is not valid ONNX: {files.reason(error)}.") from error
 
 
-def _load_once(directory: str) -> None:
+def _load_once(directory: str, graph: GraphBuilder) -> None:
     from torch_estimator.export.exported_model import ExportedModel
 
-    ExportedModel.load(directory)
+    try:
+        ExportedModel.load(directory)
+    except ExportError as error:
+        missing = _NOT_IMPLEMENTED.search(str(error))
+        if missing is None:
+            raise
+        operator, node = missing.groups()
+        raise ExportError(
+            f"onnxruntime has no {operator} for the dtypes that the model gives it{in_module(graph.scopes(node))}; "
+            "compute it in float32 there."
+        ) from error
 
 
 def _copy_assets(assets: Mapping[str, files.PathLike], directory: str) -> None:

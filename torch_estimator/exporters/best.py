@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.exporters.exporter import ExportableEstimator, check_settings
 from torch_estimator.exporters.garbage import check_exports_to_keep, remove_old_exports
+
+logger = logging.getLogger("torch_estimator")
 
 BEST_RESULT_NAME = "best_eval_result.json"
 
@@ -85,6 +88,10 @@ class BestExporter:
         is_the_final_export: bool,
     ) -> str | None:
         """Exports if `eval_result` is the best so far; see `Exporter.export`."""
+        if getattr(eval_result, "batches", None) == 0:
+            # Its zeros would be the best loss for ever.
+            logger.warning("%s: nothing is exported, since the evaluation input was empty.", self.name)
+            return None
         best = _read_best(export_path)
         if best is not None and not self.compare_fn(best_eval_result=best, current_eval_result=dict(eval_result)):
             return None

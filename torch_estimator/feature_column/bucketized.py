@@ -53,6 +53,11 @@ class BucketizedColumn:
         return self.source_column.width
 
     @property
+    def multivalent(self) -> bool:
+        """False: a bucketized shape has the same number of values in every row."""
+        return False
+
+    @property
     def raw_features(self) -> tuple[RawFeature, ...]:
         """Those of the source column."""
         return self.source_column.raw_features

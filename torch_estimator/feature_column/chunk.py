@@ -11,11 +11,13 @@ import torch
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.numeric import NumericColumn
+from torch_estimator.feature_column.raw_lists import Lists, list_numbers, list_values
 from torch_estimator.feature_column.raw_values import (
     Distinct,
     RawColumn,
     distinct_integers,
     distinct_strings,
+    integers,
     numbers,
 )
 
@@ -40,6 +42,22 @@ class Chunk:
         """The raw column by distinct values, as ``"string"`` or ``"int64"``."""
         read = distinct_strings if dtype == "string" else distinct_integers
         return self.once((key, dtype), lambda: read(self._columns[key], key))
+
+    def integers(self, key: str) -> npt.NDArray[np.int64]:
+        """The raw column as integers, int64 ``[rows]``; -1 where missing."""
+        return self.once((key, "integers"), lambda: integers(self._columns[key], key))
+
+    def list_values(self, key: str, dtype: str) -> Lists[Distinct]:
+        """The raw column of lists by distinct values, as ``"string"`` or ``"int64"``."""
+        return self.once((key, dtype, "lists"), lambda: list_values(self._columns[key], key, dtype))
+
+    def list_numbers(self, key: str) -> Lists[npt.NDArray[np.float32]]:
+        """The raw column of lists as numbers."""
+        return self.once((key, "number lists"), lambda: list_numbers(self._columns[key], key))
+
+    def plain_numbers(self, key: str, width: int) -> npt.NDArray[np.float32]:
+        """The raw column as numbers, float32 ``[rows, width]``."""
+        return self.once((key, "numbers", width), lambda: numbers(self._columns[key], key, (width,)))
 
     def numbers(self, column: NumericColumn) -> npt.NDArray[np.float32]:
         """A numeric column's normalised numbers, float32 ``[rows, width]``."""

@@ -11,10 +11,12 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.bucketized import BucketizedColumn
 from torch_estimator.feature_column.hash_bucket import HashedCategoricalColumn, check_hash_bucket_size
 from torch_estimator.feature_column.hashing import HashFunction, check_hash_function
-from torch_estimator.feature_column.raw_feature import RawFeature
+from torch_estimator.feature_column.identity import IdentityCategoricalColumn
+from torch_estimator.feature_column.raw_feature import LISTS, RawFeature
 from torch_estimator.feature_column.vocabulary_list import VocabularyListCategoricalColumn
 
-Leaf: TypeAlias = str | BucketizedColumn | VocabularyListCategoricalColumn
+ColumnLeaf: TypeAlias = BucketizedColumn | IdentityCategoricalColumn | VocabularyListCategoricalColumn
+Leaf: TypeAlias = str | ColumnLeaf
 CrossKey: TypeAlias = Union[Leaf, "CrossedColumn"]
 
 DEFAULT_HASH_KEY = 0xDECAFCAFFE
@@ -22,12 +24,17 @@ DEFAULT_HASH_KEY = 0xDECAFCAFFE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrossedColumn:
-    """A cross of raw string columns and categorical columns; made by `crossed_column`."""
+    """A cross of raw string columns and categorical columns; made by `crossed_column`.
+
+    Attributes:
+        list_keys: Raw string columns among the keys whose rows hold lists.
+    """
 
     keys: tuple[CrossKey, ...]
     hash_bucket_size: int
     hash_key: int | None = None
     hash_function: HashFunction = "murmur3"
+    list_keys: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_hash_function(self.hash_function)
@@ -35,6 +42,12 @@ class CrossedColumn:
             raise InvalidValueError(f"a crossed column needs at least 2 keys, but got {self.keys!r}.")
         for key in self.keys:
             _check_cross_key(key)
+        for key in self.list_keys:
+            if key not in _flatten(self.keys):
+                raise InvalidValueError(
+                    f"multivalent of crossed column {self.name!r} has {key!r}, which is not a raw string column among "
+                    "its keys."
+                )
         check_hash_bucket_size(self.hash_bucket_size, f"crossed column {self.name!r}")
         if self.hash_key is not None and not 0 <= self.hash_key < 2**64:
             raise InvalidValueError(
@@ -52,13 +65,24 @@ class CrossedColumn:
     def leaves(self) -> tuple[Leaf, ...]:
         """What is hashed, in the order of hashing, nested crosses flattened.
 
-        Columns come before raw string columns, each in declared order. TensorFlow's kernel combines sparse
-        inputs before dense ones: columns arrive there as sparse ids, and our raw string columns, one value a
-        row, are its dense strings.
+        TensorFlow's kernel combines sparse inputs before dense ones, each in declared order. Columns arrive there as
+        sparse ids and lists of strings as sparse strings; raw string columns with one value a row are dense.
         """
         flat = tuple(_flatten(self.keys))
-        columns = tuple(leaf for leaf in flat if not isinstance(leaf, str))
-        return columns + tuple(leaf for leaf in flat if isinstance(leaf, str))
+        lists = self.lists
+        sparse = tuple(leaf for leaf in flat if not isinstance(leaf, str) or leaf in lists)
+        return sparse + tuple(leaf for leaf in flat if isinstance(leaf, str) and leaf not in lists)
+
+    @property
+    def lists(self) -> frozenset[str]:
+        """The raw string columns whose rows hold lists, those of nested crosses among them."""
+        nested = (key.lists for key in self.keys if isinstance(key, CrossedColumn))
+        return frozenset(self.list_keys).union(*nested)
+
+    @property
+    def multivalent(self) -> bool:
+        """Whether the number of ids depends on the row: some leaf holds lists."""
+        return any(leaf in self.lists if isinstance(leaf, str) else leaf.multivalent for leaf in self.leaves)
 
     @property
     def start(self) -> int:
@@ -72,15 +96,19 @@ class CrossedColumn:
 
     @property
     def slots(self) -> int:
-        """Ids per row: the product of those of the leaves; the last leaf varies fastest."""
+        """Ids per row where no leaf holds lists: the product of those of the leaves; the last leaf varies fastest."""
         return math.prod(1 if isinstance(leaf, str) else leaf.slots for leaf in self.leaves)
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
         """Those of all leaves."""
         features: list[RawFeature] = []
+        lists = self.lists
         for leaf in self.leaves:
-            features += (RawFeature(key=leaf, dtype="string"),) if isinstance(leaf, str) else leaf.raw_features
+            if isinstance(leaf, str):
+                features.append(RawFeature(key=leaf, dtype="string", shape=LISTS if leaf in lists else (1,)))
+            else:
+                features += leaf.raw_features
         return tuple(features)
 
 
@@ -89,20 +117,23 @@ def crossed_column(
     hash_bucket_size: int,
     hash_key: int | None = None,
     hash_function: HashFunction = "murmur3",
+    multivalent: Iterable[str] = (),
 ) -> CrossedColumn:
     """A column of combined values: ``hash(values) % hash_bucket_size``.
 
     With ``h = hash_key or 0xDECAFCAFFE`` the hash is ``h = FingerprintCat64(h, v)`` over the leaves, ``v``
     being the hash of a raw string (``''`` is a value like any other) or the id that a column gives (-1 for a
-    value that is not in a vocabulary is an id like any other). A row for which a vocabulary column's value is
-    missing (``''``, or -1 for integers) has no id. The order of the leaves is that of `CrossedColumn.leaves`.
+    value that is not in a vocabulary is an id like any other). A row for which a vocabulary or identity column's
+    value is missing (``''``, or -1 for integers) has no id. The order of the leaves is that of
+    `CrossedColumn.leaves`. With lists, every value is combined with every other; missing ones in a list (``''``
+    or -1) are left out.
 
     Args:
-        keys: Names of raw string columns, bucketized columns, vocabulary columns and crossed columns; two or
-            more.
+        keys: Names of raw string columns, and bucketized, vocabulary, identity and crossed columns; two or more.
         hash_bucket_size: Number of buckets, at least 1.
         hash_key: Start value of the hash.
         hash_function: ``"murmur3"``, or ``"farmhash"`` for TensorFlow's ids.
+        multivalent: Which of the raw string columns hold lists.
 
     Raises:
         InvalidTypeError: A key is neither a string nor a column.
@@ -115,7 +146,11 @@ def crossed_column(
     if isinstance(keys, str):
         raise InvalidValueError(f"keys of a crossed column must be a list of at least 2 keys, but got {keys!r}.")
     return CrossedColumn(
-        keys=tuple(keys), hash_bucket_size=hash_bucket_size, hash_key=hash_key, hash_function=hash_function
+        keys=tuple(keys),
+        hash_bucket_size=hash_bucket_size,
+        hash_key=hash_key,
+        hash_function=hash_function,
+        list_keys=(multivalent,) if isinstance(multivalent, str) else tuple(multivalent),
     )
 
 
@@ -125,13 +160,14 @@ def _check_cross_key(key: object) -> None:
             f"hash bucket column {key.name!r} cannot be crossed, since hashing twice adds collisions; "
             f"cross the raw column instead by giving the string {key.key!r}."
         )
-    if isinstance(key, (BucketizedColumn, VocabularyListCategoricalColumn, CrossedColumn)) or (
-        isinstance(key, str) and key
-    ):
+    columns = (BucketizedColumn, IdentityCategoricalColumn, VocabularyListCategoricalColumn, CrossedColumn)
+    if isinstance(key, columns) or (isinstance(key, str) and key):
         return
     error = InvalidValueError if hasattr(key, "raw_features") or isinstance(key, str) else InvalidTypeError
+    if hasattr(key, "weight_feature_key") and hasattr(key, "name"):
+        raise InvalidValueError(f"weighted column {key.name!r} cannot be crossed; cross its categorical column.")
     raise error(
-        "keys of a crossed column must be names of raw string columns or vocabulary, bucketized or crossed "
+        "keys of a crossed column must be names of raw string columns or vocabulary, identity, bucketized or crossed "
         f"columns, but got {key!r}."
     )
 

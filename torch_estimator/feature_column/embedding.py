@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -24,6 +25,7 @@ class EmbeddingColumn:
     dimension: int
     combiner: Combiner = "mean"
     initializer: Initializer | None = None
+    max_norm: float | None = None
     trainable: bool = True
 
     def __post_init__(self) -> None:
@@ -43,11 +45,23 @@ class EmbeddingColumn:
                 "tensor, "
                 f"but got {self.initializer!r}."
             )
+        norm = self.max_norm
+        if norm is not None and (
+            not isinstance(norm, int | float) or isinstance(norm, bool) or not 0 < norm < math.inf
+        ):
+            raise InvalidValueError(
+                f"max_norm of embedding column {self.name!r} must be None or a positive number, but got {norm!r}."
+            )
 
     @property
     def name(self) -> str:
         """``<column>_embedding``."""
         return f"{self.categorical_column.name}_embedding"
+
+    @property
+    def variable(self) -> str:
+        """Name of the vectors' variable: that of the column."""
+        return self.name
 
     @property
     def width(self) -> int:
@@ -79,7 +93,8 @@ def embedding_column(
         initializer: Fills a float32 tensor ``[num_buckets, dimension]`` in place, drawing from torch's global
             random state, for instance ``torch.nn.init.xavier_uniform_``. By default a normal distribution
             with a standard deviation of ``1 / sqrt(dimension)``, cut at two of them.
-        max_norm: Not supported yet.
+        max_norm: Vectors longer than this are shortened to it where they are looked up, before they are combined; the
+            variable itself keeps them as they are.
         trainable: False keeps the vectors as they are.
 
     Raises:
@@ -90,14 +105,11 @@ def embedding_column(
     >>> embedding_column(categorical_column_with_hash_bucket("occupation", 100), dimension=8).name
     'occupation_embedding'
     """
-    if max_norm is not None:
-        raise InvalidValueError(
-            f"max_norm={max_norm} of an embedding column is not supported yet; leave it out or clip in the model."
-        )
     return EmbeddingColumn(
         categorical_column=categorical_column,
         dimension=dimension,
         combiner=combiner,
         initializer=initializer,
+        max_norm=max_norm,
         trainable=trainable,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.hashing import HashFunction, check_hash_function
-from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, check_key, dtype_name, is_integer
+from torch_estimator.feature_column.raw_feature import LISTS, RawDtype, RawFeature, check_key, dtype_name, is_integer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +18,7 @@ class HashedCategoricalColumn:
     hash_bucket_size: int
     dtype: RawDtype = "string"
     hash_function: HashFunction = "murmur3"
+    multivalent: bool = False
 
     def __post_init__(self) -> None:
         check_key(self.key)
@@ -40,17 +41,21 @@ class HashedCategoricalColumn:
 
     @property
     def slots(self) -> int:
-        """Ids per row: one."""
+        """Ids per row: one, unless rows hold lists."""
         return 1
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
         """The one raw column it reads."""
-        return (RawFeature(key=self.key, dtype=self.dtype),)
+        return (RawFeature(key=self.key, dtype=self.dtype, shape=LISTS if self.multivalent else (1,)),)
 
 
 def categorical_column_with_hash_bucket(
-    key: str, hash_bucket_size: int, dtype: Any = "string", hash_function: HashFunction = "murmur3"
+    key: str,
+    hash_bucket_size: int,
+    dtype: Any = "string",
+    hash_function: HashFunction = "murmur3",
+    multivalent: bool = False,
 ) -> HashedCategoricalColumn:
     """A categorical column whose value's id is ``hash(value) % hash_bucket_size``.
 
@@ -61,6 +66,7 @@ def categorical_column_with_hash_bucket(
         hash_bucket_size: Number of buckets, at least 1.
         dtype: String or an integer type.
         hash_function: ``"murmur3"``, or ``"farmhash"`` for TensorFlow's ids.
+        multivalent: Whether rows hold lists of values; ``''`` and -1 in a list are missing values.
 
     Raises:
         InvalidValueError: A bucket count below 1 or a dtype that is neither string nor integer.
@@ -70,7 +76,9 @@ def categorical_column_with_hash_bucket(
     """
     name = dtype_name(dtype)
     kind: Any = "int64" if is_integer(name) else name
-    return HashedCategoricalColumn(key=key, hash_bucket_size=hash_bucket_size, dtype=kind, hash_function=hash_function)
+    return HashedCategoricalColumn(
+        key=key, hash_bucket_size=hash_bucket_size, dtype=kind, hash_function=hash_function, multivalent=multivalent
+    )
 
 
 def check_hash_bucket_size(size: object, where: str) -> None:

@@ -1,9 +1,9 @@
-"""The host halves of the categorical columns: raw values to ids, vectorised over distinct values."""
+"""The host halves of the categorical columns with a fixed number of ids per row, vectorised over distinct values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,9 +14,13 @@ from torch_estimator.feature_column.cross_ids import CrossIds
 from torch_estimator.feature_column.crossed import CrossedColumn
 from torch_estimator.feature_column.hash_bucket import HashedCategoricalColumn
 from torch_estimator.feature_column.hashing import HashFunction
+from torch_estimator.feature_column.identity import IdentityCategoricalColumn
 from torch_estimator.feature_column.ids import MISSING, NOT_IN_VOCABULARY, IdEncoder, Ids, Int64Array
 from torch_estimator.feature_column.string_hasher import StringHasher
 from torch_estimator.feature_column.vocabulary_list import VocabularyListCategoricalColumn
+
+HasherOf: TypeAlias = Callable[[str, HashFunction], StringHasher]
+KeyColumn: TypeAlias = HashedCategoricalColumn | IdentityCategoricalColumn | VocabularyListCategoricalColumn
 
 
 class BucketIds:
@@ -35,22 +39,34 @@ class BucketIds:
         return Ids(self._ids, codes + self._first if len(self._first) > 1 else codes)
 
 
-class VocabularyIds:
-    """Ids of a vocabulary list column."""
+class KeyIds:
+    """Ids of a column that reads one raw column of strings or integers with one value per row."""
+
+    def __init__(self, column: KeyColumn, ids_of: IdsOfValues) -> None:
+        self._key = column.key
+        self._dtype = value_dtype(column)
+        self._ids_of = ids_of
+
+    def __call__(self, chunk: Chunk) -> Ids:
+        """The chunk's ids."""
+        if isinstance(self._ids_of, IdentityValues):
+            return Ids(self._ids_of(chunk.integers(self._key))[:, None], None)
+        distinct = chunk.values(self._key, self._dtype)
+        return Ids(self._ids_of(distinct.values), distinct.codes[:, None])
+
+
+class VocabularyValues:
+    """The ids of values of a vocabulary column."""
 
     def __init__(self, column: VocabularyListCategoricalColumn, hasher: StringHasher) -> None:
         self._column = column
         self._hasher = hasher
         self._places: dict[Any, int] = {value: place for place, value in enumerate(column.vocabulary_list)}
-        self._places[_missing_value(column.dtype)] = MISSING
+        self._places[missing_value(column.dtype)] = MISSING
         self._other = column.default_value if column.default_value >= 0 else NOT_IN_VOCABULARY
 
-    def __call__(self, chunk: Chunk) -> Ids:
-        """The chunk's ids."""
-        distinct = chunk.values(self._column.key, self._column.dtype)
-        return Ids(self._ids(distinct.values), distinct.codes[:, None])
-
-    def _ids(self, values: Sequence[Any]) -> Int64Array:
+    def __call__(self, values: Sequence[Any]) -> Int64Array:
+        """The id of each value."""
         ids = np.fromiter((self._places.get(v, self._other) for v in values), np.int64, len(values))
         if not self._column.num_oov_buckets:
             return ids
@@ -62,44 +78,73 @@ class VocabularyIds:
         return ids
 
 
-class HashIds:
-    """Ids of a hash bucket column."""
+class HashValues:
+    """The ids of values of a hash bucket column."""
 
     def __init__(self, column: HashedCategoricalColumn, hasher: StringHasher) -> None:
         self._column = column
         self._hasher = hasher
 
-    def __call__(self, chunk: Chunk) -> Ids:
-        """The chunk's ids."""
-        distinct = chunk.values(self._column.key, self._column.dtype)
-        strings = distinct.values if self._column.dtype == "string" else list(map(str, distinct.values))
+    def __call__(self, values: Sequence[Any]) -> Int64Array:
+        """The id of each value."""
+        strings = values if self._column.dtype == "string" else list(map(str, values))
         ids = (self._hasher(strings) % np.uint64(self._column.hash_bucket_size)).astype(np.int64)
-        missing = _missing_value(self._column.dtype)
-        ids[[place for place, value in enumerate(distinct.values) if value == missing]] = MISSING
-        return Ids(ids, distinct.codes[:, None])
+        missing = missing_value(self._column.dtype)
+        ids[[place for place, value in enumerate(values) if value == missing]] = MISSING
+        return ids
+
+
+class IdentityValues:
+    """The ids of values of an identity column."""
+
+    def __init__(self, column: IdentityCategoricalColumn) -> None:
+        self._column = column
+
+    def __call__(self, values: Sequence[int] | Int64Array) -> Int64Array:
+        """The id of each value."""
+        given = np.asarray(values, dtype=np.int64)
+        default = self._column.default_value
+        inside = (given >= 0) & (given < self._column.num_buckets)
+        ids = np.where(inside, given, NOT_IN_VOCABULARY if default is None else default)
+        ids[given == missing_value("int64")] = MISSING
+        return ids
+
+
+IdsOfValues: TypeAlias = HashValues | IdentityValues | VocabularyValues
+
+
+def ids_of_values(column: KeyColumn, hasher_of: HasherOf) -> IdsOfValues:
+    """What gives the ids of a column's values."""
+    if isinstance(column, VocabularyListCategoricalColumn):
+        return VocabularyValues(column, hasher_of(column.key, column.hash_function))
+    if isinstance(column, HashedCategoricalColumn):
+        return HashValues(column, hasher_of(column.key, column.hash_function))
+    return IdentityValues(column)
 
 
 def make_encoder(
-    column: CategoricalColumn,
-    encoder_of: Callable[[CategoricalColumn], IdEncoder],
-    hasher_of: Callable[[str, HashFunction], StringHasher],
+    column: CategoricalColumn, encoder_of: Callable[[CategoricalColumn], IdEncoder], hasher_of: HasherOf
 ) -> IdEncoder:
-    """The host half of a column.
+    """The host half of a column with a fixed number of ids per row.
 
     Args:
-        column: Any categorical column.
+        column: Any categorical column without weights and lists.
         encoder_of: Gives the encoder of another column, for the leaves of a cross.
         hasher_of: Gives the hasher of a raw column and hash function.
     """
     if isinstance(column, BucketizedColumn):
         return BucketIds(column)
-    if isinstance(column, VocabularyListCategoricalColumn):
-        return VocabularyIds(column, hasher_of(column.key, column.hash_function))
-    if isinstance(column, HashedCategoricalColumn):
-        return HashIds(column, hasher_of(column.key, column.hash_function))
-    assert isinstance(column, CrossedColumn)
-    return CrossIds(column, encoder_of, hasher_of)
+    if isinstance(column, CrossedColumn):
+        return CrossIds(column, encoder_of, hasher_of)
+    assert isinstance(column, KeyColumn)
+    return KeyIds(column, ids_of_values(column, hasher_of))
 
 
-def _missing_value(dtype: str) -> Any:
+def value_dtype(column: KeyColumn) -> str:
+    """What a column's values are: ``"string"`` or ``"int64"``."""
+    return "int64" if isinstance(column, IdentityCategoricalColumn) else column.dtype
+
+
+def missing_value(dtype: str) -> Any:
+    """What stands for a missing value: ``''`` or -1."""
     return "" if dtype == "string" else -1

@@ -36,8 +36,38 @@ class Ids:
         return moved if self.codes is None else moved.take(self.codes)
 
 
+@dataclass(frozen=True, slots=True)
+class IdLists:
+    """Any number of ids per row, some with weights.
+
+    Attributes:
+        ids: Those of all rows; `NOT_IN_VOCABULARY` and `MISSING` are no ids.
+        offsets: int64 ``[N + 1]``; row i has the ids from ``offsets[i]`` to ``offsets[i + 1]``.
+        weights: One float32 per id, or None.
+    """
+
+    ids: Int64Array
+    offsets: Int64Array
+    weights: npt.NDArray[np.float32] | None = None
+
+    def keep(self, mask: npt.NDArray[np.bool_]) -> IdLists:
+        """Those ids that `mask` has."""
+        if mask.all():
+            return self
+        before = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)])
+        return IdLists(self.ids[mask], before[self.offsets], None if self.weights is None else self.weights[mask])
+
+
+class ListEncoder(Protocol):
+    """The host half of a categorical column that gives lists."""
+
+    def __call__(self, chunk: Chunk) -> IdLists:
+        """The column's ids over the chunk."""
+        ...
+
+
 class IdEncoder(Protocol):
-    """The host half of a categorical column."""
+    """The host half of a categorical column with a fixed number of ids per row."""
 
     def __call__(self, chunk: Chunk) -> Ids:
         """The column's ids over the chunk."""

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.layouts import (
     DNN_INDICATOR_IDS,
     DNN_NUMERIC,
+    Bag,
     EmbeddingTableLayout,
     InputLayout,
 )
+from torch_estimator.feature_column.pooling import clip_norms, pool, presence
 from torch_estimator.feature_column.table import Piece, Table
 
 VARIABLE_SCOPE = "dnn/input_from_feature_columns/input_layer"
@@ -24,7 +25,8 @@ class InputLayer(nn.Module):
     """Numbers, counts of ids and embeddings side by side, columns in bytewise order of their names.
 
     The embeddings of one dimension are one `Table` with pieces
-    ``dnn/input_from_feature_columns/input_layer/<column>/embedding_weights``.
+    ``dnn/input_from_feature_columns/input_layer/<column>/embedding_weights`` (or ``<collection>`` where columns share
+    them).
 
     Args:
         layout: Of `FeatureTransform.dnn`.
@@ -48,8 +50,16 @@ class InputLayer(nn.Module):
             whole[DNN_NUMERIC] = features[DNN_NUMERIC]
         if self.layout.indicators:
             whole[DNN_INDICATOR_IDS] = _counts(features[DNN_INDICATOR_IDS], self.layout.indicator_width)
+        for bag in self.layout.indicator_bags:
+            whole[bag.feature] = _counts(features[bag.feature], bag.padding, _weights(bag, features))
         for table, layout in zip(self.tables, self.layout.tables, strict=True):
-            whole[layout.feature] = _embeddings(table(features[layout.feature]), features, layout)
+            if layout.placed:
+                whole[layout.feature] = _embeddings(
+                    _looked_up(table, layout, layout.feature, features), features, layout
+                )
+            for bag, column in zip(layout.bags, layout.bag_columns, strict=True):
+                rows = _looked_up(table, layout, bag.feature, features)
+                whole[bag.feature] = pool(rows, _weights(bag, features), column.combiner)
         # One split per source costs a fraction of a slice per column, forward and backward.
         pieces = {source: iter(torch.split(whole[source], sizes, 1)) for source, sizes in self._sizes.items()}
         return torch.cat([next(pieces[source]) for source, _ in self._runs], 1)
@@ -67,10 +77,23 @@ def _runs(layout: InputLayout) -> list[tuple[str, int]]:
     return runs
 
 
-def _counts(ids: torch.Tensor, width: int) -> torch.Tensor:
-    counts = torch.zeros(ids.shape[0], width + 1, device=ids.device)
-    ones = torch.ones(1, 1, device=ids.device).expand(ids.shape)
-    return counts.scatter_add(1, ids, ones)[:, :width]
+def _counts(ids: torch.Tensor, width: int, weights: torch.Tensor | None = None) -> torch.Tensor:
+    if weights is None:
+        weights = torch.ones(1, 1, device=ids.device).expand(ids.shape)
+    counts = torch.zeros(ids.shape[0], width + 1, device=ids.device, dtype=weights.dtype)
+    return counts.scatter_add(1, ids, weights)[:, :width]
+
+
+def _weights(bag: Bag, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return presence(features[bag.feature], bag.padding) if bag.weights is None else features[bag.weights]
+
+
+def _looked_up(
+    table: nn.Module, layout: EmbeddingTableLayout, feature: str, features: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
+    """Gathered rows ``[N, ids, dimension]``."""
+    rows: torch.Tensor = table(features[feature])
+    return rows if layout.max_norm is None else clip_norms(rows, layout.max_norm)
 
 
 def _embeddings(rows: torch.Tensor, features: Mapping[str, torch.Tensor], layout: EmbeddingTableLayout) -> torch.Tensor:
@@ -84,26 +107,18 @@ def _embeddings(rows: torch.Tensor, features: Mapping[str, torch.Tensor], layout
             vectors.append(mine[:, 0])
         else:
             ids = features[layout.feature][:, placed.start : placed.stop]
-            vectors.append(_combine(mine, (ids != layout.rows).sum(1, keepdim=True), column.combiner))
+            vectors.append(pool(mine, presence(ids, layout.rows), column.combiner))
     return torch.cat(vectors, 1)
-
-
-def _combine(rows: torch.Tensor, count: torch.Tensor, combiner: Combiner) -> torch.Tensor:
-    total = rows.sum(1)
-    if combiner == "sum":
-        return total
-    weight = count.clamp(min=1).to(total.dtype)
-    return total / (weight if combiner == "mean" else weight.sqrt())
 
 
 def _table(layout: EmbeddingTableLayout) -> Table:
     pieces = [
         Piece(
-            name=f"{VARIABLE_SCOPE}/{column.name}/embedding_weights",
-            rows=placed.rows,
-            initializer=column.initializer or _truncated_normal,
+            name=f"{VARIABLE_SCOPE}/{variable.name}/embedding_weights",
+            rows=variable.rows,
+            initializer=variable.initializer or _truncated_normal,
         )
-        for column, placed in zip(layout.columns, layout.placed, strict=True)
+        for variable in layout.variables
     ]
     return Table(pieces, layout.dimension, trainable=layout.trainable)
 

@@ -7,13 +7,16 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.bucketized import BucketizedColumn
-from torch_estimator.feature_column.categorical import CATEGORICAL_COLUMNS, CategoricalColumn
+from torch_estimator.feature_column.categorical import CATEGORICAL_COLUMNS, CategoricalColumn, is_bag
 from torch_estimator.feature_column.embedding import EmbeddingColumn
 from torch_estimator.feature_column.indicator import IndicatorColumn
 from torch_estimator.feature_column.layouts import (
     DNN_EMBEDDING_IDS,
+    DNN_EMBEDDING_LISTS,
     DNN_INDICATOR_IDS,
     DNN_NUMERIC,
+    LINEAR_IDS,
+    Bag,
     EmbeddingTableLayout,
     InputLayout,
     LinearLayout,
@@ -22,6 +25,7 @@ from torch_estimator.feature_column.layouts import (
     PlacedNumbers,
 )
 from torch_estimator.feature_column.numeric import NumericColumn
+from torch_estimator.feature_column.place_ids import Wanted, place_apart, place_ids
 
 DenseColumn: TypeAlias = BucketizedColumn | EmbeddingColumn | IndicatorColumn | NumericColumn
 
@@ -51,9 +55,17 @@ def linear_layout(columns: Iterable[object]) -> LinearLayout:
         else:
             raise _not_linear(column)
     _check_names([*categorical, *numeric], "linear columns")
-    placed, slots, rows = _place_ids([(column.name, column) for column in _by_name(categorical)])
+    placed = place_ids([Wanted(column.name, column.name, column) for column in _by_name(categorical)], LINEAR_IDS)
     numbers, width = _place_numbers(_by_name(numeric))
-    return LinearLayout(categorical=placed, numeric=numbers, rows=rows, slots=slots, numeric_width=width)
+    return LinearLayout(
+        categorical=placed.fixed,
+        bags=placed.bags,
+        numeric=numbers,
+        variables=placed.variables,
+        rows=placed.rows,
+        slots=placed.slots,
+        numeric_width=width,
+    )
 
 
 def input_layout(columns: Iterable[object]) -> InputLayout:
@@ -71,21 +83,23 @@ def input_layout(columns: Iterable[object]) -> InputLayout:
     _check_names(dense, "network columns")
     dense = _by_name(dense)
     numeric, numeric_width = _place_numbers([c for c in dense if isinstance(c, NumericColumn)])
-    indicators, indicator_slots, indicator_width = _place_ids(
+    indicators, indicator_bags = place_apart(
         [
-            (c.name, c if isinstance(c, BucketizedColumn) else c.categorical_column)
+            Wanted(c.name, c.name, c if isinstance(c, BucketizedColumn) else c.categorical_column)
             for c in dense
             if isinstance(c, (BucketizedColumn, IndicatorColumn))
-        ]
+        ],
+        DNN_INDICATOR_IDS,
     )
     tables = _tables([c for c in dense if isinstance(c, EmbeddingColumn)])
-    parts = _parts(dense, numeric, indicators, tables)
+    parts = _parts(dense, numeric, indicators.fixed, indicator_bags, tables)
     return InputLayout(
         numeric=numeric,
         numeric_width=numeric_width,
-        indicators=indicators,
-        indicator_width=indicator_width,
-        indicator_slots=indicator_slots,
+        indicators=indicators.fixed,
+        indicator_width=indicators.rows,
+        indicator_slots=indicators.slots,
+        indicator_bags=indicator_bags,
         tables=tables,
         parts=parts,
         width=parts[-1].stop if parts else 0,
@@ -123,19 +137,6 @@ def _check_names(columns: Sequence[_Named], where: str) -> None:
         seen.add(column.name)
 
 
-def _place_ids(named: Iterable[tuple[str, CategoricalColumn]]) -> tuple[tuple[PlacedIds, ...], int, int]:
-    placed: list[PlacedIds] = []
-    slots = rows = 0
-    for name, column in named:
-        size = column.num_buckets
-        placed.append(
-            PlacedIds(name=name, column=column, start=slots, stop=slots + column.slots, offset=rows, rows=size)
-        )
-        slots += column.slots
-        rows += size
-    return tuple(placed), slots, rows
-
-
 def _place_numbers(columns: Iterable[NumericColumn]) -> tuple[tuple[PlacedNumbers, ...], int]:
     placed: list[PlacedNumbers] = []
     width = 0
@@ -146,35 +147,65 @@ def _place_numbers(columns: Iterable[NumericColumn]) -> tuple[tuple[PlacedNumber
 
 
 def _tables(columns: Sequence[EmbeddingColumn]) -> tuple[EmbeddingTableLayout, ...]:
-    tables = []
-    for dimension, trainable in sorted({(c.dimension, c.trainable) for c in columns}):
-        members = tuple(c for c in columns if (c.dimension, c.trainable) == (dimension, trainable))
-        placed, slots, rows = _place_ids([(c.name, c.categorical_column) for c in members])
-        tables.append(
-            EmbeddingTableLayout(
-                feature=f"{DNN_EMBEDDING_IDS}{dimension}{'' if trainable else '_frozen'}",
-                dimension=dimension,
-                rows=rows,
-                slots=slots,
-                trainable=trainable,
-                placed=placed,
-                columns=members,
+    """One table for all columns that can have one; what they share may not differ."""
+    _check_shared(columns)
+    kinds = sorted({_kind(column) for column in columns}, key=lambda kind: (kind[0], kind[1], kind[2] or 0.0))
+    return tuple(_table([c for c in columns if _kind(c) == kind], *kind) for kind in kinds)
+
+
+def _table(
+    members: Sequence[EmbeddingColumn], dimension: int, trainable: bool, max_norm: float | None
+) -> EmbeddingTableLayout:
+    placed = place_ids(
+        [Wanted(c.name, c.variable, c.categorical_column, c.initializer) for c in members], DNN_EMBEDDING_LISTS
+    )
+    feature = f"{DNN_EMBEDDING_IDS}{dimension}{'' if trainable else '_frozen'}"
+    return EmbeddingTableLayout(
+        feature=feature if max_norm is None else f"{feature}_max_norm_{max_norm:g}",
+        dimension=dimension,
+        rows=placed.rows,
+        slots=placed.slots,
+        trainable=trainable,
+        max_norm=max_norm,
+        placed=placed.fixed,
+        columns=tuple(c for c in members if not is_bag(c.categorical_column)),
+        bags=placed.bags,
+        bag_columns=tuple(c for c in members if is_bag(c.categorical_column)),
+        variables=placed.variables,
+    )
+
+
+def _kind(column: EmbeddingColumn) -> tuple[int, bool, float | None]:
+    return column.dimension, column.trainable, column.max_norm
+
+
+def _check_shared(columns: Sequence[EmbeddingColumn]) -> None:
+    first: dict[str, EmbeddingColumn] = {}
+    for column in columns:
+        known = first.setdefault(column.variable, column)
+        mine = (*_kind(column), column.categorical_column.num_buckets, column.initializer)
+        if mine != (*_kind(known), known.categorical_column.num_buckets, known.initializer):
+            raise InvalidValueError(
+                f"columns {known.name!r} and {column.name!r} share the variable {column.variable!r}, but differ in "
+                "dimension, trainable, max_norm, initializer or number of ids; make them with one shared_embeddings() "
+                "or give it another shared_embedding_collection_name."
             )
-        )
-    return tuple(tables)
 
 
 def _parts(
     dense: Sequence[DenseColumn],
     numeric: Sequence[PlacedNumbers],
     indicators: Sequence[PlacedIds],
+    indicator_bags: Sequence[Bag],
     tables: Sequence[EmbeddingTableLayout],
 ) -> tuple[OutputPart, ...]:
     sources: dict[str, tuple[Literal["numeric", "indicator", "embedding"], str, int]] = {}
     sources.update({p.name: ("numeric", DNN_NUMERIC, i) for i, p in enumerate(numeric)})
     sources.update({p.name: ("indicator", DNN_INDICATOR_IDS, i) for i, p in enumerate(indicators)})
+    sources.update({bag.name: ("indicator", bag.feature, 0) for bag in indicator_bags})
     for table in tables:
         sources.update({p.name: ("embedding", table.feature, i) for i, p in enumerate(table.placed)})
+        sources.update({bag.name: ("embedding", bag.feature, 0) for bag in table.bags})
     parts: list[OutputPart] = []
     start = 0
     for column in dense:

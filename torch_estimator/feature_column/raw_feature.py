@@ -13,6 +13,9 @@ from torch_estimator.errors import InvalidValueError
 
 RawDtype = Literal["string", "float32", "int64"]
 
+LISTS = (-1,)
+"""The shape of one row's value where rows hold lists of any length."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawFeature:
@@ -21,7 +24,7 @@ class RawFeature:
     Attributes:
         key: Name of the raw column.
         dtype: ``"string"``, ``"float32"`` or ``"int64"``.
-        shape: Shape of one row's value; ``(1,)`` for a plain column.
+        shape: Shape of one row's value; ``(1,)`` for a plain column, `LISTS` where rows hold lists of any length.
         default: What parsing puts in for a missing value, flattened to the shape's size; None where a value
             is required.
     """
@@ -30,6 +33,11 @@ class RawFeature:
     dtype: RawDtype
     shape: tuple[int, ...] = (1,)
     default: tuple[float, ...] | None = None
+
+    @property
+    def multivalent(self) -> bool:
+        """Whether rows hold lists of any length."""
+        return self.shape == LISTS
 
 
 def check_key(key: object) -> None:
@@ -74,6 +82,11 @@ def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
     merged: dict[str, RawFeature] = {}
     for feature in features:
         known = merged.setdefault(feature.key, feature)
+        if known.dtype == feature.dtype and known.multivalent != feature.multivalent:
+            raise InvalidValueError(
+                f"raw column {feature.key!r} holds lists for one feature column and one value per row for another; "
+                "give both multivalent=True or neither (a crossed_column names its lists: multivalent=[...])."
+            )
         if (known.dtype, known.shape) != (feature.dtype, feature.shape):
             raise InvalidValueError(
                 f"raw column {feature.key!r} is read as {known.dtype} of shape {known.shape} by one feature "

@@ -66,6 +66,27 @@ def distinct_integers(column: RawColumn, key: str) -> Distinct:
     return _with_nulls(encoded.indices, encoded.dictionary.to_pylist(), -1)
 
 
+def integers(column: RawColumn, key: str) -> npt.NDArray[np.int64]:
+    """An integer column as int64 ``[N]``; Arrow nulls become -1.
+
+    Raises:
+        InvalidValueError: The column does not hold one integer per row.
+    """
+    if isinstance(column, pa.Array):
+        if not pa.types.is_integer(column.type):
+            raise _wrong_dtype(key, "int64", column.type)
+        column = (column.fill_null(-1) if column.null_count else column).to_numpy(zero_copy_only=False)
+    if column.dtype.kind not in "iu":
+        raise _wrong_dtype(key, "int64", column.dtype)
+    return _one_per_row(column, key).astype(np.int64, copy=False)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type are lists."""
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
+
+
 def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     """A column of numbers as float32 ``[N, *shape]``; Arrow nulls become NaN.
 
@@ -116,7 +137,8 @@ def _one_per_row(column: npt.NDArray[Any], key: str) -> npt.NDArray[Any]:
         return column[:, 0]
     if column.ndim != 1:
         raise InvalidValueError(
-            f"raw column {key!r} must have one value per row, but has the shape {column.shape[1:]} per row."
+            f"raw column {key!r} must have one value per row, but has the shape {column.shape[1:]} per row; "
+            "where rows hold lists, give its feature column multivalent=True."
         )
     return column
 
@@ -126,11 +148,20 @@ def _not_a_string(column: npt.NDArray[Any], key: str) -> Exception:
         try:
             pa.array([value], type=pa.string(), from_pandas=True)
         except (pa.ArrowException, TypeError, ValueError, UnicodeError):
-            return RowError(f"expected a string, but got {value!r} ({type(value).__name__})", row=row, column=key)
+            hint = ""
+            if isinstance(value, list | tuple | np.ndarray):
+                hint = "; where rows hold lists, give the feature column multivalent=True"
+            problem = f"expected a string, but got {value!r} ({type(value).__name__}){hint}"
+            return RowError(problem, row=row, column=key)
     return InvalidValueError(f"raw column {key!r} cannot be read as strings.")
 
 
 def _wrong_dtype(key: str, wanted: str, got: object) -> InvalidValueError:
+    if isinstance(got, pa.DataType) and is_list(got):
+        return InvalidValueError(
+            f"raw column {key!r} holds lists ({got}), but its feature column reads one value per row; "
+            "give that multivalent=True."
+        )
     return InvalidValueError(
         f"raw column {key!r} must be {wanted}, but is {got}; change the data's type or the feature column's dtype."
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,23 +14,28 @@ from torch_estimator.feature_column.categorical import CategoricalColumn
 from torch_estimator.feature_column.chunk import Chunk
 from torch_estimator.feature_column.hashing import HashFunction
 from torch_estimator.feature_column.id_encoders import make_encoder
-from torch_estimator.feature_column.ids import IdEncoder
+from torch_estimator.feature_column.ids import IdEncoder, ListEncoder
 from torch_estimator.feature_column.layouts import (
     DNN_INDICATOR_IDS,
     DNN_NUMERIC,
     LINEAR_IDS,
     LINEAR_NUMERIC,
+    Bag,
     InputLayout,
     LinearLayout,
     PlacedIds,
     PlacedNumbers,
 )
+from torch_estimator.feature_column.list_encoders import make_list_encoder
+from torch_estimator.feature_column.padding import id_lists, padded_lists
 from torch_estimator.feature_column.place_columns import input_layout, linear_layout
 from torch_estimator.feature_column.raw_feature import RawFeature, merge_raw_features
 from torch_estimator.feature_column.raw_values import RawColumn
 from torch_estimator.feature_column.string_hasher import StringHasher
 
 _ARROW_TYPES = {"string": pa.string(), "float32": pa.float32(), "int64": pa.int64()}
+
+Features: TypeAlias = dict[str, Any]  # numpy arrays, and Arrow lists where rows have any number of ids
 
 
 class FeatureTransform:
@@ -42,7 +47,10 @@ class FeatureTransform:
     - ``"linear/numeric"`` float32 ``[N, D]``;
     - ``"dnn/numeric"`` float32 ``[N, D]``;
     - ``"dnn/indicator_ids"`` int64 ``[N, slots]``: positions among all indicators;
-    - ``"dnn/embedding_ids_<dimension>"`` int64 ``[N, slots]``: rows of that dimension's table.
+    - ``"dnn/embedding_ids_<dimension>"`` int64 ``[N, slots]``: rows of that dimension's table;
+    - ``"linear/ids/<column>"``, ``"dnn/indicator_ids/<column>"`` and ``"dnn/embedding_ids/<column>"``, Arrow lists of
+      int64, for columns whose rows have any number of ids, or ids with weights; these are Arrow lists of float32 under
+      the same key with ``"/weights"`` appended. `padded` makes arrays ``[N, L]`` of them.
 
     A missing id is the number of rows (or indicators). `linear` and `dnn` tell which column is where.
 
@@ -51,6 +59,7 @@ class FeatureTransform:
         dnn_columns: Numeric, bucketized, indicator and embedding columns.
 
     Attributes:
+        bags: The columns with lists or weights of both halves.
         linear: Layout of the linear half, or None without linear columns.
         dnn: Layout of the network half, or None without network columns.
         raw_features: What is read, by key: the parsing schema, and the inputs of a served model.
@@ -76,14 +85,18 @@ class FeatureTransform:
             feature for column in (*wide, *deep) for feature in column.raw_features
         )
         self.required: dict[str, pa.DataType] = {
-            key: _ARROW_TYPES[feature.dtype] for key, feature in self.raw_features.items()
+            key: pa.list_(_ARROW_TYPES[feature.dtype]) if feature.multivalent else _ARROW_TYPES[feature.dtype]
+            for key, feature in self.raw_features.items()
         }
         self._hashers: dict[tuple[str, HashFunction], StringHasher] = {}
         self._encoders: dict[CategoricalColumn, IdEncoder] = {}
+        self._list_encoders: dict[CategoricalColumn, ListEncoder] = {}
         self._ids = self._plan_ids()
+        self.bags: tuple[Bag, ...] = tuple(self._all_bags())
+        self._bags = [(bag, self._list_encoder(bag.column)) for bag in self.bags]
         self._numbers = self._plan_numbers()
 
-    def __call__(self, columns: Mapping[str, RawColumn]) -> dict[str, npt.NDArray[Any]]:
+    def __call__(self, columns: Mapping[str, RawColumn]) -> Features:
         """Ids and numbers of a chunk of raw columns.
 
         Raises:
@@ -92,12 +105,32 @@ class FeatureTransform:
             RowError: One value is of another type.
         """
         chunk = Chunk(columns, self._rows(columns))
-        features: dict[str, npt.NDArray[Any]] = {}
+        features: Features = {}
         for feature, padding, slots, ids in self._ids:
             features[feature] = _all_ids(chunk, padding, slots, ids)
         for feature, placed in self._numbers:
             features[feature] = np.concatenate([chunk.numbers(one.column) for one in placed], axis=1)
+        for bag, encoder in self._bags:
+            found = chunk.once(encoder, lambda encoder=encoder: encoder(chunk))  # type: ignore[misc]
+            features[bag.feature], weights = id_lists(found, bag.offset)
+            if bag.weights is not None:
+                features[bag.weights] = weights
         return features
+
+    def padded(self, features: Features) -> Features:
+        """The same features with arrays ``[N, L]`` for lists.
+
+        L is the length of the longest row, rounded up to a power of two. Missing ids are as in `__call__`, missing
+        weights are 0.
+        """
+        if not self.bags:
+            return features
+        arrays = dict(features)
+        for bag in self.bags:
+            arrays[bag.feature] = padded_lists(features[bag.feature], np.int64(bag.padding))
+            if bag.weights is not None:
+                arrays[bag.weights] = padded_lists(features[bag.weights], np.float32(0))
+        return arrays
 
     @property
     def recording(self) -> bool:
@@ -141,11 +174,21 @@ class FeatureTransform:
             if self.dnn.indicators:
                 layout = self.dnn
                 plan.append((DNN_INDICATOR_IDS, layout.indicator_width, layout.indicator_slots, layout.indicators))
-            plan += [(table.feature, table.rows, table.slots, table.placed) for table in self.dnn.tables]
+            plan += [
+                (table.feature, table.rows, table.slots, table.placed) for table in self.dnn.tables if table.placed
+            ]
         return [
             (feature, padding, slots, [(placed, self._encoder(placed.column)) for placed in all_placed])
             for feature, padding, slots, all_placed in plan
         ]
+
+    def _all_bags(self) -> Iterator[Bag]:
+        if self.linear is not None:
+            yield from self.linear.bags
+        if self.dnn is not None:
+            yield from self.dnn.indicator_bags
+            for table in self.dnn.tables:
+                yield from table.bags
 
     def _plan_numbers(self) -> list[tuple[str, Sequence[PlacedNumbers]]]:
         plan: list[tuple[str, Sequence[PlacedNumbers]]] = []
@@ -159,6 +202,11 @@ class FeatureTransform:
         if column not in self._encoders:
             self._encoders[column] = make_encoder(column, self._encoder, self._hasher)
         return self._encoders[column]
+
+    def _list_encoder(self, column: CategoricalColumn) -> ListEncoder:
+        if column not in self._list_encoders:
+            self._list_encoders[column] = make_list_encoder(column, self._encoder, self._list_encoder, self._hasher)
+        return self._list_encoders[column]
 
     def _hasher(self, key: str, function: HashFunction) -> StringHasher:
         return self._hashers.setdefault((key, function), StringHasher(key, function))

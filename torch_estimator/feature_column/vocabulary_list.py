@@ -10,7 +10,7 @@ import numpy as np
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.hashing import HashFunction, check_hash_function
-from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, check_key, dtype_name, is_integer
+from torch_estimator.feature_column.raw_feature import LISTS, RawDtype, RawFeature, check_key, dtype_name, is_integer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +23,7 @@ class VocabularyListCategoricalColumn:
     default_value: int = -1
     num_oov_buckets: int = 0
     hash_function: HashFunction = "murmur3"
+    multivalent: bool = False
 
     def __post_init__(self) -> None:
         check_key(self.key)
@@ -61,13 +62,13 @@ class VocabularyListCategoricalColumn:
 
     @property
     def slots(self) -> int:
-        """Ids per row: one."""
+        """Ids per row: one, unless rows hold lists."""
         return 1
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
         """The one raw column it reads."""
-        return (RawFeature(key=self.key, dtype=self.dtype),)
+        return (RawFeature(key=self.key, dtype=self.dtype, shape=LISTS if self.multivalent else (1,)),)
 
 
 def categorical_column_with_vocabulary_list(
@@ -77,6 +78,7 @@ def categorical_column_with_vocabulary_list(
     default_value: int = -1,
     num_oov_buckets: int = 0,
     hash_function: HashFunction = "murmur3",
+    multivalent: bool = False,
 ) -> VocabularyListCategoricalColumn:
     """A categorical column whose value's id is its place in a list.
 
@@ -91,6 +93,7 @@ def categorical_column_with_vocabulary_list(
         default_value: Id of a value that is not in the list.
         num_oov_buckets: Number of ids for values that are not in the list; excludes `default_value`.
         hash_function: ``"murmur3"``, or ``"farmhash"`` for TensorFlow's ids; only `num_oov_buckets` uses it.
+        multivalent: Whether rows hold lists of values; ``''`` and -1 in a list are missing values.
 
     Raises:
         InvalidValueError: An empty list, repeated values, floats, a dtype that is not the list's, a bad id or
@@ -113,6 +116,7 @@ def categorical_column_with_vocabulary_list(
         default_value=default_value,
         num_oov_buckets=num_oov_buckets,
         hash_function=hash_function,
+        multivalent=multivalent,
     )
 
 

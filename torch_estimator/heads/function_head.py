@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
+from torch_estimator.heads.metrics.named import NamedMetrics
 from torch_estimator.heads.signature import Signature
 from torch_estimator.heads.torch_losses import fitted_labels, loss_kind
 
@@ -19,8 +20,9 @@ class FunctionHead:
 
     Args:
         loss: ``loss(outputs, labels)`` -> scalar tensor; torch's own get labels of the shape and dtype they take.
-        predictions: ``predictions(outputs)`` -> dict of tensors; None where the outputs are the predictions.
-        metrics: Name -> ``metric(labels, predictions)`` -> scalar; averaged over batches by their rows.
+        predictions: ``predictions(outputs)`` -> dict of tensors; None where the outputs are the predictions: a dict of
+            them, one called ``output``, or a tuple of ``output_0``, ``output_1``, ….
+        metrics: Name -> what gives its value; see `NamedMetrics`.
     """
 
     name = None
@@ -32,7 +34,7 @@ class FunctionHead:
         self,
         loss: Callable[[Any, Any], Tensor] | None,
         predictions: Callable[[Any], Mapping[str, Tensor]] | None,
-        metrics: Mapping[str, Callable[[Any, Any], Any]] | None,
+        metrics: Mapping[str, Any] | None,
     ) -> None:
         self._loss = loss
         self._predictions = predictions
@@ -54,33 +56,31 @@ class FunctionHead:
     def predictions(self, logits: Any) -> dict[str, Tensor]:
         if self._predictions is not None:
             return dict(self._predictions(logits))
-        return dict(logits) if isinstance(logits, Mapping) else {"output": logits}
+        if isinstance(logits, Mapping):
+            return dict(logits)
+        if isinstance(logits, tuple | list):
+            return {f"output_{place}": output for place, output in enumerate(logits)}
+        return {"output": logits}
 
     def decode(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return predictions
 
     def metrics(self) -> _FunctionMetrics:
-        return _FunctionMetrics(self, self._metrics)
+        return _FunctionMetrics(self, NamedMetrics(self._metrics))
 
     def signatures(self) -> dict[str, Signature]:
         return {}
 
 
 class _FunctionMetrics:
-    """Means of the functions' values, weighted by the rows of each batch."""
+    """Named metrics, given outputs in the place of predictions."""
 
-    def __init__(self, head: FunctionHead, functions: Mapping[str, Callable[[Any, Any], Any]]) -> None:
+    def __init__(self, head: FunctionHead, metrics: NamedMetrics) -> None:
         self._head = head
-        self._functions = functions
-        self._totals = dict.fromkeys(functions, 0.0)
-        self._rows = 0
+        self._metrics = metrics
 
     def update(self, logits: Any, labels: Any, weights: Tensor | None = None) -> None:
-        predictions = self._head.predictions(logits)
-        rows = len(next(iter(predictions.values())))
-        self._rows += rows
-        for name, function in self._functions.items():
-            self._totals[name] += float(function(labels, predictions)) * rows
+        self._metrics.update(labels, self._head.predictions(logits))
 
     def compute(self) -> dict[str, float]:
-        return {name: total / self._rows if self._rows else 0.0 for name, total in self._totals.items()}
+        return self._metrics.compute()

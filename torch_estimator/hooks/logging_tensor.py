@@ -21,7 +21,8 @@ class LoggingTensorHook(Hook):
     Args:
         tensors: Tag -> what to log, or a list of these, which are then their own tags: ``"loss"``, ``"global_step"``,
             ``"learning_rate"``, the name of a variable as in checkpoints, the dotted path of a module (its output in
-            the step), or a function of the `RunContext`.
+            the step; a Keras layer and a feature column of a network go by their names, too), or a function of the
+            `RunContext`.
         every_n_iter: Steps of the run from one line to the next, the first at the first step.
         every_n_secs: Seconds from one line to the next.
         at_end: Whether to log at the end, too; alone, only then. A module's output is then that of the last step

@@ -11,7 +11,10 @@ from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.mode_keys import ModeKeys
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.utils.hooks import RemovableHandle
+
+    from torch_estimator.inner_layers import Layer
 
 What = str | Callable[[RunContext], Any]
 
@@ -22,7 +25,7 @@ class ModuleOutputs:
     """What modules returned in the steps that are watched.
 
     Args:
-        paths: The modules, by dotted path.
+        paths: The modules, by dotted path, or another name of `torch_estimator.inner_layers.find_layer`.
     """
 
     def __init__(self, paths: Sequence[str] = ()) -> None:
@@ -33,10 +36,15 @@ class ModuleOutputs:
     def watch(self, context: RunContext) -> None:
         """Keeps what the modules return from now on."""
         if self._paths:
+            from torch_estimator.inner_layers import find_layer, inner_modules
+
             assert context.module is not None
             context.observe = True
-            modules = dict(context.module.named_modules())
-            self._handles = [modules[path].register_forward_hook(self._keep(path)) for path in self._paths]
+            modules = inner_modules(context.module)
+            layers = {path: find_layer(context.module, path) for path in self._paths}
+            self._handles = [
+                modules[layer.path].register_forward_hook(self._keep(path, layer)) for path, layer in layers.items()
+            ]
 
     def ignore(self) -> None:
         """Ends `watch`."""
@@ -48,10 +56,10 @@ class ModuleOutputs:
         """The module's last output; None where it was not called."""
         return self._outputs.get(path)
 
-    def _keep(self, path: str) -> Callable[[Any, Any, Any], None]:
+    def _keep(self, path: str, layer: Layer) -> Callable[[Any, Any, Any], None]:
         def keep(module: Any, inputs: Any, output: Any) -> None:
             # As an array at once: the step goes on and may change the tensor in place.
-            self._outputs[path] = as_arrays(output)
+            self._outputs[path] = as_arrays(output if layer.columns is None else layer.part_of(output))
 
         return keep
 
@@ -71,9 +79,9 @@ def check_what(what: What, context: RunContext) -> str | None:
     variables = context.variables()
     if what in variables:
         return None
-    modules = [path for path, _ in context.module.named_modules() if path] if context.module is not None else []
-    if what in modules:
+    if context.module is not None and _is_layer(context.module, what):
         return what
+    modules = [path for path, _ in context.module.named_modules() if path] if context.module is not None else []
     raise InvalidValueError(
         f"There is nothing called {what!r} to log while the mode is {context.mode!s}; give 'global_step', 'loss' (not "
         "when predicting), 'learning_rate' (training), a function of the RunContext, "
@@ -128,6 +136,16 @@ def by_tag(tensors: Mapping[str, What] | Sequence[What]) -> dict[str, What]:
                 f"not the one of a later step, but got {type(what).__name__}."
             )
     return named
+
+
+def _is_layer(module: nn.Module, name: str) -> bool:
+    from torch_estimator.inner_layers import find_layer
+
+    try:
+        find_layer(module, name)
+    except InvalidValueError:
+        return False
+    return True
 
 
 def _some(wanted: str, names: list[str]) -> str:

@@ -2,7 +2,8 @@
 
 from torch_estimator.heads.metrics.binary import BinaryMetrics
 from torch_estimator.heads.metrics.buffered import Buffered
+from torch_estimator.heads.metrics.functions import MetricFunction, MetricFunctions
 from torch_estimator.heads.metrics.multi_class import MultiClassMetrics
 from torch_estimator.heads.metrics.regression import RegressionMetrics
 
-__all__ = ["BinaryMetrics", "Buffered", "MultiClassMetrics", "RegressionMetrics"]
+__all__ = ["BinaryMetrics", "Buffered", "MetricFunction", "MetricFunctions", "MultiClassMetrics", "RegressionMetrics"]

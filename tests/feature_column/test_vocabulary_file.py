@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from torch_estimator import feature_column as fc
+from torch_estimator import files
+from torch_estimator.errors import InvalidValueError
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "words.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("text", ["b\nŠkoda\na b\n", "b\nŠkoda\na b", "b\r\nŠkoda\r\na b\r\n", "\ufeffb\nŠkoda\na b\n"])
+def test_a_word_is_a_line_whatever_ends_it(text: str, tmp_path: Path) -> None:
+    column = fc.categorical_column_with_vocabulary_file("k", written(tmp_path, text))
+    assert column == fc.categorical_column_with_vocabulary_list("k", ["b", "Škoda", "a b"])
+
+
+def test_all_arguments_are_those_of_a_vocabulary_list(tmp_path: Path) -> None:
+    path = written(tmp_path, "7\n-3\n12\n")
+    ids = fc.FeatureTransform(
+        [fc.categorical_column_with_vocabulary_file("k", path, vocabulary_size=2, default_value=0, dtype="int64")]
+    )({"k": np.array([-3, 7, 12, -1])})["linear/ids"]
+    assert ids.ravel().tolist() == [1, 0, 0, 2]
+    oov = fc.categorical_column_with_vocabulary_file("k", str(path), num_oov_buckets=3, multivalent=True)
+    assert oov.num_buckets == 6
+    assert oov.multivalent
+
+
+def test_a_vocabulary_may_be_anywhere() -> None:
+    files.write_file("memory://vocabularies/words.txt", [b"x\ny\n"])
+    column = fc.categorical_column_with_vocabulary_file("k", "memory://vocabularies/words.txt")
+    assert column.vocabulary_list == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("", {}, "is empty"),
+        ("a\n\nb\n", {}, "line 2 is empty"),
+        ("a\nb\na\n", {}, "line 3 repeats 'a' of line 1"),
+        ("a\nb\n", {"vocabulary_size": 3}, "has 2 lines, but vocabulary_size is 3"),
+        ("a\n", {"vocabulary_size": 0}, "must be a positive integer, but got 0"),
+        ("1\nx\n", {"dtype": int}, "line 2 is 'x', which is no integer"),
+        ("1\n01\n", {"dtype": int}, "line 2 repeats 1 of line 1"),
+        ("a\n", {"dtype": float}, "must be string or an integer type, but got 'float64'"),
+        ("a\n", {"num_oov_buckets": 2, "default_value": 0}, "only one of them"),
+        ("a\n", {"default_value": 4}, "must be -1 or an id below 1"),
+        (b"a\n\xff\n", {}, r"is not UTF-8 text \(byte 2\)"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(text: Any, arguments: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        fc.categorical_column_with_vocabulary_file("k", written(tmp_path, text), **arguments)
+
+
+@pytest.mark.parametrize("base", ["local", "memory://nowhere"])
+def test_a_missing_file_is_named(base: str, tmp_path: Path) -> None:
+    path = f"{tmp_path if base == 'local' else base}/none.txt"
+    with pytest.raises(InvalidValueError, match=r"vocabulary_file .*none.txt of column 'k' cannot be read: "):
+        fc.categorical_column_with_vocabulary_file("k", path)
+
+
+def test_words_beyond_the_size_may_be_anything(tmp_path: Path) -> None:
+    column = fc.categorical_column_with_vocabulary_file("k", written(tmp_path, "a\nb\n\na\n"), vocabulary_size=2)
+    assert column.num_buckets == 2

@@ -1,0 +1,125 @@
+"""Batches kept in host memory until they are looked at as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_estimator.errors import InvalidValueError
+
+WHOLE = ""
+"""In the place of a key: all of what is no mapping."""
+
+
+class Reading(Mapping[Any, Any]):
+    """A mapping that notes which of its values are read.
+
+    Args:
+        values: The values, or some of them.
+        keys: All keys; None for those of ``values``.
+        what: Names the mapping in the message about a value that is not there, though its key is.
+
+    Attributes:
+        read: Keys of the values that were read, in order.
+    """
+
+    def __init__(self, values: Mapping[Any, Any], keys: Sequence[Any] | None = None, what: str = "") -> None:
+        self._values = values
+        self._keys = tuple(values if keys is None else keys)
+        self._what = what
+        self.read: dict[Any, None] = {}
+
+    def __getitem__(self, key: Any) -> Any:
+        if key not in self._values and key in self._keys:
+            raise InvalidValueError(
+                f"A metric function reads {self._what}[{key!r}], but did not on the first batch, which decides what is "
+                "kept; let it read the same in every call."
+            )
+        value = self._values[key]
+        self.read[key] = None
+        return value
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+class Collected:
+    """Keeps some values of every batch.
+
+    Args:
+        wanted: For each argument of a function the keys to keep, or `WHOLE`.
+    """
+
+    def __init__(self, wanted: Mapping[str, Sequence[Any]]) -> None:
+        self._wanted = wanted
+        self._keys: dict[str, Sequence[Any]] = {}
+        self._batches: list[dict[tuple[str, Any], Any]] = []
+
+    def add(self, arguments: Mapping[str, Any]) -> None:
+        """Copies what is wanted of a batch."""
+        batch = {}
+        for name, keys in self._wanted.items():
+            value = arguments[name]
+            if isinstance(value, Mapping):
+                self._keys[name] = tuple(value)
+            for key in keys:
+                batch[name, key] = _copied(value if key == WHOLE and not isinstance(value, Mapping) else value[key])
+        self._batches.append(batch)
+
+    def whole(self) -> dict[str, Any]:
+        """The arguments over all batches."""
+        arguments: dict[str, Any] = {}
+        for name, keys in self._wanted.items():
+            values = {key: self._joined(name, key) for key in keys}
+            arguments[name] = Reading(values, self._keys[name], name) if name in self._keys else values.get(WHOLE)
+        return arguments
+
+    def _joined(self, name: str, key: Any) -> Any:
+        what = name if name not in self._keys else f"{name}[{key!r}]"
+        return _concatenated([batch[name, key] for batch in self._batches], what)
+
+
+def on_host(value: Any) -> Any:
+    """Tensors, alone or in dicts and tuples, on the host."""
+    if isinstance(value, Mapping):
+        return {key: on_host(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(on_host(item) for item in value)
+    return value.detach().cpu() if isinstance(value, Tensor) else value
+
+
+def _copied(value: Any) -> Any:
+    """A copy: whoever gave a batch may use its memory for the next."""
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(_copied(item) for item in value)
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _concatenated(parts: Sequence[Any], what: str) -> Any:
+    first = parts[0]
+    if isinstance(first, Mapping):
+        return {key: _concatenated([part[key] for part in parts], what) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_concatenated(items, what) for items in zip(*parts, strict=True))
+    if not isinstance(first, Tensor | np.ndarray):
+        return first
+    if first.ndim == 0:
+        return torch.stack(list(parts)) if isinstance(first, Tensor) else np.stack(parts)
+    if len({tuple(part.shape[1:]) for part in parts}) > 1:
+        shapes = sorted({str(list(part.shape)) for part in parts})
+        raise InvalidValueError(
+            f"A metric function reads {what}, whose batches have the shapes {' and '.join(shapes)} and cannot be put "
+            "together; return torchmetrics objects, which are updated batch by batch."
+        )
+    return torch.cat(list(parts)) if isinstance(first, Tensor) else np.concatenate(parts)
