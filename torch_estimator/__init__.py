@@ -24,19 +24,30 @@ if TYPE_CHECKING:
         serving_input,
         summary,
     )
-    from torch_estimator.canned.dnn import DNNClassifier, DNNRegressor
+    from torch_estimator.canned.baseline import BaselineClassifier, BaselineEstimator, BaselineRegressor
+    from torch_estimator.canned.dnn import DNNClassifier, DNNEstimator, DNNRegressor
     from torch_estimator.canned.dnn_linear_combined import (
         DNNLinearCombinedClassifier,
+        DNNLinearCombinedEstimator,
         DNNLinearCombinedRegressor,
     )
-    from torch_estimator.canned.linear import LinearClassifier, LinearRegressor
+    from torch_estimator.canned.linear import LinearClassifier, LinearEstimator, LinearRegressor
     from torch_estimator.engine.checkpoint import latest_checkpoint, load_checkpoint
     from torch_estimator.errors import NanLossDuringTrainingError, UserError
     from torch_estimator.estimator import Estimator
     from torch_estimator.export.exported_model import ExportedModel
     from torch_estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
     from torch_estimator.extenders import add_metrics, forward_features, forward_layers
-    from torch_estimator.heads import LossReduction
+    from torch_estimator.heads import (
+        BinaryClassHead,
+        LogisticRegressionHead,
+        LossReduction,
+        MultiClassHead,
+        MultiHead,
+        MultiLabelHead,
+        PoissonRegressionHead,
+        RegressionHead,
+    )
     from torch_estimator.hooks import (
         CheckpointSaverListener,
         FinalOpsHook,
@@ -82,11 +93,17 @@ _MODULES = (
     "summary",
 )
 _HOMES = {
+    "BaselineClassifier": "canned.baseline",
+    "BaselineEstimator": "canned.baseline",
+    "BaselineRegressor": "canned.baseline",
     "BestExporter": "exporters",
+    "BinaryClassHead": "heads",
     "CheckpointSaverListener": "hooks",
     "ContinuousEvalListener": "roles.continuous_eval_listener",
     "DNNClassifier": "canned.dnn",
+    "DNNEstimator": "canned.dnn",
     "DNNLinearCombinedClassifier": "canned.dnn_linear_combined",
+    "DNNLinearCombinedEstimator": "canned.dnn_linear_combined",
     "DNNLinearCombinedRegressor": "canned.dnn_linear_combined",
     "DNNRegressor": "canned.dnn",
     "Estimator": "estimator",
@@ -101,13 +118,20 @@ _HOMES = {
     "InputContext": "inputs.input_context",
     "LatestExporter": "exporters",
     "LinearClassifier": "canned.linear",
+    "LinearEstimator": "canned.linear",
     "LinearRegressor": "canned.linear",
     "LoggingTensorHook": "hooks",
+    "LogisticRegressionHead": "heads",
     "LossReduction": "heads",
     "ModeKeys": "mode_keys",
+    "MultiClassHead": "heads",
+    "MultiHead": "heads",
+    "MultiLabelHead": "heads",
     "NanLossDuringTrainingError": "errors",
     "NanTensorHook": "hooks",
     "ProfilerHook": "hooks",
+    "PoissonRegressionHead": "heads",
+    "RegressionHead": "heads",
     "RunConfig": "run_config",
     "RunContext": "hooks",
     "SecondOrStepTimer": "hooks",
@@ -135,11 +159,17 @@ _HOMES = {
 }
 
 __all__ = [
+    "BaselineClassifier",
+    "BaselineEstimator",
+    "BaselineRegressor",
     "BestExporter",
+    "BinaryClassHead",
     "CheckpointSaverListener",
     "ContinuousEvalListener",
     "DNNClassifier",
+    "DNNEstimator",
     "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedEstimator",
     "DNNLinearCombinedRegressor",
     "DNNRegressor",
     "Estimator",
@@ -154,13 +184,20 @@ __all__ = [
     "InputContext",
     "LatestExporter",
     "LinearClassifier",
+    "LinearEstimator",
     "LinearRegressor",
     "LoggingTensorHook",
+    "LogisticRegressionHead",
     "LossReduction",
     "ModeKeys",
+    "MultiClassHead",
+    "MultiHead",
+    "MultiLabelHead",
     "NanLossDuringTrainingError",
     "NanTensorHook",
+    "PoissonRegressionHead",
     "ProfilerHook",
+    "RegressionHead",
     "RunConfig",
     "RunContext",
     "SecondOrStepTimer",
