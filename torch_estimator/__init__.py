@@ -13,19 +13,30 @@ from torch_estimator.log import set_up_logging
 
 if TYPE_CHECKING:
     from torch_estimator import data, exporters, feature_column, heads, hooks, inputs, optim, serving_input
-    from torch_estimator.canned.dnn import DNNClassifier, DNNRegressor
+    from torch_estimator.canned.baseline import BaselineClassifier, BaselineEstimator, BaselineRegressor
+    from torch_estimator.canned.dnn import DNNClassifier, DNNEstimator, DNNRegressor
     from torch_estimator.canned.dnn_linear_combined import (
         DNNLinearCombinedClassifier,
+        DNNLinearCombinedEstimator,
         DNNLinearCombinedRegressor,
     )
-    from torch_estimator.canned.linear import LinearClassifier, LinearRegressor
+    from torch_estimator.canned.linear import LinearClassifier, LinearEstimator, LinearRegressor
     from torch_estimator.engine.checkpoint import latest_checkpoint, load_checkpoint
     from torch_estimator.errors import NanLossDuringTrainingError, UserError
     from torch_estimator.estimator import Estimator
     from torch_estimator.export.exported_model import ExportedModel
     from torch_estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
     from torch_estimator.extenders import add_metrics, forward_features, forward_layers
-    from torch_estimator.heads import LossReduction
+    from torch_estimator.heads import (
+        BinaryClassHead,
+        LogisticRegressionHead,
+        LossReduction,
+        MultiClassHead,
+        MultiHead,
+        MultiLabelHead,
+        PoissonRegressionHead,
+        RegressionHead,
+    )
     from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
     from torch_estimator.hooks.hook import Hook, RunContext
     from torch_estimator.hooks.stop_at_step import StopAtStepHook
@@ -41,11 +52,17 @@ __version__ = "0.1.0"
 
 _MODULES = ("data", "exporters", "feature_column", "heads", "hooks", "inputs", "optim", "serving_input")
 _HOMES = {
+    "BaselineClassifier": "canned.baseline",
+    "BaselineEstimator": "canned.baseline",
+    "BaselineRegressor": "canned.baseline",
     "BestExporter": "exporters",
+    "BinaryClassHead": "heads",
     "CheckpointSaverListener": "hooks",
     "ContinuousEvalListener": "roles.continuous_eval_listener",
     "DNNClassifier": "canned.dnn",
+    "DNNEstimator": "canned.dnn",
     "DNNLinearCombinedClassifier": "canned.dnn_linear_combined",
+    "DNNLinearCombinedEstimator": "canned.dnn_linear_combined",
     "DNNLinearCombinedRegressor": "canned.dnn_linear_combined",
     "DNNRegressor": "canned.dnn",
     "Estimator": "estimator",
@@ -58,10 +75,17 @@ _HOMES = {
     "InputContext": "inputs.input_context",
     "LatestExporter": "exporters",
     "LinearClassifier": "canned.linear",
+    "LinearEstimator": "canned.linear",
     "LinearRegressor": "canned.linear",
+    "LogisticRegressionHead": "heads",
     "LossReduction": "heads",
     "ModeKeys": "mode_keys",
+    "MultiClassHead": "heads",
+    "MultiHead": "heads",
+    "MultiLabelHead": "heads",
     "NanLossDuringTrainingError": "errors",
+    "PoissonRegressionHead": "heads",
+    "RegressionHead": "heads",
     "RunConfig": "run_config",
     "RunContext": "hooks",
     "StopAtStepHook": "hooks",
@@ -77,11 +101,17 @@ _HOMES = {
 }
 
 __all__ = [
+    "BaselineClassifier",
+    "BaselineEstimator",
+    "BaselineRegressor",
     "BestExporter",
+    "BinaryClassHead",
     "CheckpointSaverListener",
     "ContinuousEvalListener",
     "DNNClassifier",
+    "DNNEstimator",
     "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedEstimator",
     "DNNLinearCombinedRegressor",
     "DNNRegressor",
     "Estimator",
@@ -94,10 +124,17 @@ __all__ = [
     "InputContext",
     "LatestExporter",
     "LinearClassifier",
+    "LinearEstimator",
     "LinearRegressor",
+    "LogisticRegressionHead",
     "LossReduction",
     "ModeKeys",
+    "MultiClassHead",
+    "MultiHead",
+    "MultiLabelHead",
     "NanLossDuringTrainingError",
+    "PoissonRegressionHead",
+    "RegressionHead",
     "RunConfig",
     "RunContext",
     "StopAtStepHook",

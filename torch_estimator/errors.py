@@ -32,14 +32,16 @@ class RowError(InvalidValueError):
         problem: The sentence, without the place, such as ``unknown label 'maybe'; expected one of '<=50K', '>50K'``.
         row: Index of the row inside the chunk, from 0.
         column: Name of the column, or None where it is the labels of a nameless source.
+        label: Name of the label, where there are several.
     """
 
-    def __init__(self, problem: str, *, row: int, column: str | None = None) -> None:
-        where = f"column {column!r}, " if column is not None else ""
+    def __init__(self, problem: str, *, row: int, column: str | None = None, label: str | None = None) -> None:
+        where = f"column {column!r}, " if column is not None else f"label {label!r}, " if label is not None else ""
         super().__init__(f"{where}row {row} of the batch: {problem}")
         self.problem = problem
         self.row = row
         self.column = column
+        self.label = label
 
 
 class DataError(InvalidValueError):

@@ -338,7 +338,7 @@ class Estimator:
     def predict(
         self,
         input_fn: InputFn,
-        predict_keys: str | Sequence[str] | None = None,
+        predict_keys: str | Sequence[Any] | None = None,
         hooks: Iterable[Hook] | None = None,
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
@@ -347,7 +347,7 @@ class Estimator:
 
         Args:
             input_fn: Returns features, or features and labels, of which the labels are ignored.
-            predict_keys: Predictions to yield; None for all.
+            predict_keys: Predictions to yield, with a `MultiHead` pairs ``(head, key)``; None for all.
             hooks: Told while predicting.
             checkpoint_path: What to predict with; None for the newest checkpoint.
             yield_single_examples: Whether to yield one example at a time (arrays without the batch dimension), or

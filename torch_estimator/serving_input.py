@@ -20,7 +20,8 @@ from torch import nn
 from torch_estimator.data.columns import is_strings
 from torch_estimator.data.structure import as_columns, map_columns
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, is_float, merge_raw_features
+from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, is_float
+from torch_estimator.feature_column.schema import raw_features_of
 from torch_estimator.feature_structure import Leaf, Structure, describe, leaves
 
 Default = str | float | int | list[Any]
@@ -53,7 +54,7 @@ def raw_features(
     """Takes every raw column under its own name: ``[batch, 1]``, ``[batch, *shape]`` or, for lists, ``[batch, n]``.
 
     Args:
-        columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
+        columns: Feature columns, a `FeatureTransform`, `RawFeature`s, or `te.feature_column.schema(...)` of columns.
         defaults: Values of inputs that a caller may leave out. A name that no column reads declares an input
             that the model does not use, such as a key that is handed through.
         transform: A module from a dict of raw numeric inputs, float32 ``[batch, 1]``, to a dict of features
@@ -182,7 +183,7 @@ def _by_name(
 
 
 def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFeature], nn.Module | None]:
-    features = _raw_features_of(columns)
+    features = raw_features_of(columns)
     if transform is None:
         return features, None
     taken = _input_names(transform)
@@ -231,25 +232,6 @@ def _input_names(transform: nn.Module) -> tuple[str, ...]:
             "a list of the raw inputs it takes."
         )
     return tuple(str(name) for name in names)
-
-
-def _raw_features_of(columns: Any) -> dict[str, RawFeature]:
-    known = getattr(columns, "raw_features", None)
-    if isinstance(known, Mapping):
-        return dict(known)
-    if isinstance(columns, Mapping):
-        columns = list(columns.values())
-    if isinstance(columns, str) or not isinstance(columns, Iterable):
-        columns = [columns]
-    features: list[RawFeature] = []
-    for column in columns:
-        if isinstance(column, RawFeature):
-            features.append(column)
-        elif hasattr(column, "raw_features"):
-            features += column.raw_features
-        else:
-            raise InvalidTypeError(f"columns must hold feature columns, but holds {column!r}.")
-    return merge_raw_features(features)
 
 
 def _dtype_of(key: str, value: Any) -> RawDtype:

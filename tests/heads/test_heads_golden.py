@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from torch_estimator.heads import BinaryClassHead, MultiClassHead, RegressionHead
+from torch_estimator.heads import (
+    BinaryClassHead,
+    LogisticRegressionHead,
+    MultiClassHead,
+    MultiLabelHead,
+    PoissonRegressionHead,
+    RegressionHead,
+)
 
 HEADS = {
     "binary": BinaryClassHead(),
@@ -12,10 +19,18 @@ HEADS = {
     "binary_vocabulary": BinaryClassHead(label_vocabulary=["<=50K", ">50K"]),
     "multi_class": MultiClassHead(3),
     "multi_class_weighted": MultiClassHead(3, weight_column="w"),
+    "multi_label": MultiLabelHead(3),
+    "multi_label_thresholds": MultiLabelHead(3, thresholds=[0.3, 0.6]),
     "regression": RegressionHead(label_dimension=2),
     "regression_weighted": RegressionHead(weight_column="w"),
+    "poisson": PoissonRegressionHead(),
+    "logistic_regression": LogisticRegressionHead(),
 }
 every_head = pytest.mark.parametrize(("entry", "head"), HEADS.items(), ids=HEADS)
+
+
+def test_every_reference_has_a_head_here(golden):
+    assert set(HEADS) == set(golden("heads"))
 
 
 @every_head

@@ -32,3 +32,20 @@ def test_other_arguments_are_refused():
 def test_labels_and_logits_are_required(loss_fn, message):
     with pytest.raises(InvalidValueError, match=message):
         RegressionHead(loss_fn=loss_fn)
+
+
+def test_features_are_given_to_a_function_that_names_them():
+    head = RegressionHead(loss_fn=lambda labels, logits, features: (labels - logits) * features["by"])
+    assert head.wants_features
+    assert not RegressionHead().wants_features
+    features = {"by": torch.tensor([[2.0], [4.0]])}
+    assert head.loss(torch.zeros(2, 1), torch.ones(2, 1), None, features).item() == 3.0
+    metrics = head.metrics()
+    metrics.update(torch.zeros(2, 1), torch.ones(2, 1), None, features)
+    assert metrics.compute()["average_loss"] == 3.0
+
+
+def test_features_that_are_wanted_must_be_given():
+    head = RegressionHead(loss_fn=lambda labels, logits, features: labels - logits)
+    with pytest.raises(InvalidValueError, match="loss_fn takes features, but the head was called without them"):
+        head.loss(torch.zeros(2, 1), torch.ones(2, 1))

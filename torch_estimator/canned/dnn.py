@@ -12,6 +12,7 @@ from torch_estimator.canned.model_fn import DNN_LEARNING_RATE, Deep, OptimizerAr
 from torch_estimator.canned.networks import Activation
 from torch_estimator.estimator import Estimator
 from torch_estimator.heads import LossReduction
+from torch_estimator.heads.base import Head, check_head
 from torch_estimator.run_config import RunConfig
 
 
@@ -140,3 +141,50 @@ class DNNRegressor(Estimator):
             config,
             warm_start_from=warm_start_from,
         )
+
+
+class DNNEstimator(Estimator):
+    """A deep network with any head.
+
+    Args:
+        head: What the logits mean; see `torch_estimator.heads`.
+        hidden_units: Outputs of each hidden layer.
+        feature_columns: Numeric, bucketized, indicator and embedding columns.
+        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
+        optimizer: Adagrad with learning rate 0.05 by default; or another name, or a function from named
+            parameters to an optimizer.
+        activation_fn: After each hidden layer.
+        dropout: Probability of dropping a hidden unit while training.
+        config: How the job runs.
+        warm_start_from: Where the first weights come from; see `Estimator`.
+        batch_norm: Whether each hidden layer's output is normalised.
+
+    Raises:
+        InvalidValueError: Where an argument is out of range, or columns do not fit.
+        InvalidTypeError: Where an argument is of the wrong type.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        hidden_units: Sequence[int],
+        feature_columns: Iterable[Any],
+        model_dir: str | None = None,
+        optimizer: OptimizerArgument = "Adagrad",
+        activation_fn: Activation = torch.relu,
+        dropout: float | None = None,
+        config: RunConfig | None = None,
+        warm_start_from: str | None = None,
+        batch_norm: bool = False,
+    ) -> None:
+        deep = Deep(
+            columns=as_columns(feature_columns),
+            hidden_units=hidden_units,
+            optimizer=optimizer,
+            learning_rate=DNN_LEARNING_RATE,
+            activation_fn=activation_fn,
+            dropout=dropout,
+            batch_norm=batch_norm,
+        )
+        model_fn = canned_model_fn(check_head(head), deep=deep)
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)

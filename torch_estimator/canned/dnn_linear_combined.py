@@ -13,6 +13,7 @@ from torch_estimator.canned.networks import Activation
 from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
+from torch_estimator.heads.base import Head, check_head
 from torch_estimator.run_config import RunConfig
 
 
@@ -161,3 +162,59 @@ class DNNLinearCombinedRegressor(Estimator):
             config,
             warm_start_from=warm_start_from,
         )
+
+
+class DNNLinearCombinedEstimator(Estimator):
+    """A wide and deep model with any head; with one kind of columns only, that part alone.
+
+    Args:
+        head: What the logits mean; see `torch_estimator.heads`.
+        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
+        linear_feature_columns: Categorical, bucketized and numeric columns of the linear part.
+        linear_optimizer: Ftrl with learning rate ``min(0.005, 1/sqrt(columns))`` by default; or another name,
+            or a function from named parameters to an optimizer.
+        dnn_feature_columns: Numeric, bucketized, indicator and embedding columns of the deep part.
+        dnn_optimizer: Adagrad with learning rate 0.001 by default; or another name, or a function from named
+            parameters to an optimizer.
+        dnn_hidden_units: Outputs of each hidden layer.
+        dnn_activation_fn: After each hidden layer.
+        dnn_dropout: Probability of dropping a hidden unit while training.
+        config: How the job runs.
+        batch_norm: Whether each hidden layer's output is normalised.
+        linear_sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
+        warm_start_from: Where the first weights come from; see `Estimator`.
+
+    Raises:
+        InvalidValueError: Where an argument is out of range, or columns do not fit.
+        InvalidTypeError: Where an argument is of the wrong type.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        model_dir: str | None = None,
+        linear_feature_columns: Iterable[Any] | None = None,
+        linear_optimizer: OptimizerArgument = "Ftrl",
+        dnn_feature_columns: Iterable[Any] | None = None,
+        dnn_optimizer: OptimizerArgument = "Adagrad",
+        dnn_hidden_units: Sequence[int] | None = None,
+        dnn_activation_fn: Activation = torch.relu,
+        dnn_dropout: float | None = None,
+        config: RunConfig | None = None,
+        batch_norm: bool = False,
+        linear_sparse_combiner: Combiner = "sum",
+        warm_start_from: str | None = None,
+    ) -> None:
+        wide, deep = wide_and_deep(
+            linear_feature_columns=linear_feature_columns,
+            linear_optimizer=linear_optimizer,
+            dnn_feature_columns=dnn_feature_columns,
+            dnn_optimizer=dnn_optimizer,
+            dnn_hidden_units=dnn_hidden_units,
+            dnn_activation_fn=dnn_activation_fn,
+            dnn_dropout=dnn_dropout,
+            batch_norm=batch_norm,
+            linear_sparse_combiner=linear_sparse_combiner,
+        )
+        model_fn = canned_model_fn(check_head(head), wide=wide, deep=deep)
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)

@@ -10,6 +10,7 @@ from torch_estimator.canned.model_fn import OptimizerArgument, canned_model_fn, 
 from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
+from torch_estimator.heads.base import Head, check_head
 from torch_estimator.run_config import RunConfig
 
 
@@ -110,3 +111,36 @@ class LinearRegressor(Estimator):
             config,
             warm_start_from=warm_start_from,
         )
+
+
+class LinearEstimator(Estimator):
+    """A linear model on feature columns with any head.
+
+    Args:
+        head: What the logits mean; see `torch_estimator.heads`.
+        feature_columns: Categorical, bucketized and numeric columns.
+        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
+        optimizer: A name, with learning rate 0.2; None for Ftrl with ``min(0.2, 1/sqrt(columns))``; or a function
+            from named parameters to an optimizer.
+        config: How the job runs.
+        sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
+        warm_start_from: Where the first weights come from; see `Estimator`.
+
+    Raises:
+        InvalidValueError: Where an argument is out of range, or columns do not fit.
+        InvalidTypeError: Where an argument is of the wrong type.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        feature_columns: Iterable[Any],
+        model_dir: str | None = None,
+        optimizer: OptimizerArgument | None = "Ftrl",
+        config: RunConfig | None = None,
+        sparse_combiner: Combiner = "sum",
+        warm_start_from: str | None = None,
+    ) -> None:
+        wide = linear_part(feature_columns, optimizer, sparse_combiner)
+        model_fn = canned_model_fn(check_head(head), wide=wide)
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.chunk import Chunk, LabelPlace
 from torch_estimator.data.columns import STRINGS, Column, from_objects, is_strings
 from torch_estimator.data.lists import is_lists
 from torch_estimator.data.structure import columns_of
@@ -33,7 +33,7 @@ class Layout:
     labels: Any = None
     shapes: tuple[tuple[int, ...], ...] = ()
     schema: pa.Schema | None = None
-    label_column: str | None = None
+    label_column: LabelPlace = None
 
     def to_json(self) -> bytes:
         """Returns all but the schema, which the file has itself."""

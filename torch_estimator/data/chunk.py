@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 Place = Callable[[int], str]
 """Says where a row of a chunk comes from, such as ``data.csv, line 17``; may be slow."""
 
+LabelPlace = str | Mapping[str, str] | None
+"""The column that the labels were; where there are several, by their names."""
+
 
 @dataclass(slots=True)
 class Chunk:
@@ -26,7 +29,7 @@ class Chunk:
         labels: The same, or None.
         rows: How many rows every column has.
         place: Where a row comes from.
-        label_column: Name of the column that the labels were, for messages.
+        label_column: Where the labels come from, for messages.
         lengths: Length of every row's sequence, int64 ``[rows]``, where batches are made by it.
     """
 
@@ -34,7 +37,7 @@ class Chunk:
     labels: Any
     rows: int
     place: Place
-    label_column: str | None = None
+    label_column: LabelPlace = None
     lengths: Array | None = None
 
     def slice(self, start: int, stop: int, step: int = 1) -> Chunk:
@@ -72,9 +75,17 @@ class Chunk:
 
     def error(self, error: RowError) -> DataError:
         """Returns the error of one row as one that says where the row comes from."""
-        column = error.column or self.label_column
-        where = f"column {column!r}: " if column is not None else ""
-        return DataError(f"{self.place(error.row)}: {where}{error.problem.rstrip('.')}.")
+        return DataError(f"{self.place(error.row)}: {self._column(error)}{error.problem.rstrip('.')}.")
+
+    def _column(self, error: RowError) -> str:
+        column = error.column
+        if column is None and isinstance(self.label_column, str):
+            column = self.label_column
+        if column is None and error.label is not None:
+            column = (self.label_column or {}).get(error.label)  # type: ignore[union-attr]
+        if column is not None:
+            return f"column {column!r}: "
+        return "" if error.label is None else f"label {error.label!r}: "
 
 
 def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
@@ -106,7 +117,7 @@ def chunk_of(features: Any, labels: Any, place: Place) -> Chunk:
         DataError: They are no columns, or not of the same length.
     """
     try:
-        features, labels = as_columns(features), as_columns(labels, "labels")
+        features, labels = as_columns(features), as_columns(labels, "labels", lists=True)
         return Chunk(features, labels, count_rows(features, labels), place)
     except RowError as error:
         raise Chunk(None, None, 0, place).error(error) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,22 @@ def as_arrow_type(given: Any, column: str) -> pa.DataType:
         return _readable(factory(), column)  # type: ignore[misc]
     except (TypeError, AttributeError) as error:
         raise _unreadable(given, column) from error
+
+
+DEFAULT = b"default"
+"""Key of a schema field's metadata: the JSON of what a missing value becomes."""
+
+
+def schema_defaults(schema: pa.Schema) -> dict[str, Any]:
+    """Returns what missing values become, by column, where the metadata of a schema's fields say it.
+
+    A missing list is an empty one, whatever they say.
+    """
+    return {
+        field.name: json.loads(field.metadata[DEFAULT])
+        for field in schema
+        if field.metadata and DEFAULT in field.metadata and not is_list_type(field.type)
+    }
 
 
 def schema_types(schema: pa.Schema) -> dict[str, pa.DataType]:

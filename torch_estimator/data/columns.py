@@ -43,12 +43,13 @@ def to_numpy(column: Column) -> Array:
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def as_column(value: Any, name: str | None = None) -> Column:
+def as_column(value: Any, name: str | None = None, *, lists: bool = False) -> Column:
     """Returns what a user gives (numpy, torch, Arrow, pandas, a list) as a `Column`, sharing memory if possible.
 
     Args:
         value: The values, rows first.
         name: Name of the column, for messages.
+        lists: Whether Python lists of lists of unequal lengths are a column of lists.
 
     Raises:
         InvalidTypeError: ``value`` cannot be an array.
@@ -59,6 +60,8 @@ def as_column(value: Any, name: str | None = None) -> Column:
         value = value.combine_chunks()
     if isinstance(value, pa.Array):
         return from_arrow(value, name=name)
+    if lists and (ragged := _ragged(value)) is not None:
+        return from_arrow(ragged, name=name)
     array = _as_array(value, name)
     if array.ndim == 0:
         raise InvalidValueError(f"{_named(name)} must have one row per example, but it is the scalar {value!r}.")
@@ -193,6 +196,16 @@ def _as_array(value: Any, name: str | None) -> Array:
     except (TypeError, ValueError) as error:
         problem = unequal_rows(value) or str(error).rstrip(".")
         raise InvalidTypeError(f"{_named(name)} cannot be made an array: {problem}.") from error
+
+
+def _ragged(value: Any) -> pa.Array | None:
+    """Returns a Python list of lists of unequal lengths as Arrow lists; None if it is something else."""
+    if unequal_rows(value) is None or not all(isinstance(row, list | tuple) for row in value):
+        return None
+    try:
+        return pa.array(value)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return None
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -15,6 +15,7 @@ from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Array, Column, replace_empty
 from torch_estimator.data.csv_errors import csv_problem
 from torch_estimator.data.csv_format import CsvFormat
+from torch_estimator.data.csv_lists import split_lists
 from torch_estimator.data.csv_parser import CsvParser
 from torch_estimator.data.csv_schema import CsvSchema, read_header, resolve_schema
 from torch_estimator.data.file_identity import file_version, files_signature, identify
@@ -37,6 +38,7 @@ class CsvSource:
         column_types: Types that the user gave.
         defaults: Column -> what a missing value becomes.
         select_columns: Columns to use, or None for all.
+        list_separator: What is between the values of a list, or None.
     """
 
     patterns: tuple[str, ...]
@@ -45,6 +47,7 @@ class CsvSource:
     column_types: Mapping[str, pa.DataType] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     select_columns: tuple[str, ...] | None = None
+    list_separator: str | None = None
 
     def open(self, wanted: Wanted) -> Reader:
         """Finds the files and settles columns and types.
@@ -115,6 +118,7 @@ class _CsvReader(Reader):
     def identity(self) -> Signature:
         versions = [file_version(file.url) for file in self._files]
         types = {name: str(kind) for name, kind in self._schema.types.items()}
+        types |= {name: f"list<{kind}> by {self._schema.list_separator}" for name, kind in self._schema.lists.items()}
         form = repr(self._schema.format)
         return {**self.signature(), "versions": versions, "types": types, "format": form, **self._defaults()}
 
@@ -125,6 +129,8 @@ class _CsvReader(Reader):
         return {name: self._column(name, array) for name, array in self._parser.parse(data).items()}
 
     def _column(self, name: str, array: pa.Array) -> Column:
+        if name in self._schema.lists:
+            return split_lists(array, str(self._schema.list_separator), self._schema.lists[name], name)
         default = self._schema.defaults.get(name)
         if isinstance(array, pa.DictionaryArray):
             return replace_empty(array, default) if default else array

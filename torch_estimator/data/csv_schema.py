@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from torch_estimator.data.column_types import as_arrow_type, default_as, inferred, type_of_default
+from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.csv_format import CsvFormat
+from torch_estimator.data.csv_lists import without_separator
 from torch_estimator.data.csv_parser import infer_types
+from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.source import Wanted, missing_column
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
 
@@ -29,6 +32,8 @@ class CsvSchema:
         defaults: What missing values become, in the columns' types.
         inferred: Columns whose type was found in the first rows.
         bytes_per_line: Mean length of a line in the first rows.
+        lists: The types of the values of those columns that hold lists; they are in `types` as strings.
+        list_separator: What is between the values of a list.
     """
 
     format: CsvFormat
@@ -37,6 +42,8 @@ class CsvSchema:
     defaults: Mapping[str, Any]
     inferred: frozenset[str]
     bytes_per_line: float
+    lists: Mapping[str, pa.DataType]
+    list_separator: str | None
 
 
 def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
@@ -87,6 +94,12 @@ def resolve_schema(
                 raise missing_column(name, where, names)
     read = _columns_to_read(source, wanted, names, where)
     types = {name: _known_type(name, source, wanted) for name in read}
+    lists = {name: kind.value_type for name, kind in types.items() if kind is not None and is_list_type(kind)}
+    for name in lists:
+        if source.list_separator is None:
+            raise without_separator(name)
+        # What is between the separators is read later.
+        types[name] = STRINGS
     unknown = [name for name, kind in types.items() if kind is None]
     lines = max(len(sample.splitlines()), 1)
     if unknown:
@@ -99,27 +112,30 @@ def resolve_schema(
         defaults={
             name: default_as(source.defaults[name], kind, name)
             for name, kind in types.items()
-            if source.defaults.get(name) is not None
+            if source.defaults.get(name) is not None and name not in lists
         },
         inferred=frozenset(unknown),
         bytes_per_line=max(len(sample) / lines, 1),
+        lists=lists,
+        list_separator=source.list_separator,
     )
 
 
 def _columns_to_read(source: CsvSource, wanted: Wanted, names: tuple[str, ...], where: str) -> list[str]:
-    label = wanted.label.column if wanted.label is not None else None
-    if label is not None and label not in names:
-        raise missing_column(label, where, names)
-    selected = [name for name in (source.select_columns or names) if name != label]
+    labels = wanted.label.columns if wanted.label is not None else ()
+    for label in labels:
+        if label not in names:
+            raise missing_column(label, where, names)
+    selected = [name for name in (source.select_columns or names) if name not in labels]
     used = wanted.names(selected)
     if used is not None:
         for name in used:
-            if name == label:
+            if name in labels:
                 raise DataError(f"column {name!r} is the label, so that it cannot be a feature, too.")
             if name not in selected:
                 raise missing_column(name, where, selected)
         selected = [name for name in selected if name in used]
-    return [*selected, label] if label is not None else selected
+    return [*selected, *labels]
 
 
 def _known_type(name: str, source: CsvSource, wanted: Wanted) -> pa.DataType | None:
@@ -127,7 +143,7 @@ def _known_type(name: str, source: CsvSource, wanted: Wanted) -> pa.DataType | N
         return source.column_types[name]
     kind = wanted.columns.get(name) if wanted.columns is not None else None
     if kind is not None:
-        return as_arrow_type(kind, name)
+        return kind if is_list_type(kind) else as_arrow_type(kind, name)
     return type_of_default(source.defaults.get(name))
 
 

@@ -14,10 +14,10 @@ from torch_estimator.data.bucketing import Bucketing
 from torch_estimator.data.cache import Cache
 from torch_estimator.data.class_weight import ClassWeight
 from torch_estimator.data.file_sources import csv_source, json_source, parquet_source
-from torch_estimator.data.frames import frame_columns, is_series, series_column
+from torch_estimator.data.frames import frame_columns, is_frame, is_series, series_column
 from torch_estimator.data.iterable import IterableSource
 from torch_estimator.data.iterator import DatasetIterator
-from torch_estimator.data.label import Label
+from torch_estimator.data.label import Label, LabelColumns
 from torch_estimator.data.mapping import Map
 from torch_estimator.data.memory import memory_source
 from torch_estimator.data.padding import Padding
@@ -60,7 +60,8 @@ class Dataset:
         defaults: Mapping[str, Any] | Sequence[Any] | None = None,
         select_columns: Sequence[str] | None = None,
         schema: pa.Schema | None = None,
-        label: str | None = None,
+        list_separator: str | None = None,
+        label: LabelColumns | None = None,
         delimiter: str = ",",
         quote_char: str | None = '"',
     ) -> Dataset:
@@ -80,9 +81,11 @@ class Dataset:
                 (None where a value is required; one-element lists as in tf.io.decode_csv are taken, too). Strings
                 default to '', numbers to an error.
             select_columns: Columns to use; None for all.
-            schema: Columns to use and their types, instead of ``select_columns`` and ``column_types``, such as
-                ``te.feature_column.schema(columns)``; the label is read, too.
-            label: Column to use as label; see `label`.
+            schema: Columns to use, their types and defaults, instead of ``select_columns`` and ``column_types``, such
+                as ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
+            list_separator: Character between the values of a list, where columns hold lists; an empty field is an
+                empty list.
+            label: Column to use as label, or several; see `label`.
             delimiter: Character between fields.
             quote_char: Character around fields that hold the delimiter, or None.
 
@@ -101,6 +104,7 @@ class Dataset:
             label=label,
             delimiter=delimiter,
             quote_char=quote_char,
+            list_separator=list_separator,
         )
         return cls(source)._labelled(label)
 
@@ -112,17 +116,17 @@ class Dataset:
         columns: Sequence[str] | None = None,
         schema: pa.Schema | None = None,
         defaults: Mapping[str, Any] | None = None,
-        label: str | None = None,
+        label: LabelColumns | None = None,
     ) -> Dataset:
         """Reads Parquet files. Shuffled, they are read in whole row groups, a random choice of them at a time.
 
         Args:
             files: A path, glob or fsspec URL, or several.
             columns: Columns to use; None for all.
-            schema: Columns to use and the types to convert them to, instead of ``columns``, such as
-                ``te.feature_column.schema(columns)``; the label is read, too.
+            schema: Columns to use, the types to convert them to and their defaults, instead of ``columns``, such as
+                ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
             defaults: What a missing value becomes, by column; strings default to '', numbers to an error.
-            label: Column to use as label; see `label`.
+            label: Column to use as label, or several; see `label`.
         """
         source = parquet_source(files, columns=columns, schema=schema, defaults=defaults, label=label)
         return cls(source)._labelled(label)
@@ -136,7 +140,7 @@ class Dataset:
         select_columns: Sequence[str] | None = None,
         schema: pa.Schema | None = None,
         defaults: Mapping[str, Any] | None = None,
-        label: str | None = None,
+        label: LabelColumns | None = None,
     ) -> Dataset:
         """Reads files of JSON lines: one object a line, columns by name; blank lines are skipped.
 
@@ -148,11 +152,11 @@ class Dataset:
                 column without one has the type that the model's feature columns want, else that of its default, else
                 what the first rows look like, as in `from_csv`.
             select_columns: Columns to use; None for those in the first rows.
-            schema: Columns to use and their types, instead of both, such as ``te.feature_column.schema(columns)``;
-                the label is read, too.
+            schema: Columns to use, their types and defaults, instead of both, such as
+                ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
             defaults: What a missing value becomes, by column; strings default to '', lists to empty ones, numbers to
                 an error.
-            label: Column to use as label; see `label`.
+            label: Column to use as label, or several; see `label`.
 
         Raises:
             InvalidValueError, InvalidTypeError: Arguments do not fit each other. What is wrong with the files is a
@@ -188,12 +192,13 @@ class Dataset:
 
         Args:
             frame: The features.
-            label: Name of the column to use as labels, or a Series of the same length.
+            label: Name of the column to use as labels, or several (see `label`); or labels of the same length: an
+                array or Series, or a dict or DataFrame of them.
         """
         columns = frame_columns(frame)
-        if label is None or isinstance(label, str):
+        if label is None or _names_columns(label, columns):
             return cls(memory_source(columns))._labelled(label)
-        return cls(memory_source(columns, series_column(label, "label") if is_series(label) else label))
+        return cls(memory_source(columns, _label_values(label)))
 
     @classmethod
     def from_iterable(cls, iterable: Iterable[Any] | Callable[[], Iterable[Any]]) -> Dataset:
@@ -207,16 +212,24 @@ class Dataset:
         """
         return cls(IterableSource(iterable=iterable), _batched=True)
 
-    def label(self, column: str, mapping: Mapping[Any, float] | None = None) -> Dataset:
-        """Takes a column out of the features and makes it the labels.
+    def label(self, column: LabelColumns, mapping: Mapping[Any, Any] | None = None) -> Dataset:
+        """Takes a column, or several, out of the features and makes them the labels.
 
         Args:
-            column: Name of the column.
-            mapping: Raw value -> number. A value that is not in it is a `DataError` that names the line.
+            column: Name of the column. Several in a list make the labels a dict by column, as a `MultiHead` wants it; a
+                dict gives label -> column where the labels' names differ from the columns'.
+            mapping: Raw value -> number. A value that is not in it is a `DataError` that names the line. With several
+                columns, label -> such a mapping, for those labels that need one.
+
+        >>> data = Dataset.from_arrays({"x": [1, 2], "bought": ["no", "yes"], "paid": [0.0, 9.5]})
+        >>> labelled = data.label({"buys": "bought", "pays": "paid"}, {"buys": {"no": 0, "yes": 1}})
+        >>> [(features["x"].tolist(), sorted(labels)) for features, labels in labelled.batch(2)]
+        [([1, 2], ['buys', 'pays'])]
         """
+        label = Label(column=column, mapping=mapping)
         if any(isinstance(operation, Label) for operation in self._operations):
-            raise InvalidValueError(f"column {column!r} cannot be the label: the Dataset has one already.")
-        return self._then(Label(column=column, mapping=mapping))
+            raise InvalidValueError(f"{label} cannot be the label: the Dataset has one already.")
+        return self._then(label)
 
     def shuffle(self, buffer: int, seed: int | None = None) -> Dataset:
         """Shuffles rows, in another order in every epoch of a `repeat` that follows.
@@ -383,8 +396,26 @@ class Dataset:
             for features, labels in batches:
                 yield features if labels is None else (features, labels)
 
-    def _labelled(self, label: str | None) -> Dataset:
+    def _labelled(self, label: LabelColumns | None) -> Dataset:
         return self if label is None else self.label(label)
 
     def _then(self, operation: Operation) -> Dataset:
         return replace(self, _operations=(*self._operations, operation))
+
+
+def _names_columns(label: Any, columns: Mapping[str, Any]) -> bool:
+    """Whether a label given with a frame names columns, rather than being values."""
+    if isinstance(label, Mapping):
+        return all(isinstance(name, str) for name in label.values())
+    # A list of strings may hold labels.
+    return isinstance(label, str) or (
+        isinstance(label, list | tuple) and all(isinstance(name, str) and name in columns for name in label)
+    )
+
+
+def _label_values(label: Any) -> Any:
+    if is_frame(label):
+        return frame_columns(label)
+    if isinstance(label, Mapping):
+        return {name: _label_values(values) for name, values in label.items()}
+    return series_column(label, "label") if is_series(label) else label

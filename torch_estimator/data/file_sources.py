@@ -7,10 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_estimator.data.column_types import as_arrow_type, schema_types, type_of_default
+from torch_estimator.data.column_types import as_arrow_type, schema_defaults, schema_types, type_of_default
 from torch_estimator.data.csv import CsvSource
 from torch_estimator.data.csv_format import CsvFormat
+from torch_estimator.data.csv_lists import check_separator
 from torch_estimator.data.csv_schema import by_column
+from torch_estimator.data.label import Label, LabelColumns
 from torch_estimator.data.paths import Files, as_patterns
 from torch_estimator.data.source import Source
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
@@ -25,9 +27,10 @@ def csv_source(
     defaults: Mapping[str, Any] | Sequence[Any] | None,
     select_columns: Sequence[str] | None,
     schema: pa.Schema | None,
-    label: str | None,
+    label: LabelColumns | None,
     delimiter: str,
     quote_char: str | None,
+    list_separator: str | None,
 ) -> Source:
     """Returns the source of `Dataset.from_csv`."""
     names = None if column_names is None else _names("column_names", column_names)
@@ -36,9 +39,10 @@ def csv_source(
         if column_types is not None or select_columns is not None:
             raise InvalidValueError("from_csv takes a schema, or column_types and select_columns, not both.")
         column_types = schema_types(schema)
-        if names is None and not has_header and label in (None, *schema.names):
+        if names is None and not has_header and _with(label, schema.names) == list(schema.names):
             names = tuple(schema.names)
         select_columns = _with(label, schema.names)
+        defaults = schema_defaults(schema) | by_column(defaults, "defaults", select_columns)
     selected = None if select_columns is None else _names("select_columns", select_columns)
     if names is None and not has_header:
         raise InvalidValueError("CSV files without a header need column_names.")
@@ -50,11 +54,12 @@ def csv_source(
         patterns=as_patterns(files),
         format=CsvFormat(delimiter=delimiter, quote_char=quote_char, header=has_header),
         column_names=names,
-        column_types={name: as_arrow_type(kind, name) for name, kind in types.items() if kind is not None},
+        column_types={name: _column_type(kind, name) for name, kind in types.items() if kind is not None},
         defaults={
             name: _checked_default(value, name) for name, value in by_default.items() if not isinstance(value, type)
         },
         select_columns=selected,
+        list_separator=check_separator(list_separator, delimiter, quote_char),
     )
 
 
@@ -64,7 +69,7 @@ def parquet_source(
     columns: Sequence[str] | None,
     schema: pa.Schema | None,
     defaults: Mapping[str, Any] | None,
-    label: str | None,
+    label: LabelColumns | None,
 ) -> Source:
     """Returns the source of `Dataset.from_parquet`."""
     from torch_estimator.data.parquet import ParquetSource
@@ -74,6 +79,7 @@ def parquet_source(
         if columns is not None:
             raise InvalidValueError("from_parquet takes a schema or columns, not both.")
         columns = _with(label, schema.names)
+        defaults = schema_defaults(schema) | dict(defaults or {})
     selected = None if columns is None else _names("columns", columns)
     return ParquetSource(patterns=as_patterns(files), columns=selected, types=types, defaults=dict(defaults or {}))
 
@@ -85,7 +91,7 @@ def json_source(
     select_columns: Sequence[str] | None,
     schema: pa.Schema | None,
     defaults: Mapping[str, Any] | None,
-    label: str | None,
+    label: LabelColumns | None,
 ) -> Source:
     """Returns the source of `Dataset.from_json`."""
     from torch_estimator.data.json import JsonSource
@@ -96,6 +102,7 @@ def json_source(
             raise InvalidValueError("from_json takes a schema, or column_types and select_columns, not both.")
         types = schema_types(schema)
         select_columns = _with(label, schema.names)
+        defaults = schema_defaults(schema) | dict(defaults or {})
     return JsonSource(
         patterns=as_patterns(files),
         column_types=types,
@@ -116,8 +123,9 @@ def _names(what: str, given: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def _with(label: str | None, names: Sequence[str]) -> list[str]:
-    return [*names, label] if label is not None and label not in names else list(names)
+def _with(label: LabelColumns | None, names: Sequence[str]) -> list[str]:
+    labels = () if label is None else Label(column=label).columns
+    return [*names, *(name for name in labels if name not in names)]
 
 
 def _column_type(kind: Any, column: str) -> pa.DataType:

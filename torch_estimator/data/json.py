@@ -64,16 +64,16 @@ class JsonSource:
         return _JsonReader(lines, opened, JsonParser(types, self.defaults), self.defaults, wanted, len(sample) / rows)
 
     def _types(self, wanted: Wanted, found: Mapping[str, pa.DataType], where: str) -> dict[str, pa.DataType]:
-        label = wanted.label.column if wanted.label is not None else None
+        labels = wanted.label.columns if wanted.label is not None else ()
         there = self.select_columns if self.select_columns is not None else tuple(found)
         names = wanted.names(there)
-        if names is not None and label in names:
-            raise DataError(f"column {label!r} is the label, so that it cannot be a feature, too.")
-        names = [name for name in there if name != label] if names is None else names
-        names = names if label is None else [*names, label]
+        for label in labels:
+            if names is not None and label in names:
+                raise DataError(f"column {label!r} is the label, so that it cannot be a feature, too.")
+        names = [*([name for name in there if name not in labels] if names is None else names), *labels]
         for name in (*names, *self.column_types):
             # A key may be rare, but then it says so by its default.
-            if (name not in found and name not in self.defaults) or (name not in there and name != label):
+            if (name not in found and name not in self.defaults) or (name not in there and name not in labels):
                 raise missing_column(name, where, found)
         return {name: self._type(name, wanted, found.get(name)) for name in names}
 

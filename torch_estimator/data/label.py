@@ -1,76 +1,92 @@
-"""Which column is the label, and what its values mean."""
+"""Which columns are the labels, and what their values mean."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.chunk import Chunk, LabelPlace
 from torch_estimator.data.columns import Column, from_objects, is_strings, to_numpy
+from torch_estimator.data.lists import is_lists
 from torch_estimator.data.stream import Passing, Stream
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
+
+LabelColumns = str | Sequence[str] | Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
-    """Takes a column out of the features and makes it the labels.
+    """Takes one column or several out of the features and makes them the labels.
 
     Attributes:
-        column: Name of the column.
-        mapping: Raw value -> number, or None to leave the values as they are.
+        column: Name of the column. Several (names, or a dict from the labels' names to columns) make a dict of labels.
+        mapping: Raw value -> number, or None to leave the values as they are; with several columns by label.
     """
 
-    column: str
-    mapping: Mapping[Any, float] | None = field(default=None, hash=False)
+    column: LabelColumns
+    mapping: Mapping[Any, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.column, str):
-            raise InvalidTypeError(f"label must be the name of a column, but got {self.column!r}.")
-        if self.mapping is not None and not self.mapping:
-            raise InvalidValueError(f"the mapping of label {self.column!r} must not be empty.")
+        names = self.column
+        if isinstance(names, list | tuple):
+            if len(set(map(str, names))) < len(names):
+                raise InvalidValueError(f"label names a column twice: {list(names)}.")
+            names = {name: name for name in names}
+            object.__setattr__(self, "column", names)
+        if not isinstance(names, str) and not isinstance(names, Mapping):
+            raise InvalidTypeError(f"label must be the name of a column, or several in a list, but got {names!r}.")
+        if not names:
+            raise InvalidValueError(f"label must name a column, but got {names!r}.")
+        for name in self.columns:
+            if not isinstance(name, str):
+                raise InvalidTypeError(f"label must be the name of a column, but got {name!r}.")
+        self._check_mapping()
 
-    def apply(self, column: Column) -> Column:
-        """Returns the labels that a raw column stands for.
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are labels, each once."""
+        if isinstance(self.column, Mapping):
+            return tuple(dict.fromkeys(self.column.values()))
+        return (str(self.column),)
+
+    @property
+    def place(self) -> LabelPlace:
+        """Where the labels come from, for messages."""
+        return self.column if isinstance(self.column, str) else dict(self._named())
+
+    def __str__(self) -> str:
+        names = ", ".join(repr(name) for name in self.columns)
+        return f"column {names}" if len(self.columns) == 1 else f"columns {names}"
+
+    def of(self, columns: Mapping[str, Column]) -> Any:
+        """Returns the labels that raw columns stand for: a column, or a dict of them.
 
         Raises:
             RowError: A value is not in the mapping.
         """
-        if self.mapping is None:
-            return column
-        if isinstance(column, np.ndarray):
-            distinct, indices = np.unique(column, return_inverse=True)
-            values = distinct.tolist()
-            indices = indices.reshape(-1)
-        else:
-            encoded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
-            values, indices = encoded.dictionary.to_pylist(), to_numpy(encoded.indices)
-        known = np.array([value in self.mapping for value in values], dtype=bool)
-        if not known[indices].all():
-            row = int(np.flatnonzero(~known[indices])[0])
-            raise RowError(f"unknown label {values[indices[row]]!r}; expected {self._choices()}", row=row)
-        lookup = np.array([self.mapping.get(value, 0) for value in values])
-        return np.asarray(lookup[indices])
+        if isinstance(self.column, str):
+            return _mapped(columns[self.column], self.mapping, self.column)
+        by_label = self.mapping or {}
+        return {name: _mapped(columns[column], by_label.get(name), column) for name, column in self._named().items()}
+
+    def rest(self, columns: Mapping[str, Column]) -> dict[str, Column]:
+        """Returns the columns that are no labels."""
+        return {name: column for name, column in columns.items() if name not in self.columns}
 
     def extract(self, chunk: Chunk) -> Chunk:
-        """Returns the chunk with its label column made the labels."""
-        if not isinstance(chunk.features, dict) or self.column not in chunk.features:
-            there = (
-                f"the columns there are {', '.join(chunk.features)}"
-                if isinstance(chunk.features, dict)
-                else ("the features have no names")
-            )
-            raise DataError(f"{chunk.place(0)}: label column {self.column!r} is not there; {there}.")
-        features = {name: column for name, column in chunk.features.items() if name != self.column}
-        labelled = Chunk(features, None, chunk.rows, chunk.place, self.column)
-        column = chunk.features[self.column]
+        """Returns the chunk with its label columns made the labels."""
+        if not isinstance(chunk.features, dict):
+            raise self._missing(chunk, self.columns[0], "the features have no names")
+        for name in self.columns:
+            if name not in chunk.features:
+                raise self._missing(chunk, name, f"the columns there are {', '.join(chunk.features)}")
+        labelled = Chunk(self.rest(chunk.features), None, chunk.rows, chunk.place, self.place)
         try:
-            if isinstance(column, np.ndarray) and is_strings(column):
-                column = from_objects(column, self.column, convert=True)
-            labelled.labels = self.apply(column)
+            labelled.labels = self.of({name: _as_label(chunk.features[name], name) for name in self.columns})
         except RowError as error:
             raise labelled.error(error) from error
         return labelled
@@ -83,11 +99,62 @@ class Label:
         """Labels do not change what a position means."""
         return ""
 
-    def _choices(self) -> str:
-        assert self.mapping is not None
-        shown = [repr(value) for value in list(self.mapping)[:10]]
-        more = len(self.mapping) - len(shown)
-        return f"one of {', '.join(shown)}" + (f" or {more} more" if more else "")
+    def _named(self) -> Mapping[str, str]:
+        return self.column if isinstance(self.column, Mapping) else {str(self.column): str(self.column)}
+
+    def _missing(self, chunk: Chunk, name: str, there: str) -> DataError:
+        return DataError(f"{chunk.place(0)}: label column {name!r} is not there; {there}.")
+
+    def _check_mapping(self) -> None:
+        if self.mapping is None:
+            return
+        if not self.mapping:
+            raise InvalidValueError(f"the mapping of the label, {self}, must not be empty.")
+        if isinstance(self.column, str):
+            return
+        for name, mapping in self.mapping.items():
+            if name not in self._named() or not isinstance(mapping, Mapping):
+                raise InvalidValueError(
+                    f"the mapping of several labels must be a dict of dicts by label ({', '.join(self._named())}), but "
+                    f"has {name!r}: {mapping!r}."
+                )
+
+
+def _as_label(column: Column, name: str) -> Column:
+    if isinstance(column, np.ndarray) and is_strings(column):
+        return from_objects(column, name, convert=True)
+    return column
+
+
+def _mapped(column: Column, mapping: Mapping[Any, float] | None, name: str) -> Column:
+    """Returns the numbers that raw values stand for."""
+    if mapping is None:
+        return column
+    if isinstance(column, np.ndarray):
+        distinct, indices = np.unique(column, return_inverse=True)
+        values = distinct.tolist()
+        indices = indices.reshape(-1)
+    elif is_lists(column):
+        raise InvalidValueError(
+            f"the label column {name!r} holds lists, to which a mapping cannot be applied; give the head a "
+            "label_vocabulary instead."
+        )
+    else:
+        encoded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
+        values, indices = encoded.dictionary.to_pylist(), to_numpy(encoded.indices)
+    known = np.array([value in mapping for value in values], dtype=bool)
+    if not known[indices].all():
+        row = int(np.flatnonzero(~known[indices])[0])
+        problem = f"unknown label {values[indices[row]]!r}; expected {_choices(mapping)}"
+        raise RowError(problem, row=row, column=name)
+    lookup = np.array([mapping.get(value, 0) for value in values])
+    return np.asarray(lookup[indices])
+
+
+def _choices(mapping: Mapping[Any, float]) -> str:
+    shown = [repr(value) for value in list(mapping)[:10]]
+    more = len(mapping) - len(shown)
+    return f"one of {', '.join(shown)}" + (f" or {more} more" if more else "")
 
 
 class _Labelled(Passing):

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.chunk import Chunk, LabelPlace
 from torch_estimator.data.columns import Array, Column, take
+from torch_estimator.data.label import Label
 from torch_estimator.data.source import Reader, Wanted, missing_column
 from torch_estimator.data.state import Signature
 from torch_estimator.data.structure import as_columns, columns_of, count_rows, map_columns
@@ -31,8 +32,8 @@ class MemorySource:
         """Returns a reader of the wanted columns."""
         features, labels, label_column = self.features, self.labels, None
         if wanted.label is not None:
-            label_column = wanted.label.column
-            features, labels = self._with_label(wanted)
+            label_column = wanted.label.place
+            features, labels = self._with_label(wanted.label)
         names = wanted.names(list(features)) if isinstance(features, dict) else None
         if names is not None:
             for name in names:
@@ -41,20 +42,18 @@ class MemorySource:
             features = {name: features[name] for name in names}
         return _MemoryReader(features, labels, self.rows, label_column)
 
-    def _with_label(self, wanted: Wanted) -> tuple[dict[str, Column], Column]:
-        assert wanted.label is not None
-        name = wanted.label.column
+    def _with_label(self, label: Label) -> tuple[dict[str, Column], Any]:
         if self.labels is not None:
-            raise InvalidValueError(f"column {name!r} cannot be the label: the data has labels already.")
+            raise InvalidValueError(f"{label} cannot be the label: the data has labels already.")
         if not isinstance(self.features, dict):
-            raise InvalidValueError(f"column {name!r} cannot be the label: the features have no names.")
-        if name not in self.features:
-            raise missing_column(name, "the features", self.features)
-        features = {key: column for key, column in self.features.items() if key != name}
+            raise InvalidValueError(f"{label} cannot be the label: the features have no names.")
+        for name in label.columns:
+            if name not in self.features:
+                raise missing_column(name, "the features", self.features)
         try:
-            return features, wanted.label.apply(self.features[name])
+            return label.rest(self.features), label.of(self.features)
         except RowError as error:
-            raise DataError(f"row {error.row} (from 0): column {name!r}: {error.problem}.") from error
+            raise DataError(f"row {error.row} (from 0): column {error.column!r}: {error.problem}.") from error
 
 
 def memory_source(features: Any, labels: Any = None) -> MemorySource:
@@ -65,7 +64,7 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
         DataError: A number is missing.
     """
     try:
-        features, labels = as_columns(features), as_columns(labels, "labels")
+        features, labels = as_columns(features), as_columns(labels, "labels", lists=True)
     except RowError as error:
         where = f"column {error.column!r}: " if error.column is not None else ""
         raise DataError(f"row {error.row} (from 0): {where}{error.problem}.") from error
@@ -76,7 +75,7 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
 
 
 class _MemoryReader(Reader):
-    def __init__(self, features: Any, labels: Any, rows: int, label_column: str | None) -> None:
+    def __init__(self, features: Any, labels: Any, rows: int, label_column: LabelPlace) -> None:
         self._features = features
         self._labels = labels
         self._rows = rows

@@ -58,14 +58,14 @@ class ParquetSource:
         return _ParquetReader(self, ranges, names, stored, wanted)
 
     def _columns_to_read(self, wanted: Wanted, schema: pa.Schema, url: str) -> list[str]:
-        label = wanted.label.column if wanted.label is not None else None
-        there = [name for name in (self.columns or schema.names) if name != label]
+        labels = wanted.label.columns if wanted.label is not None else ()
+        there = [name for name in (self.columns or schema.names) if name not in labels]
         names = wanted.names(there)
         used = there if names is None else names
         for name in used:
             if name not in there:
                 raise missing_column(name, url, there)
-        used = [*used, label] if label is not None else used
+        used = [*used, *labels]
         for name in (*used, *self.defaults):
             if name not in schema.names:
                 raise missing_column(name, url, schema.names)

@@ -25,7 +25,7 @@ class Wanted:
     Attributes:
         columns: Feature columns and the types to read them as (None for a column as it is), or None for all, as they
             are.
-        label: The column to use as labels, or None.
+        label: The columns to use as labels, or None.
         shuffled: Whether ranges will be read in a random order.
         also: Feature columns that are wanted as they are, whether or not they are in ``columns``.
         optional: Those of ``columns`` that the source need not have.

@@ -34,13 +34,13 @@ def columns_of(structure: Any) -> Iterator[Any]:
         yield structure
 
 
-def as_columns(value: Any, name: str | None = None) -> Any:
+def as_columns(value: Any, name: str | None = None, *, lists: bool = False) -> Any:
     """Returns a user's features or labels as a structure of columns; see `columns.as_column`."""
     if isinstance(value, Mapping):
-        return {key: as_columns(column, str(key)) for key, column in value.items()}
+        return {key: as_columns(column, str(key), lists=lists) for key, column in value.items()}
     if isinstance(value, tuple):
-        return tuple(as_columns(column, name) for column in value)
-    return None if value is None else as_column(value, name)
+        return tuple(as_columns(column, name, lists=lists) for column in value)
+    return None if value is None else as_column(value, name, lists=lists)
 
 
 def count_rows(features: Any, labels: Any) -> int:

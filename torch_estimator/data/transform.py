@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Column, from_objects, is_strings, to_numpy
-from torch_estimator.data.lists import as_lists, as_matrix, is_list_type, is_lists, list_lengths
+from torch_estimator.data.lists import as_lists, as_matrix, is_list_type, is_lists
 from torch_estimator.data.source import Required, missing_column
 from torch_estimator.data.stream import Passing, Stream
 from torch_estimator.data.structure import map_columns
@@ -63,11 +63,8 @@ def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     required = transform.required
     if required is not None:
         features = _select(required, chunk, others=wants_others(transform))
-    labels = chunk.labels
-    if is_lists(labels) and len(set(list_lengths(labels).tolist())) == 1:
-        labels = as_matrix(labels, None)
     try:
-        return chunk.with_columns(*transform(features, labels))
+        return chunk.with_columns(*transform(features, chunk.labels))
     except RowError as error:
         raise chunk.error(error) from error
 
@@ -89,6 +86,9 @@ def _plain(column: Column) -> Column:
 
 
 def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bool) -> dict[str, Column]:
+    if not required and not others:
+        # Who wants no column may still want to know how many rows there are.
+        return {"": np.empty((chunk.rows, 0), dtype=np.float32)}
     if not isinstance(chunk.features, dict):
         raise DataError(
             f"{chunk.place(0)}: the model wants the named columns {', '.join(required)}, but the features have no "

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from torch_estimator.data.columns import Column, Columns, to_numpy
+from torch_estimator.data.lists import as_matrix, is_lists, list_lengths
+from torch_estimator.data.structure import map_columns
 from torch_estimator.errors import DataError, RowError
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.floating import cast
 from torch_estimator.heads.base import Head
 
 _WEIGHTS = "head/weights"
+_LOSS_FEATURES = "head/features"
 _RAW = "raw columns"
 
 
@@ -26,15 +29,27 @@ class TensorBatch(NamedTuple):
     Attributes:
         features: What the module takes: a tensor, or a dict or tuple of them.
         labels: The same, or None.
-        weights: ``[batch, 1]``, or None.
+        weights: ``[batch, 1]``, by head with a `MultiHead`, or None; with features for a loss `WeightsAndFeatures`.
         raw: On the host: the raw columns by name that somebody wants beside what the module takes; where there are
             none, the features.
     """
 
     features: Any
     labels: Any
-    weights: Tensor | None
+    weights: Any
     raw: Any = None
+
+
+class WeightsAndFeatures(NamedTuple):
+    """The weights of a batch, for a head whose ``loss_fn`` takes features, too: the numeric columns by name."""
+
+    weights: Any
+    features: dict[str, Tensor]
+
+
+def beside_labels(weights: Any) -> tuple[Any, ...]:
+    """What a head's loss and metrics take after the labels, from `TensorBatch.weights`."""
+    return tuple(weights) if isinstance(weights, WeightsAndFeatures) else (weights,)
 
 
 class HostTransform:
@@ -60,10 +75,11 @@ class HostTransform:
     ) -> None:
         self._transform = transform
         self._raw = None if raw is None else tuple(raw)
-        self.others = raw is None
         self._head = head
         self._with_labels = with_labels
-        self._weight_column = head.weight_column if head is not None and with_labels else None
+        self._loss_features = head is not None and with_labels and head.wants_features
+        self.others = raw is None or self._loss_features
+        self._weight_columns = head.weight_columns if head is not None and with_labels else {}
 
     @property
     def required(self) -> dict[str, pa.DataType | None] | None:
@@ -71,8 +87,8 @@ class HostTransform:
         if self._transform is None:
             return None
         required: dict[str, pa.DataType | None] = dict(self._transform.required)
-        if self._weight_column is not None:
-            required.setdefault(self._weight_column, pa.float32())
+        for column in self._weight_columns.values():
+            required.setdefault(column, pa.float32())
         for key in self._raw or ():
             required.setdefault(key, None)
         return required
@@ -80,14 +96,18 @@ class HostTransform:
     def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Returns the arrays that the module reads, and the labels as the head wants them."""
         prepared: Any = features if self._transform is None else self._transform(features)
-        if self._weight_column is not None:
-            prepared = {**prepared, _WEIGHTS: _weights(features, self._weight_column)}
+        if self._weight_columns:
+            weights = {head: _weights(features, column) for head, column in self._weight_columns.items()}
+            prepared = {**prepared, _WEIGHTS: weights}
+        if self._loss_features:
+            numbers = _numbers(features)
+            prepared = {**prepared, _LOSS_FEATURES: numbers}
         if self._transform is not None and self._raw != ():
             prepared = {**prepared, _RAW: {key: features[key] for key in (self._raw or features)}}
         if not self._with_labels:
             return prepared, None
         if self._head is None:
-            return prepared, labels
+            return prepared, map_columns(_even_lists, labels)
         if labels is None:
             raise DataError(
                 "The input gives features only, but training and evaluation need labels: let input_fn return "
@@ -110,7 +130,11 @@ def to_tensors(features: Any, labels: Any, device: torch.device, floating: torch
     if isinstance(features, Mapping):
         if _WEIGHTS in features:
             raw = features = dict(features)
-            weights = _tensor(features.pop(_WEIGHTS), device)
+            weights = _tensors(features.pop(_WEIGHTS), device)
+            weights = weights.get(None, weights)
+        if _LOSS_FEATURES in features:
+            raw = features = dict(features)
+            weights = WeightsAndFeatures(weights, _tensors(features.pop(_LOSS_FEATURES), device))
         if isinstance(features.get(_RAW), Mapping):
             features = dict(features)
             raw = features.pop(_RAW)
@@ -150,7 +174,26 @@ def _tensor(value: Any, device: torch.device) -> Any:
     return value
 
 
+def _even_lists(labels: Column) -> Column:
+    """Lists of one length as an array, which no head will make of them."""
+    if is_lists(labels) and len(set(list_lengths(labels).tolist())) == 1:
+        return as_matrix(labels, None)
+    return labels
+
+
+def _numbers(features: Any) -> dict[str, np.ndarray]:
+    if not isinstance(features, Mapping):
+        raise DataError("The loss_fn takes features, but the input's features have no names; give a dict.")
+    return {
+        name: column
+        for name, column in features.items()
+        if isinstance(column, np.ndarray) and column.dtype.kind in "biuf"
+    }
+
+
 def _weights(features: Columns, name: str) -> np.ndarray:
+    if not isinstance(features, Mapping):
+        raise DataError(f"The weight column {name!r} needs features with names, but they have none; give a dict.")
     if name not in features:
         raise DataError(
             f"The weight column {name!r} is not among the features {sorted(features)}; add it to the input or "

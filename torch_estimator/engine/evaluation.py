@@ -11,7 +11,7 @@ import torch
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batch_note import noting_batch
-from torch_estimator.engine.batches import batch_size
+from torch_estimator.engine.batches import batch_size, beside_labels
 from torch_estimator.engine.extra_metrics import ExtraMetrics
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.progress import ProgressBar
@@ -78,14 +78,15 @@ def run_evaluation(
             for hook in due:
                 hook.before_step(context)
             tensors = model.to_tensors(batch)
+            beside = beside_labels(tensors.weights)
             with (
                 sized_threads(model.module, batch_size(batch.features)),
                 noting_batch(model.module, tensors.features, tensors.labels),
             ):
                 outputs = model.module(tensors.features)
-                context.loss_tensor = model.head.loss(outputs, tensors.labels, tensors.weights)
+                context.loss_tensor = model.head.loss(outputs, tensors.labels, *beside)
             total_loss += float(context.loss_tensor)
-            metrics.update(outputs, tensors.labels, tensors.weights)
+            metrics.update(outputs, tensors.labels, *beside)
             extra.update(outputs, tensors)
             taken += 1
             for hook in due:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.iterator import DatasetIterator
-from torch_estimator.engine.batches import HostTransform, TensorBatch, to_tensors
+from torch_estimator.engine.batches import HostTransform, TensorBatch, beside_labels, to_tensors
 from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
 from torch_estimator.engine.schedules import Schedules, optimizers_and_schedules
 from torch_estimator.engine.variables import named_parameters, named_slots, named_variables, restore_slots
@@ -71,9 +71,9 @@ class Model:
             self.structure = describe(getattr(self.module, "inputs_of", _same)(tensors.features))
         return tensors
 
-    def loss(self, module: nn.Module, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
+    def loss(self, module: nn.Module, features: Any, labels: Any, weights: Any) -> Tensor:
         """The training loss of one batch."""
-        return self.head.loss(module(features), labels, weights)  # type: ignore[no-any-return]
+        return self.head.loss(module(features), labels, *beside_labels(weights))  # type: ignore[no-any-return]
 
     def make_optimizers(self) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
         """Calls the spec's optimizer factory.

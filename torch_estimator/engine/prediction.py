@@ -121,9 +121,12 @@ def _examples(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
         yield {key: array[row] for key, array in arrays.items()}
 
 
-def _selected(arrays: dict[str, np.ndarray], keys: Sequence[str] | None) -> dict[str, np.ndarray]:
+def _selected(arrays: dict[Any, np.ndarray], keys: Sequence[Any] | None) -> dict[Any, np.ndarray]:
     if keys is None:
         return arrays
+    if isinstance(keys, tuple) and keys in arrays:
+        # One key of a MultiHead: (head, key).
+        keys = [keys]
     selected = {key: array for key, array in arrays.items() if key in keys}
     if not selected:
         raise InvalidValueError(f"None of predict_keys {list(keys)} is among the predictions {list(arrays)}.")

@@ -14,9 +14,12 @@ from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import INT64, GraphBuilder
 from torch_estimator.export.signatures import PREDICT, Signature, TensorInfo
 from torch_estimator.export.torch_callable import Inlined, inline
-from torch_estimator.heads import BinaryClassHead, MultiClassHead, RegressionHead
+from torch_estimator.heads import BinaryClassHead, MultiClassHead, MultiHead, MultiLabelHead, RegressionHead
+from torch_estimator.heads.multi_head import exported_key
 
 METHODS = "tensorflow/serving/"
+
+_LINKS = ((torch.exp, "Exp"), (torch.sigmoid, "Sigmoid"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,50 +97,93 @@ def _(head: MultiClassHead, graph: GraphBuilder, logits: Prediction) -> dict[str
 def _(head: RegressionHead, graph: GraphBuilder, logits: Prediction) -> dict[str, Prediction]:
     if head.inverse_link_fn is None:
         return {"predictions": logits}
-    inputs = [Inlined(tensor=logits.tensor, row_shape=logits.row_shape, dtype="float32")]
-    (tensor,) = inline(graph, head.inverse_link_fn, inputs, what="inverse_link_fn")
+    known = next((kind for function, kind in _LINKS if function is head.inverse_link_fn), None)
+    if known is not None:
+        tensor = graph.op(known, logits.tensor)
+    else:
+        inputs = [Inlined(tensor=logits.tensor, row_shape=logits.row_shape, dtype="float32")]
+        (tensor,) = inline(graph, head.inverse_link_fn, inputs, what="inverse_link_fn")
     predictions = Prediction(tensor=tensor, dtype="DT_FLOAT", row_shape=logits.row_shape)
     return {"predictions": predictions, "logits": logits}
+
+
+@lower_predictions.register
+def _(head: MultiLabelHead, graph: GraphBuilder, logits: Prediction) -> dict[str, Prediction]:
+    probabilities = graph.op("Sigmoid", logits.tensor)
+    every = (head.n_classes,)
+    return {
+        "logits": logits,
+        "probabilities": Prediction(tensor=probabilities, dtype="DT_FLOAT", row_shape=every),
+        "classes": _all_classes(graph, rows_of=probabilities, names=head.class_names)[1],
+    }
+
+
+@lower_predictions.register
+def _(head: MultiHead, graph: GraphBuilder, logits: Prediction) -> dict[str, Prediction]:
+    predictions: dict[str, Prediction] = {}
+    start = 0
+    for name, one in head.by_name.items():
+        stop = start + one.logits_dimension
+        bounds = [graph.constant([place], np.int64) for place in (start, stop, 1)]
+        own = Prediction(
+            tensor=graph.op("Slice", logits.tensor, *bounds),
+            dtype=logits.dtype,
+            row_shape=(one.logits_dimension,),
+        )
+        lowered = lower_predictions(one, graph, own)
+        predictions |= {exported_key((name, key)): prediction for key, prediction in lowered.items()}
+        start = stop
+    return predictions
 
 
 def signatures(head: Any, predictions: dict[str, TensorInfo], inputs: dict[str, TensorInfo]) -> dict[str, Signature]:
     """The ways to call an export.
 
     Classification and regression take examples as one string; where the inputs are something else only
-    ``predict`` remains, which then is ``serving_default``, too.
+    ``predict`` remains, which then is ``serving_default``, too. Predictions that are not the head's own are given by
+    every signature that predicts.
     """
-    described = head.signatures()
-    predict = Signature(method_name=PREDICT, inputs=inputs, outputs=predictions)
-    examples = next(iter(inputs.values())) if len(inputs) == 1 else None
-    if not described or examples is None or examples.dtype != "DT_STRING":
+    if not head.signatures():
+        predict = Signature(method_name=PREDICT, inputs=inputs, outputs=predictions)
         return {"serving_default": predict, "predict": predict}
-    return {
-        name: predict
-        if described[name].method == "predict"
-        else Signature(
-            method_name=METHODS + described[name].method,
-            inputs={"inputs": examples},
-            outputs={output: predictions[key] for output, key in described[name].outputs.items()},
-        )
-        for name in described
-    }
+    examples = next(iter(inputs.values())) if len(inputs) == 1 else None
+    described = head.raw_signatures() if examples is None or examples.dtype != "DT_STRING" else head.signatures()
+    own = set(described["predict"].outputs.values())
+    others = {key: info for key, info in predictions.items() if key not in own}
+    made = {}
+    for name, one in described.items():
+        outputs = {output: predictions[key] for output, key in one.outputs.items()}
+        if one.method == "predict":
+            made[name] = Signature(method_name=PREDICT, inputs=inputs, outputs={**outputs, **others})
+        else:
+            assert examples is not None
+            made[name] = Signature(method_name=METHODS + one.method, inputs={"inputs": examples}, outputs=outputs)
+    return made
 
 
 def _classes(graph: GraphBuilder, *, probabilities: str, class_ids: str, names: Sequence[str]) -> dict[str, Prediction]:
     table = graph.constant(np.array(names, dtype=object), hint="class_names")
-    batch = graph.op("Shape", class_ids, start=0, end=1)
-    shape = graph.op("Concat", batch, graph.constant([len(names)], np.int64), axis=0)
-    all_ids = graph.op("Expand", graph.constant([list(range(len(names)))], np.int32), shape)
-    every = (len(names),)
+    all_ids, all_classes = _all_classes(graph, rows_of=class_ids, names=names)
     return {
-        "probabilities": Prediction(tensor=probabilities, dtype="DT_FLOAT", row_shape=every),
+        "probabilities": Prediction(tensor=probabilities, dtype="DT_FLOAT", row_shape=(len(names),)),
         "class_ids": Prediction(tensor=class_ids, dtype="DT_INT64", row_shape=(1,)),
         "classes": Prediction(tensor=graph.op("Gather", table, class_ids, axis=0), dtype="DT_STRING", row_shape=(1,)),
-        "all_class_ids": Prediction(tensor=all_ids, dtype="DT_INT32", row_shape=every),
-        "all_classes": Prediction(
-            tensor=graph.op("Gather", table, all_ids, axis=0), dtype="DT_STRING", row_shape=every
-        ),
+        "all_class_ids": all_ids,
+        "all_classes": all_classes,
     }
+
+
+def _all_classes(graph: GraphBuilder, *, rows_of: str, names: Sequence[str]) -> tuple[Prediction, Prediction]:
+    """Ids and names of all classes, once for each row of a tensor."""
+    batch = graph.op("Shape", rows_of, start=0, end=1)
+    shape = graph.op("Concat", batch, graph.constant([len(names)], np.int64), axis=0)
+    ids = graph.op("Expand", graph.constant([list(range(len(names)))], np.int32), shape)
+    table = graph.constant(np.array(names, dtype=object), hint="class_names")
+    every = (len(names),)
+    return (
+        Prediction(tensor=ids, dtype="DT_INT32", row_shape=every),
+        Prediction(tensor=graph.op("Gather", table, ids, axis=0), dtype="DT_STRING", row_shape=every),
+    )
 
 
 def dtype_name(dtype: torch.dtype, key: str) -> str:

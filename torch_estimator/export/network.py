@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from torch_estimator.canned.bias_only import ROWS, Baseline
 from torch_estimator.custom.column_module import ColumnsThenModule
 from torch_estimator.export.any_module import logits_of, lower_module
 from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
@@ -47,7 +48,12 @@ _ACTIVATION_MODULES: dict[type, str] = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sig
 
 
 def lower_network(
-    graph: GraphBuilder, module: Any, inputs: ModuleInputs, width: int, taps: Taps | None = None
+    graph: GraphBuilder,
+    module: Any,
+    inputs: ModuleInputs,
+    width: int,
+    taps: Taps | None = None,
+    joined: Callable[[Any], torch.Tensor] | None = None,
 ) -> Prediction:
     """Emits a model; returns its logits, float32 ``[N, width]``.
 
@@ -57,7 +63,10 @@ def lower_network(
         inputs: What the module is called with.
         width: Number of logits.
         taps: Notes the outputs of inner layers; None where none are wanted.
+        joined: Makes one tensor of what a module gives that gives its logits by head; None for others.
     """
+    if isinstance(module, Baseline):
+        return _baseline(graph, module, inputs.tensors[ROWS].tensor)
     taps = taps or Taps(module, {})
     if is_canned(module):
         tensors = {key: item.tensor for key, item in inputs.tensors.items()}
@@ -70,7 +79,7 @@ def lower_network(
             taps.note(graph, ("dnn", "dnn.logits"), parts[-1], width)
         return Prediction(tensor=_sum(graph, parts), dtype="DT_FLOAT", row_shape=(width,))
     behind, taken = _behind_columns(graph, module, inputs, taps)
-    return taps.lower(lambda beside: lower_module(graph, behind, taken, beside(logits_of(behind))))["logits"]
+    return taps.lower(lambda beside: lower_module(graph, behind, taken, beside(logits_of(behind, joined))))["logits"]
 
 
 def lower_functions(
@@ -83,6 +92,14 @@ def lower_functions(
     """Emits a module and the function that makes predictions of its outputs; see `lower_module`."""
     behind, taken = _behind_columns(graph, module, inputs, taps)
     return taps.lower(lambda beside: lower_module(graph, behind, taken, beside(predictions)))
+
+
+def _baseline(graph: GraphBuilder, module: Baseline, anything: str) -> Prediction:
+    bias = array(module.baseline.bias)
+    batch = graph.op("Shape", anything, start=0, end=1)
+    shape = graph.op("Concat", batch, graph.constant([len(bias)], np.int64), axis=0)
+    logits = graph.op("Expand", graph.constant(bias[None], hint="bias"), shape)
+    return Prediction(tensor=logits, dtype="DT_FLOAT", row_shape=bias.shape)
 
 
 def is_canned(module: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from torch_estimator import __version__, files
+from torch_estimator.canned.bias_only import ROWS, RowCount
 from torch_estimator.errors import ExportError
 from torch_estimator.export.export_problems import in_module
 from torch_estimator.export.forwarded import lower_forwarded, with_forwarded
@@ -25,10 +26,12 @@ from torch_estimator.export.network import is_canned, lower_functions, lower_net
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
 from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest, TensorInfo
 from torch_estimator.export.taps import Taps
+from torch_estimator.export.torch_callable import Inlined
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.feature_structure import Structure
 from torch_estimator.forwarding import ForwardedLayers, all_layers, check_new_keys
+from torch_estimator.heads import MultiHead
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.serving_input import ServingInput
 
@@ -122,7 +125,8 @@ def build(
     if isinstance(head, FunctionHead) and not is_canned(module):
         predictions = lower_functions(graph, module, inputs, head.predictions, taps)
     else:
-        logits = lower_network(graph, module, inputs, getattr(head, "logits_dimension", 1), taps)
+        joined = head.joined if isinstance(head, MultiHead) else None
+        logits = lower_network(graph, module, inputs, getattr(head, "logits_dimension", 1), taps, joined)
         predictions = lower_predictions(head, graph, logits)
     forwarded = lower_forwarded(forward, received, receiver)
     for what, more in (("layer", taps.outputs()), ("feature", forwarded)):
@@ -157,6 +161,11 @@ def _inputs(
     """What the module is called with."""
     if transform is None:
         return raw_inputs(received, receiver, structure)
+    if isinstance(transform, RowCount):
+        # Any input of the export tells how many rows there are.
+        for raw in received.raw.values():
+            return named_inputs({ROWS: Inlined(tensor=raw.tensor, row_shape=(0,), dtype="float32")})
+        raise ExportError("a baseline needs a serving input with at least one column, to know how many rows there are.")
     # Here, not above: an export of a plain module needs no feature columns.
     from torch_estimator.export.columns import lower_features
 

@@ -16,6 +16,7 @@ from torch_estimator.feature_column.linear_model import LinearModel
 from torch_estimator.feature_column.numeric import NumericColumn, numeric_column
 from torch_estimator.feature_column.quantiles import quantile_boundaries
 from torch_estimator.feature_column.raw_feature import RawFeature
+from torch_estimator.feature_column.schema import schema
 from torch_estimator.feature_column.shared_embeddings import (
     SharedEmbeddingColumn,
     shared_embedding_columns,
@@ -59,6 +60,7 @@ __all__ = [
     "indicator_column",
     "numeric_column",
     "quantile_boundaries",
+    "schema",
     "shared_embedding_columns",
     "shared_embeddings",
     "weighted_categorical_column",

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.heads.loss_fn import Features, wants_features
 from torch_estimator.heads.loss_reduction import LossReduction
+from torch_estimator.heads.signature import SERVING_DEFAULT, Signature
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels
-    from torch_estimator.heads.signature import Signature
 
 
 class Metrics(Protocol):
     """Metrics of one evaluation, accumulated in float64 over its batches."""
 
-    def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+    def update(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
+    ) -> None:
         """Takes in a batch; the arguments are those of `Head.loss`."""
 
     def compute(self) -> dict[str, float]:
@@ -46,6 +50,16 @@ class Head(ABC):
         """Number of logits per example that the model must give."""
 
     @property
+    def weight_columns(self) -> Mapping[str | None, str]:
+        """Features that hold weights, by what `loss` takes them as: None is the head's own, a name that of a head."""
+        return {} if self.weight_column is None else {None: self.weight_column}
+
+    @property
+    def wants_features(self) -> bool:
+        """Whether the loss depends on features beside logits and labels."""
+        return wants_features(getattr(self, "loss_fn", None))
+
+    @property
     def class_names(self) -> list[str] | None:
         """Names of the classes in the order of their ids; None where there are no classes."""
         return None
@@ -56,7 +70,7 @@ class Head(ABC):
         """Keys of the predictions, in order, as `decode` returns them."""
 
     @abstractmethod
-    def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
+    def prepare_labels(self, labels: Labels) -> Any:
         """Turns raw labels into those that `loss` takes; one call per chunk of rows, before training.
 
         Args:
@@ -69,22 +83,25 @@ class Head(ABC):
         """
 
     @abstractmethod
-    def unweighted_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
         """Returns one loss per example and output."""
 
-    def loss(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    def loss(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
+    ) -> Tensor:
         """Returns the training loss of a batch, a scalar.
 
         Args:
             logits: float32 [N, logits dimension].
             labels: As `prepare_labels` makes them.
             weights: [N] or [N, 1], or None for ones.
+            features: What a ``loss_fn`` that names them is called with.
 
         Raises:
             InvalidValueError: A shape does not fit the head.
         """
         reduction = LossReduction.of(self.loss_reduction)
-        return reduction.reduce(self.unweighted_loss(logits, labels), weights)
+        return reduction.reduce(self.unweighted_loss(logits, labels, features), weights)
 
     @abstractmethod
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
@@ -101,6 +118,18 @@ class Head(ABC):
     @abstractmethod
     def signatures(self) -> dict[str, Signature]:
         """Describes how an export of the model can be called, by signature name."""
+
+    def raw_signatures(self) -> dict[str, Signature]:
+        """Describes the same where examples are not given as one string each, which only prediction can do without."""
+        predict = self.signatures()["predict"]
+        return {SERVING_DEFAULT: predict, "predict": predict}
+
+
+def check_head(head: object) -> Head:
+    """Returns `head`; raises InvalidTypeError if it is none."""
+    if not isinstance(head, Head):
+        raise InvalidTypeError(f"head must be a head such as te.BinaryClassHead(), but got {head!r}.")
+    return head
 
 
 def check_logits(logits: Tensor, dimension: int) -> None:

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.heads import classes, signature
 from torch_estimator.heads.base import Head, Metrics, check_labels, check_logits, check_name, weight_key
 from torch_estimator.heads.labels import binary_labels
-from torch_estimator.heads.loss_fn import LossFn, UnweightedLoss, unweighted_loss
+from torch_estimator.heads.loss_fn import Features, LossFn, UnweightedLoss, unweighted_loss
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.heads.metrics import BinaryMetrics, Buffered
 from torch_estimator.heads.metrics.area import Summation
+from torch_estimator.heads.thresholds import check_thresholds
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels
@@ -34,7 +34,8 @@ class BinaryClassHead(Head):
         label_vocabulary: The two labels as strings, the negative one first; without it labels are 0 and 1.
         loss_reduction: How the losses of a batch become the training loss; a member or its name.
         loss_fn: Called with ``labels`` (float32 [N, 1]) and ``logits`` by keyword, and with
-            ``loss_reduction`` if it names that; returns losses [N, 1]. Replaces sigmoid cross entropy.
+            ``features`` and ``loss_reduction`` if it names those; returns losses [N, 1]. Replaces sigmoid
+            cross entropy.
         name: Suffix ``/<name>`` of the metrics' keys.
         pr_summation: How ``auc_precision_recall`` is summed up: ``"interpolation"`` as tf.estimator's v2 heads did, or
             ``"trapezoidal"`` as its v1 classes did.
@@ -65,7 +66,7 @@ class BinaryClassHead(Head):
         loss = unweighted_loss(self.loss_fn, reduction, width=1, default=_sigmoid_cross_entropy)
         checked = {
             "weight_column": weight_key(self.weight_column),
-            "thresholds": _check_thresholds(self.thresholds),
+            "thresholds": check_thresholds(self.thresholds),
             "label_vocabulary": classes.check_vocabulary(self.label_vocabulary, 2),
             "loss_reduction": reduction,
             "_unweighted_loss": loss,
@@ -100,11 +101,11 @@ class BinaryClassHead(Head):
         """Returns float32 [N, 1] with 0 and 1, or the number between that a numeric label is."""
         return binary_labels(labels, vocabulary=self.label_vocabulary)
 
-    def unweighted_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
         """Returns one loss per example, [N, 1]."""
         check_logits(logits, 1)
         check_labels(labels, logits, 1)
-        return self._unweighted_loss(labels, logits)
+        return self._unweighted_loss(labels, logits, features)
 
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
         """Returns logits, logistic, class_ids [N, 1], probabilities and all_class_ids [N, 2]."""
@@ -143,14 +144,3 @@ class BinaryClassHead(Head):
 
 def _sigmoid_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-
-
-def _check_thresholds(thresholds: Sequence[float] | None) -> tuple[float, ...]:
-    checked = []
-    for threshold in thresholds or ():
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.number)):
-            raise InvalidTypeError(f"thresholds must be numbers between 0 and 1, but got {threshold!r}.")
-        if not 0.0 < threshold < 1.0:
-            raise InvalidValueError(f"thresholds must be in (0, 1), but got {threshold:g}.")
-        checked.append(float(threshold))
-    return tuple(checked)

@@ -12,6 +12,21 @@ from torch import Tensor
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
+def check_n_classes(n_classes: int, *, more_than: int) -> int:
+    """Returns a number of classes as an int.
+
+    Raises:
+        InvalidTypeError: It is not an integer.
+        InvalidValueError: It is too small.
+    """
+    if isinstance(n_classes, bool) or not isinstance(n_classes, (int, np.integer)):
+        raise InvalidTypeError(f"n_classes must be an integer greater than {more_than}, but got {n_classes!r}.")
+    if n_classes <= more_than:
+        advice = "; BinaryClassHead is the one for 2 classes" if n_classes == 2 else ""
+        raise InvalidValueError(f"n_classes must be > {more_than}, but got {n_classes}{advice}.")
+    return int(n_classes)
+
+
 def check_vocabulary(vocabulary: Sequence[str] | None, n_classes: int) -> tuple[str, ...] | None:
     """Returns `vocabulary` as a tuple.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from torch_estimator.data.lists import as_matrix, is_list_type
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -38,7 +39,7 @@ def class_ids(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | Non
     column = _column(labels, dimension=1)
     if vocabulary is not None:
         return _look_up(column, vocabulary).reshape(-1, 1)
-    values = _numbers(column, hint=f"label_vocabulary with the {n_classes} classes, in the order of their ids")
+    values = as_numbers(column, hint=f"label_vocabulary with the {n_classes} classes, in the order of their ids")
     inside = (values >= 0) & (values <= n_classes - 1) & (values == np.floor(values))
     _check_rows(inside, values, f"is out of range; expected an integer from 0 to {n_classes - 1}")
     return values.astype(np.int64, copy=False).reshape(-1, 1)
@@ -63,7 +64,7 @@ def binary_labels(labels: Labels, *, vocabulary: Sequence[str] | None) -> Array:
     if vocabulary is not None:
         values: Array = _look_up(column, vocabulary)
     else:
-        values = _numbers(column, hint="label_vocabulary with the 2 classes, the negative one first")
+        values = as_numbers(column, hint="label_vocabulary with the 2 classes, the negative one first")
         _check_rows((values >= 0) & (values <= 1), values, "is out of range; expected 0 or 1")
     return values.astype(np.float32, copy=False).reshape(-1, 1)
 
@@ -84,7 +85,7 @@ def numeric_labels(labels: Labels, *, dimension: int) -> Array:
         InvalidValueError: Another shape.
     """
     column = _column(labels, dimension=dimension)
-    values = _numbers(column, hint=None).reshape(-1, dimension)
+    values = as_numbers(column, hint=None).reshape(-1, dimension)
     finite = np.isfinite(values)
     if not finite.all():
         row, place = (int(i) for i in np.argwhere(~finite)[0])
@@ -92,12 +93,28 @@ def numeric_labels(labels: Labels, *, dimension: int) -> Array:
     return values.astype(np.float32, copy=False)
 
 
+def check_range(values: Array, *, least: float, most: float | None = None) -> Array:
+    """Returns targets [N, D]; raises RowError for one out of range."""
+    bad = values < least
+    if most is not None:
+        bad |= values > most
+    if bad.any():
+        row, place = (int(i) for i in np.argwhere(bad)[0])
+        expected = f"a number from {least:g} to {most:g}" if most is not None else "a number that is not negative"
+        raise RowError(f"label {values[row, place]:g} is out of range; expected {expected}", row=row)
+    return values
+
+
 def _column(labels: Labels, dimension: int) -> Array | pa.Array:
     """Returns `labels` with [N] or [N, dimension] checked; [N, 1] loses its last dimension."""
+    check_one_column(labels)
     if isinstance(labels, pa.Array):
-        if dimension == 1:
+        if is_list_type(labels.type):
+            labels = as_matrix(labels, None)
+        elif dimension == 1:
             return labels
-        raise _wrong_shape([len(labels)], dimension)
+        else:
+            raise _wrong_shape([len(labels)], dimension)
     values = np.asarray(labels)
     if values.ndim == 2 and values.shape[1] == dimension:
         return values[:, 0] if dimension == 1 else values
@@ -106,40 +123,73 @@ def _column(labels: Labels, dimension: int) -> Array | pa.Array:
     raise _wrong_shape(list(values.shape), dimension)
 
 
+def check_one_column(labels: Any) -> None:
+    """Raises unless labels are one column, not a dict or tuple of them."""
+    if isinstance(labels, Mapping):
+        raise InvalidTypeError(
+            f"labels are a dict with {', '.join(map(str, labels))}, but the model's head takes one column of labels; "
+            "give that one, or use a MultiHead."
+        )
+    if isinstance(labels, tuple):
+        raise InvalidTypeError(f"labels are a tuple of {len(labels)} columns, but the model's head takes one column.")
+
+
 def _wrong_shape(shape: list[int], dimension: int) -> InvalidValueError:
     expected = "[N] or [N, 1]" if dimension == 1 else f"[N, {dimension}]"
     return InvalidValueError(f"labels must have shape {expected}, but got {shape}.")
 
 
 def _look_up(column: Array | pa.Array, vocabulary: Sequence[str]) -> Array:
-    strings = _strings(column)
+    strings = look_up_strings(column)
+    ids = vocabulary_ids(strings, vocabulary)
+    unknown = np.flatnonzero(ids < 0)
+    if unknown.size:
+        row = int(unknown[0])
+        raise RowError(f"unknown label {strings[row].as_py()!r}; expected {choices(vocabulary)}", row=row)
+    return ids
+
+
+def look_up_strings(column: Array | pa.Array) -> pa.Array:
+    """Returns labels that a vocabulary explains as an Arrow array of strings.
+
+    Raises:
+        InvalidTypeError: They are no strings.
+    """
+    strings = as_strings(column)
     if strings is None:
         raise InvalidTypeError(
-            f"labels are {_kind(column)}, but the head has a label_vocabulary, which takes strings; "
+            f"labels are {kind_of(column)}, but the head has a label_vocabulary, which takes strings; "
             "leave label_vocabulary out, or read the labels as strings."
         )
+    return strings
+
+
+def vocabulary_ids(strings: pa.Array, vocabulary: Sequence[str]) -> Array:
+    """Returns the place of every string in the vocabulary; -1 for one that is missing or not in it."""
     encoded = strings if isinstance(strings, pa.DictionaryArray) else strings.dictionary_encode()
     id_of = {string: i for i, string in enumerate(vocabulary)}
     # One place more than there are distinct strings, so that a missing label (index -1) is unknown, too.
     distinct = [id_of.get(string, -1) for string in encoded.dictionary.to_pylist()]
     lookup = np.array([*distinct, -1], dtype=np.int64)
     ids: Array = lookup[np.asarray(pc.fill_null(encoded.indices, -1))]
-    unknown = np.flatnonzero(ids < 0)
-    if unknown.size:
-        row = int(unknown[0])
-        raise RowError(f"unknown label {encoded[row].as_py()!r}; expected {_choices(vocabulary)}", row=row)
     return ids
 
 
-def _choices(vocabulary: Sequence[str]) -> str:
+def choices(vocabulary: Sequence[str]) -> str:
+    """Names the labels of a vocabulary, or the first of them, for messages."""
     named = ", ".join(repr(label) for label in vocabulary[:_MOST_LABELS_NAMED])
     more = len(vocabulary) - _MOST_LABELS_NAMED
     return f"one of {named}" + (f" or {more} more" if more > 0 else "")
 
 
-def _numbers(column: Array | pa.Array, hint: str | None) -> Array:
-    """Returns numbers, with NaN for missing ones; `hint` is what to give if the labels are strings."""
-    strings = _strings(column)
+def as_numbers(column: Array | pa.Array, hint: str | None) -> Array:
+    """Returns numbers, with NaN for missing ones; `hint` is what to give if the labels are strings.
+
+    Raises:
+        RowError: A label is missing where all are missing or strings.
+        InvalidTypeError: They are strings, or neither all numbers nor all strings.
+    """
+    strings = as_strings(column)
     if strings is not None:
         # No labels at all carry no type to object to.
         if len(strings) == 0:
@@ -163,7 +213,7 @@ def _numbers(column: Array | pa.Array, hint: str | None) -> Array:
     return values
 
 
-def _strings(column: Array | pa.Array) -> pa.Array | None:
+def as_strings(column: Array | pa.Array) -> pa.Array | None:
     """Returns `column` as an Arrow array of strings, maybe a dictionary; None if it holds something else."""
     if isinstance(column, pa.Array):
         values = column.type.value_type if isinstance(column, pa.DictionaryArray) else column.type
@@ -181,7 +231,8 @@ def _strings(column: Array | pa.Array) -> pa.Array | None:
         raise InvalidTypeError(_MIXED) from None
 
 
-def _kind(column: Array | pa.Array) -> str:
+def kind_of(column: Array | pa.Array) -> str:
+    """Names the type of labels for messages."""
     return str(column.type if isinstance(column, pa.Array) else column.dtype)
 
 

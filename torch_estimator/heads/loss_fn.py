@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -12,19 +13,25 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
 
 LossFn = Callable[..., Tensor]
-UnweightedLoss = Callable[[Tensor, Tensor], Tensor]
+Features = Mapping[str, Any]
 
-_ARGUMENTS = ("labels", "logits", "loss_reduction")
+_ARGUMENTS = ("labels", "logits", "features", "loss_reduction")
+
+
+class UnweightedLoss(Protocol):
+    """From labels [N, D'] and logits [N, D] to losses [N, width]."""
+
+    def __call__(self, labels: Tensor, logits: Tensor, features: Features | None = None) -> Tensor: ...
 
 
 def unweighted_loss(
-    loss_fn: LossFn | None, reduction: LossReduction, *, width: int, default: UnweightedLoss
+    loss_fn: LossFn | None, reduction: LossReduction, *, width: int, default: Callable[[Tensor, Tensor], Tensor]
 ) -> UnweightedLoss:
     """Returns the function from (labels [N, D'], logits [N, D]) to losses [N, width] that a head is to use.
 
     Args:
-        loss_fn: The user's ``loss_fn(labels, logits)`` or ``loss_fn(labels, logits, loss_reduction)``, called
-            by keyword. None chooses `default`.
+        loss_fn: The user's ``loss_fn(labels, logits)``, called by keyword; it may take ``features`` and
+            ``loss_reduction``, too. None chooses `default`.
         reduction: What `loss_fn` is given as ``loss_reduction`` if it asks for it.
         width: Losses per example that it must return.
         default: The head's own loss.
@@ -34,10 +41,15 @@ def unweighted_loss(
         InvalidValueError: `loss_fn` lacks an argument or has another one.
     """
     if loss_fn is None:
-        return default
+        return partial(_default_loss, default)
     names = _argument_names(loss_fn)
     keywords = {"loss_reduction": reduction} if "loss_reduction" in names else {}
-    return partial(_checked_loss, partial(loss_fn, **keywords), width)
+    return partial(_checked_loss, partial(loss_fn, **keywords), width, "features" in names)
+
+
+def wants_features(loss_fn: LossFn | None) -> bool:
+    """Whether a loss_fn names ``features``."""
+    return loss_fn is not None and "features" in _argument_names(loss_fn)
 
 
 def _argument_names(loss_fn: LossFn) -> list[str]:
@@ -61,8 +73,19 @@ def _argument_names(loss_fn: LossFn) -> list[str]:
     return names
 
 
-def _checked_loss(loss_fn: LossFn, width: int, labels: Tensor, logits: Tensor) -> Tensor:
-    losses = loss_fn(labels=labels, logits=logits)
+def _default_loss(
+    function: Callable[[Tensor, Tensor], Tensor], labels: Tensor, logits: Tensor, features: Features | None = None
+) -> Tensor:
+    return function(labels, logits)
+
+
+def _checked_loss(
+    loss_fn: LossFn, width: int, with_features: bool, labels: Tensor, logits: Tensor, features: Features | None = None
+) -> Tensor:
+    if with_features and features is None:
+        raise InvalidValueError("loss_fn takes features, but the head was called without them.")
+    more = {"features": features} if with_features else {}
+    losses = loss_fn(labels=labels, logits=logits, **more)
     expected = (*logits.shape[:-1], width)
     if losses.shape != expected:
         raise InvalidValueError(

@@ -10,11 +10,10 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.heads import classes, signature
 from torch_estimator.heads.base import Head, Metrics, check_labels, check_logits, check_name, weight_key
 from torch_estimator.heads.labels import class_ids
-from torch_estimator.heads.loss_fn import LossFn, UnweightedLoss, unweighted_loss
+from torch_estimator.heads.loss_fn import Features, LossFn, UnweightedLoss, unweighted_loss
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.heads.metrics import Buffered, MultiClassMetrics
 
@@ -31,8 +30,9 @@ class MultiClassHead(Head):
         weight_column: Feature that holds the examples' weights.
         label_vocabulary: The labels as strings in the order of their ids; without it labels are the ids.
         loss_reduction: How the losses of a batch become the training loss; a member or its name.
-        loss_fn: Called with ``labels`` (int64 [N, 1]) and ``logits`` by keyword, and with ``loss_reduction``
-            if it names that; returns losses [N, 1]. Replaces softmax cross entropy.
+        loss_fn: Called with ``labels`` (int64 [N, 1]) and ``logits`` by keyword, and with
+            ``features`` and ``loss_reduction`` if it names those; returns losses [N, 1]. Replaces softmax
+            cross entropy.
         name: Suffix ``/<name>`` of the metrics' keys.
 
     Raises:
@@ -55,7 +55,7 @@ class MultiClassHead(Head):
     def __post_init__(self) -> None:
         check_name(self.name)
         reduction = LossReduction.of(self.loss_reduction)
-        n_classes = _check_n_classes(self.n_classes)
+        n_classes = classes.check_n_classes(self.n_classes, more_than=2)
         loss = unweighted_loss(self.loss_fn, reduction, width=1, default=_softmax_cross_entropy)
         checked = {
             "n_classes": n_classes,
@@ -86,11 +86,11 @@ class MultiClassHead(Head):
         """Returns the class of every row, int64 [N, 1]."""
         return class_ids(labels, n_classes=self.n_classes, vocabulary=self.label_vocabulary)
 
-    def unweighted_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
         """Returns one loss per example, [N, 1]."""
         check_logits(logits, self.n_classes)
         check_labels(labels, logits, 1)
-        return self._unweighted_loss(labels, logits)
+        return self._unweighted_loss(labels, logits, features)
 
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
         """Returns logits, probabilities and all_class_ids [N, n_classes], and class_ids [N, 1]."""
@@ -117,13 +117,3 @@ class MultiClassHead(Head):
 def _softmax_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     losses = F.cross_entropy(logits.movedim(-1, 1), labels.squeeze(-1), reduction="none")
     return losses.unsqueeze(-1)
-
-
-def _check_n_classes(n_classes: int) -> int:
-    if isinstance(n_classes, bool) or not isinstance(n_classes, (int, np.integer)):
-        raise InvalidTypeError(f"n_classes must be an integer greater than 2, but got {n_classes!r}.")
-    if n_classes <= 2:
-        raise InvalidValueError(
-            f"n_classes must be > 2, but got {n_classes}; BinaryClassHead is the one for 2 classes."
-        )
-    return int(n_classes)

@@ -14,7 +14,7 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.heads import signature
 from torch_estimator.heads.base import Head, Metrics, check_labels, check_logits, check_name, weight_key
 from torch_estimator.heads.labels import numeric_labels
-from torch_estimator.heads.loss_fn import LossFn, UnweightedLoss, unweighted_loss
+from torch_estimator.heads.loss_fn import Features, LossFn, UnweightedLoss, unweighted_loss
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.heads.metrics import Buffered, RegressionMetrics
 
@@ -31,7 +31,8 @@ class RegressionHead(Head):
         weight_column: Feature that holds the examples' weights.
         loss_reduction: How the losses of a batch become the training loss; a member or its name.
         loss_fn: Called with ``labels`` and ``logits`` (float32 [N, label_dimension]) by keyword, and with
-            ``loss_reduction`` if it names that; returns losses of the same shape. Replaces the squared error.
+            ``features`` and ``loss_reduction`` if it names those; returns losses of the same shape. Replaces
+            the squared error.
         inverse_link_fn: From logits to predicted values, where these differ; the loss is of the logits.
         name: Suffix ``/<name>`` of the metrics' keys.
 
@@ -81,11 +82,11 @@ class RegressionHead(Head):
         """Returns the targets, float32 [N, label_dimension]."""
         return numeric_labels(labels, dimension=self.label_dimension)
 
-    def unweighted_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
         """Returns one loss per example and target, [N, label_dimension]."""
         check_logits(logits, self.label_dimension)
         check_labels(labels, logits, self.label_dimension)
-        return self._unweighted_loss(labels, logits)
+        return self._unweighted_loss(labels, logits, features)
 
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
         """Returns predictions, and logits if there is an inverse link, each [N, label_dimension]."""

@@ -24,9 +24,9 @@ class Signature:
     outputs: Mapping[str, str]
 
 
-def classification() -> Signature:
-    """Scores and names of all classes of every example."""
-    return Signature(method="classify", outputs={"scores": "probabilities", "classes": "all_classes"})
+def classification(classes: str = "all_classes") -> Signature:
+    """Scores and names of all classes of every example; `classes` is the prediction that holds the names."""
+    return Signature(method="classify", outputs={"scores": "probabilities", "classes": classes})
 
 
 def regression(value: str) -> Signature:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_estimator.heads.base import metric_key
-from torch_estimator.heads.loss_fn import UnweightedLoss
+from torch_estimator.heads.loss_fn import Features, UnweightedLoss
 from torch_estimator.heads.metrics.area import AreaUnderCurves, Summation
 from torch_estimator.heads.metrics.confusion import ThresholdRates
 from torch_estimator.heads.metrics.means import WeightedMeans
@@ -42,10 +42,12 @@ class BinaryMetrics:
         self._areas = AreaUnderCurves(summation)
 
     @torch.no_grad()
-    def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+    def update(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
+    ) -> None:
         """Takes in a batch: logits and labels [N, 1], weights [N], [N, 1] or None for ones."""
         probabilities = torch.sigmoid(logits)
-        losses = self._unweighted_loss(labels, logits)
+        losses = self._unweighted_loss(labels, logits, features)
         self._means.update(losses, labels, probabilities, weights=weights)
         labels, probabilities = labels.flatten(), probabilities.flatten()
         weights = None if weights is None else weights.flatten().double()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_estimator.heads.base import metric_key
-from torch_estimator.heads.loss_fn import UnweightedLoss
+from torch_estimator.heads.loss_fn import Features, UnweightedLoss
 from torch_estimator.heads.metrics.means import WeightedMeans
 
 
@@ -24,9 +24,11 @@ class MultiClassMetrics:
         self._means = WeightedMeans(2)
 
     @torch.no_grad()
-    def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+    def update(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
+    ) -> None:
         """Takes in a batch: logits [N, classes], labels [N, 1], weights [N], [N, 1] or None for ones."""
-        losses = self._unweighted_loss(labels, logits)
+        losses = self._unweighted_loss(labels, logits, features)
         right = logits.argmax(-1, keepdim=True) == labels
         self._means.update(losses, right.to(losses.dtype), weights=weights)
 

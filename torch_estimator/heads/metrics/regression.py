@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_estimator.heads.base import metric_key
-from torch_estimator.heads.loss_fn import UnweightedLoss
+from torch_estimator.heads.loss_fn import Features, UnweightedLoss
 from torch_estimator.heads.metrics.means import WeightedMeans
 
 
@@ -30,9 +30,13 @@ class RegressionMetrics:
         self._means = WeightedMeans(3)
 
     @torch.no_grad()
-    def update(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+    def update(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
+    ) -> None:
         """Takes in a batch: logits and labels [N, D], weights [N], [N, 1], [N, D] or None for ones."""
-        self._means.update(self._unweighted_loss(labels, logits), self._predict(logits), labels, weights=weights)
+        self._means.update(
+            self._unweighted_loss(labels, logits, features), self._predict(logits), labels, weights=weights
+        )
 
     def compute(self) -> dict[str, float]:
         """Returns the metrics over all batches; zeros if there were none."""

@@ -1,0 +1,1 @@
+"""A compiled Keras 3 model, handed to `model_to_estimator`."""
