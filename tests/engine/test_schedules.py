@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -158,4 +159,34 @@ def test_a_schedule_compiles_once_and_gives_what_it_gives_eagerly(name: str, tmp
     for variable in ("linear.weight", "linear.bias"):
         torch.testing.assert_close(
             compiled.get_variable_value(variable), eager.get_variable_value(variable), rtol=1e-5, atol=1e-6
+        )
+
+
+class DecayingDecay(lr_scheduler.LRScheduler):
+    """A schedule of the user's own, which moves the weight decay, too."""
+
+    def get_lr(self) -> list[float]:
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] = 0.5 / (1 + self.last_epoch)
+        return [0.9**self.last_epoch * rate for rate in self.base_lrs]
+
+
+def test_a_schedule_of_ones_own_may_move_the_decay_without_compiling_for_every_value(tmp_path: Path) -> None:
+    def factory(named: Any) -> Any:
+        return DecayingDecay(te.optim.AdamW(named, lr=0.1))
+
+    whole = job(tmp_path / "whole", factory).train(points, steps=12)
+    job(tmp_path / "resumed", factory).train(points, steps=5)
+    assert_same_variables(job(tmp_path / "resumed", factory).train(points, steps=7), whole)
+    assert not np.array_equal(
+        job(tmp_path / "constant", te.optim.AdamW(lr=0.1)).train(points, steps=12).get_variable_value("linear.weight"),
+        whole.get_variable_value("linear.weight"),
+    )
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    compiled = job(tmp_path / "compiled", factory, compile=True).train(points, steps=12)
+    assert counters["stats"]["unique_graphs"] == 2
+    for name in ("linear.weight", "linear.bias"):
+        torch.testing.assert_close(
+            compiled.get_variable_value(name), whole.get_variable_value(name), rtol=1e-5, atol=1e-6
         )
