@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.variables import named_slots
 from torch_estimator.feature_column.table import Piece, Table
-from torch_estimator.optim import Adagrad, Adam, Ftrl, GradientDescent
+from torch_estimator.optim import Adagrad, Adam, AdamW, Ftrl, GradientDescent
 
 ROWS = 6
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -104,7 +104,7 @@ def test_updating_rows_equals_updating_the_whole_table(make: OptimizerFactory, d
         torch.testing.assert_close(slot, slots[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [partial(Adagrad, lr=0.1), partial(Adam, lr=0.1), partial(Ftrl, lr=0.1)])
+@pytest.mark.parametrize("make", [Adagrad(lr=0.1), Adam(lr=0.1), AdamW(lr=0.1, weight_decay=0.5), Ftrl(lr=0.1)])
 def test_rows_no_batch_touches_stay_bit_for_bit(make: OptimizerFactory) -> None:
     module = Bag(3)
     nn.init.normal_(module.table.weight[:-1].detach())
@@ -119,7 +119,7 @@ def test_rows_no_batch_touches_stay_bit_for_bit(make: OptimizerFactory) -> None:
     assert not torch.equal(module.table.weight[:5], torch.zeros(5, 3))
 
 
-@pytest.mark.parametrize("make", [partial(Adagrad, lr=0.1), partial(Ftrl, lr=0.1), partial(torch.optim.Adam, lr=0.1)])
+@pytest.mark.parametrize("make", [Adagrad(lr=0.1), AdamW(lr=0.1), Ftrl(lr=0.1), partial(torch.optim.Adam, lr=0.1)])
 def test_the_row_of_missing_values_stays_zero(make: OptimizerFactory) -> None:
     module = Bag(2)
     train(module, [make(module.parameters())])
@@ -142,6 +142,23 @@ def test_optimizers_of_torch_do_exactly_what_they_do_in_a_plain_loop(make: Optim
     assert losses == train_densely(plain, [make(plain.parameters())])
     for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_rows_that_every_batch_touches_are_updated_as_torch_does_it_densely() -> None:
+    torch.manual_seed(0)
+    module = Bag(3)
+    nn.init.normal_(module.table.weight[:-1].detach())
+    plain = copy.deepcopy(module)
+    every_row = torch.arange(ROWS + 1).expand(4, ROWS + 1)
+    labels = torch.randn(4, 1)
+    step = TrainStep(module, loss_of, [AdamW(module.parameters(), lr=0.05, weight_decay=0.3)])
+    theirs = torch.optim.AdamW(plain.parameters(), lr=0.05, weight_decay=0.3)
+    for _ in range(8):
+        step(every_row, labels, None)
+        loss_of(plain, every_row, labels, None).backward()
+        theirs.step()
+        theirs.zero_grad()
+    assert_same(module, plain)
 
 
 def test_parts_may_have_different_optimizers() -> None:

@@ -402,12 +402,12 @@ def test_a_larger_batch_than_the_first_is_compiled_too(tmp_path: Path, caplog: p
         np.testing.assert_allclose(value, theirs[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_compiled_training_resumes_bit_for_bit_with_dropout_and_partial_batches(tmp_path: Path) -> None:
+def test_compiled_training_resumes_bit_for_bit_with_dropout_batch_norm_and_partial_batches(tmp_path: Path) -> None:
     def data() -> te.data.Dataset:
         return people().take(23).batch(10).repeat()
 
     def job(name: str) -> te.Estimator:
-        return wide_and_deep(tmp_path / name, dnn_dropout=0.3, settings={"compile": True})
+        return wide_and_deep(tmp_path / name, dnn_dropout=0.3, batch_norm=True, settings={"compile": True})
 
     counters = torch._dynamo.utils.counters
     counters.clear()

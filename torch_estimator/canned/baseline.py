@@ -7,8 +7,7 @@ from typing import Any
 
 from torch_estimator.canned.bias_only import Baseline, RowCount
 from torch_estimator.canned.heads import classifier_head, regressor_head
-from torch_estimator.canned.model_fn import OptimizerArgument
-from torch_estimator.canned.model_fn import _factory as optimizer_factory
+from torch_estimator.canned.model_fn import OptimizerArgument, optimizer_factory
 from torch_estimator.estimator import Estimator
 from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head

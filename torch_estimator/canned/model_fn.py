@@ -112,7 +112,7 @@ def canned_model_fn(head: Head, *, wide: Wide | None = None, deep: Deep | None =
     # Made once here only for its checks: a mistake is told when the estimator is made, not when it is trained.
     _transform(wide, deep)
     factories = {
-        prefix: _factory(part.optimizer, part.learning_rate)
+        prefix: optimizer_factory(part.optimizer, part.learning_rate)
         for prefix, part in (("linear.", wide), ("dnn.", deep))
         if part is not None
     }
@@ -151,7 +151,12 @@ def _transform(wide: Wide | None, deep: Deep | None) -> FeatureTransform:
     return FeatureTransform(wide.columns if wide is not None else (), deep.columns if deep is not None else ())
 
 
-def _factory(optimizer: OptimizerArgument, learning_rate: float) -> OptimizerFactory:
+def optimizer_factory(optimizer: OptimizerArgument, learning_rate: float) -> OptimizerFactory:
+    """The factory that a constructor's argument means; a name takes the learning rate.
+
+    Raises:
+        InvalidValueError, InvalidTypeError: Where there is no such name, or it is no factory.
+    """
     if isinstance(optimizer, str):
         return by_name(optimizer, learning_rate)
     check_factory(optimizer, or_name=True)

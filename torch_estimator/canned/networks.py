@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from torch_estimator.canned.batch_norm import BatchNorm
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
 from torch_estimator.feature_column.linear_model import LinearModel, precise_column
-
-_BATCH_NORM_EPSILON = 0.001
-_BATCH_NORM_MOMENTUM = 0.999
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -58,7 +57,8 @@ class DNN(nn.Module):
         layout: Of the columns.
         hidden_units: Outputs of each hidden layer.
         logits_dimension: Outputs of the last layer.
-        activation_fn: After each hidden layer.
+        activation_fn: After each hidden layer; a module is copied, and what parameters it has are trained, all layers
+            sharing them.
         dropout: Probability of dropping a hidden unit while training, or None.
         batch_norm: Whether each hidden layer's output is normalised.
     """
@@ -75,7 +75,8 @@ class DNN(nn.Module):
     ) -> None:
         super().__init__()
         self.input_from_feature_columns = InputFromFeatureColumns(layout)
-        self.activation_fn = activation_fn
+        # A module may be in training mode, or be trained itself: this network's must be nobody else's.
+        self.activation_fn = copy.deepcopy(activation_fn) if isinstance(activation_fn, nn.Module) else activation_fn
         self.dropout = dropout
         self.batch_norm = batch_norm
         self.num_hidden = len(hidden_units)
@@ -83,8 +84,7 @@ class DNN(nn.Module):
         for index, units in enumerate(hidden_units):
             self.add_module(f"hiddenlayer_{index}", Dense(width, units))
             if batch_norm:
-                norm = nn.BatchNorm1d(units, eps=_BATCH_NORM_EPSILON, momentum=1 - _BATCH_NORM_MOMENTUM)
-                self.add_module(f"batchnorm_{index}", norm)
+                self.add_module(f"batchnorm_{index}", BatchNorm(units))
             width = units
         self.logits = Dense(width, logits_dimension)
 
