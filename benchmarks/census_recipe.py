@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 import torch_estimator as te
-from benchmarks.census_split import People, Score, folds
 from benchmarks.peers import environment
+from benchmarks.peers.census_split import People, Score, folds
 from examples.census import columns, recipe
 from examples.census.recipe import Settings
 from examples.census.trainer import featurizer
