@@ -43,10 +43,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def read_csv(csv_files: Sequence[str], *, with_key: bool = False) -> te.data.Dataset:
-    """Births with their weights; the key is read for predictions only."""
+    """Births with their weights; the key, a string even where it looks like a number, is read for predictions only."""
     used = [name for name in columns.CSV_COLUMNS if with_key or name != columns.KEY]
     return te.data.Dataset.from_csv(
-        csv_files, column_names=columns.CSV_COLUMNS, select_columns=used, label=columns.LABEL
+        csv_files,
+        column_names=columns.CSV_COLUMNS,
+        select_columns=used,
+        column_types={columns.KEY: "string"} if with_key else None,
+        label=columns.LABEL,
     )
 
 

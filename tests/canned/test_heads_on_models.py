@@ -163,13 +163,14 @@ def test_predict_keys_choose_among_the_heads_predictions(tmp_path: Path) -> None
         keys("classes")
 
 
-def weighted(labels: torch.Tensor, logits: torch.Tensor, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    return (labels - logits).square() * features["age"].reshape(-1, 1)
+def weighted(labels: torch.Tensor, logits: torch.Tensor, features: Mapping[str, torch.Tensor], by: str) -> torch.Tensor:
+    return (labels - logits).square() * features[by].reshape(-1, 1)
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_a_resumed_multi_head_run_is_bit_for_bit_the_uninterrupted_one(compiled: bool, tmp_path: Path) -> None:
-    head = te.MultiHead([BUYS, TAGS, te.RegressionHead(name="visits", loss_fn=weighted)], head_weights=[1, 2, 0.1])
+    visits = te.RegressionHead(name="visits", loss_fn=partial(weighted, by="v"))
+    head = te.MultiHead([BUYS, TAGS, visits], head_weights=[1, 2, 0.1])
     # Compiling takes its time: a small model is enough.
     make = partial(linear if compiled else deep, head, compile=compiled)
     whole = make(str(tmp_path / "whole")).train(lambda: train_data("multi-head"), max_steps=12)
@@ -209,9 +210,10 @@ def test_csv_files_with_several_labels_train_a_multi_head(tmp_path: Path) -> Non
         estimator.evaluate(lambda: te.data.Dataset.from_csv(path, label={"buys": "bought"}).batch(20))
 
 
-def test_a_loss_fn_sees_the_columns(tmp_path: Path) -> None:
-    by_function = linear(te.RegressionHead(loss_fn=weighted), str(tmp_path / "function"))
-    by_weights = linear(te.RegressionHead(weight_column="age"), str(tmp_path / "weights"))
+@pytest.mark.parametrize("column", ["age", "v"], ids=["a column of the model's", "another column"])
+def test_a_loss_fn_sees_the_columns(column: str, tmp_path: Path) -> None:
+    by_function = linear(te.RegressionHead(loss_fn=partial(weighted, by=column)), str(tmp_path / "function"))
+    by_weights = linear(te.RegressionHead(weight_column=column), str(tmp_path / "weights"))
     for estimator in (by_function, by_weights):
         estimator.train(lambda: train_data("poisson"), steps=4)
     assert_same_variables(by_function, by_weights)
@@ -226,7 +228,10 @@ def test_weights_and_a_loss_fn_need_features_with_names(tmp_path: Path) -> None:
 
     for head, what in (
         (te.RegressionHead(weight_column="w"), "The weight column 'w' needs features with names"),
-        (te.RegressionHead(loss_fn=weighted), "The loss_fn takes features, but the input's features have no names"),
+        (
+            te.RegressionHead(loss_fn=partial(weighted, by="v")),
+            "The loss_fn takes features, but the input's features have no names",
+        ),
     ):
 
         def model_fn(mode: str, head: te.heads.Head = head) -> te.EstimatorSpec:
@@ -240,3 +245,31 @@ def test_weights_and_a_loss_fn_need_features_with_names(tmp_path: Path) -> None:
 def test_something_else_than_a_head_is_refused(make: Make, tmp_path: Path) -> None:
     with pytest.raises(InvalidTypeError, match=r"head must be a head such as te\.BinaryClassHead\(\), but got 2"):
         make(2, str(tmp_path))
+
+
+class Towers(torch.nn.Module):
+    """Gives its logits by head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = torch.nn.Linear(4, 5)
+        self.heads = torch.nn.ModuleDict({"visits": torch.nn.Linear(5, 1), "buys": torch.nn.Linear(5, 1)})
+
+    def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        shared = torch.tanh(self.shared(inputs))
+        return {name: tower(shared) for name, tower in self.heads.items()}
+
+
+def test_a_module_of_the_users_may_have_several_heads_and_columns_in_front(tmp_path: Path) -> None:
+    estimator = te.Estimator.from_module(
+        Towers(),
+        head=te.MultiHead([BUYS, VISITS]),
+        optimizer="Adam",
+        columns=[fc.indicator_column(CITY), fc.bucketized_column(AGE, [1.0])],
+        model_dir=str(tmp_path / "job"),
+        config=te.RunConfig(random_seed=1),
+    )
+    before = estimator.evaluate(lambda: data("multi-head").batch(20))
+    estimator.train(lambda: train_data("multi-head"), steps=60)
+    assert estimator.evaluate(lambda: data("multi-head").batch(20))["loss"] < before["loss"]
+    check_parity(estimator, te.serving_input.raw_features(RAW), tmp_path)

@@ -176,6 +176,7 @@ def test_lists_as_labels_stay_lists_whatever_their_lengths(tmp_path: Path) -> No
     x = {"x": np.arange(4)}
     for data in (
         Dataset.from_parquet(tmp_path / "a.parquet", label="tags"),
+        Dataset.from_pandas(pd.DataFrame({**x, "tags": tags.to_pylist()}), label="tags"),
         Dataset.from_arrays(x, tags),
         Dataset.from_arrays(x, objects),
         Dataset.from_arrays(x, tags.to_pylist()),

@@ -179,6 +179,20 @@ def test_torchmetrics_made_in_every_call_are_merged(trained: te.Estimator) -> No
     assert rows_seen == [10] * 10 + [3]
 
 
+@pytest.mark.parametrize("early", ["compute", "forward"])
+def test_torchmetrics_computed_early_are_merged_all_the_same(trained: te.Estimator, early: str) -> None:
+    def metric_fn(labels: Tensor, predictions: Mapping[str, Tensor]) -> dict[str, Any]:
+        metric = torchmetrics.MeanSquaredError(squared=False)
+        if early == "forward":
+            metric(predictions["predictions"], labels)
+        else:
+            metric.update(predictions["predictions"], labels)
+            metric.compute()
+        return {"rmse": metric}
+
+    assert te.add_metrics(trained, metric_fn).evaluate(rows)["rmse"] == pytest.approx(true_rmse(trained), rel=1e-6)
+
+
 def test_torchmetrics_that_cannot_be_merged_are_made_of_all_rows(trained: te.Estimator) -> None:
     def metric_fn(labels: Tensor, predictions: Mapping[str, Tensor]) -> dict[str, Any]:
         correlation = torchmetrics.PearsonCorrCoef()

@@ -92,7 +92,7 @@ Make = Callable[[], object]
         ),
         (
             lambda: fc.categorical_column_with_vocabulary_list("x", ["a"], num_oov_buckets=-1),
-            "must not be negative, but got -1",
+            "must be an integer that is not negative, but got -1",
         ),
         (
             lambda: fc.categorical_column_with_vocabulary_list("x", ["a"], default_value=1),

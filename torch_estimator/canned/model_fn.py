@@ -152,7 +152,11 @@ def _transform(wide: Wide | None, deep: Deep | None) -> FeatureTransform:
 
 
 def optimizer_factory(optimizer: OptimizerArgument, learning_rate: float) -> OptimizerFactory:
-    """The function that makes what trains a part; a name goes with the part's learning rate."""
+    """The factory that a constructor's argument means; a name takes the learning rate.
+
+    Raises:
+        InvalidValueError, InvalidTypeError: Where there is no such name, or it is no factory.
+    """
     if isinstance(optimizer, str):
         return by_name(optimizer, learning_rate)
     check_factory(optimizer, or_name=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,11 +38,11 @@ def lower_module(
     Raises:
         ExportError: torch cannot express it in ONNX; names the operator and the module inside.
     """
-    single = _in_single_precision(module)
+    run = _in_single_precision(module)
     found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs = single(cast(inputs.assemble(tensors), torch.float32))
+        outputs = run(cast(inputs.assemble(tensors), torch.float32))
         # torch may trace several times.
         found.clear()
         widened = {}
@@ -52,14 +51,14 @@ def lower_module(
             found[key] = (widened[key].dtype, _row_shape(key, value))
         return tuple(widened.values())
 
-    training = single.training
-    single.eval()
+    training = module.training
+    module.eval()
     try:
         names = inline(
-            graph, call, list(inputs.tensors.values()), what=f"the model {type(module).__name__}", module=single
+            graph, call, list(inputs.tensors.values()), what=f"the model {type(module).__name__}", module=module
         )
     finally:
-        single.train(training)
+        module.train(training)
     return {
         key: Prediction(tensor=tensor, dtype=dtype_name(dtype, key), row_shape=shape)
         for (key, (dtype, shape)), tensor in zip(found.items(), names, strict=True)
@@ -87,9 +86,12 @@ def logits_of(module: nn.Module, joined: Callable[[Any], Tensor] | None = None) 
     return logits
 
 
-def _in_single_precision(module: nn.Module) -> nn.Module:
-    """The module, or a copy in float32: onnxruntime lacks most operators in half and many in double precision."""
-    return module if floating_dtype(module) in (None, torch.float32) else copy.deepcopy(module).float()
+def _in_single_precision(module: nn.Module) -> Callable[[Any], Any]:
+    """Calls the module in float32: onnxruntime lacks most operators in half and many in double precision."""
+    if floating_dtype(module) in (None, torch.float32):
+        return module
+    tensors = cast({**dict(module.named_parameters()), **dict(module.named_buffers())}, torch.float32)
+    return lambda features: torch.func.functional_call(module, tensors, (features,))
 
 
 def _widened(key: str, value: Any) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.checks import as_items
 from torch_estimator.feature_column.numeric import NumericColumn
 from torch_estimator.feature_column.raw_feature import RawFeature
 
@@ -82,7 +83,7 @@ def bucketized_column(source_column: NumericColumn, boundaries: Iterable[float])
     4
     """
     try:
-        numbers = tuple(float(boundary) for boundary in boundaries)
-    except (TypeError, ValueError) as error:
+        numbers = tuple(float(boundary) for boundary in as_items(boundaries, "boundaries"))
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidValueError(f"boundaries must be a list of numbers, but got {boundaries!r}.") from error
     return BucketizedColumn(source_column=source_column, boundaries=numbers)

@@ -9,10 +9,11 @@ from typing import TypeAlias, Union
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.bucketized import BucketizedColumn
+from torch_estimator.feature_column.checks import as_items, plain
 from torch_estimator.feature_column.hash_bucket import HashedCategoricalColumn, check_hash_bucket_size
 from torch_estimator.feature_column.hashing import HashFunction, check_hash_function
 from torch_estimator.feature_column.identity import IdentityCategoricalColumn
-from torch_estimator.feature_column.raw_feature import LISTS, RawFeature
+from torch_estimator.feature_column.raw_feature import LISTS, RawFeature, check_key
 from torch_estimator.feature_column.vocabulary_list import VocabularyListCategoricalColumn
 
 ColumnLeaf: TypeAlias = BucketizedColumn | IdentityCategoricalColumn | VocabularyListCategoricalColumn
@@ -42,17 +43,18 @@ class CrossedColumn:
             raise InvalidValueError(f"a crossed column needs at least 2 keys, but got {self.keys!r}.")
         for key in self.keys:
             _check_cross_key(key)
-        for key in self.list_keys:
-            if key not in _flatten(self.keys):
+        for name in self.list_keys:
+            if not isinstance(name, str) or name not in self.keys:
                 raise InvalidValueError(
-                    f"multivalent of crossed column {self.name!r} has {key!r}, which is not a raw string column among "
+                    f"multivalent of crossed column {self.name!r} has {name!r}, which is not a raw string column among "
                     "its keys."
                 )
         check_hash_bucket_size(self.hash_bucket_size, f"crossed column {self.name!r}")
-        if self.hash_key is not None and not 0 <= self.hash_key < 2**64:
+        start = self.hash_key
+        if start is not None and (not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < 2**64):
             raise InvalidValueError(
-                f"hash_key of crossed column {self.name!r} must be None or an unsigned 64-bit integer, but "
-                f"got {self.hash_key}."
+                f"hash_key of crossed column {self.name!r} must be None or an unsigned 64-bit integer, "
+                f"but got {start!r}."
             )
 
     @property
@@ -145,12 +147,13 @@ def crossed_column(
     """
     if isinstance(keys, str):
         raise InvalidValueError(f"keys of a crossed column must be a list of at least 2 keys, but got {keys!r}.")
+    lists = (multivalent,) if isinstance(multivalent, str) else multivalent
     return CrossedColumn(
-        keys=tuple(keys),
-        hash_bucket_size=hash_bucket_size,
-        hash_key=hash_key,
+        keys=as_items(keys, "keys of a crossed column"),
+        hash_bucket_size=plain(hash_bucket_size),
+        hash_key=plain(hash_key),
         hash_function=hash_function,
-        list_keys=(multivalent,) if isinstance(multivalent, str) else tuple(multivalent),
+        list_keys=as_items(lists, "multivalent of a crossed column"),
     )
 
 
@@ -161,9 +164,12 @@ def _check_cross_key(key: object) -> None:
             f"cross the raw column instead by giving the string {key.key!r}."
         )
     columns = (BucketizedColumn, IdentityCategoricalColumn, VocabularyListCategoricalColumn, CrossedColumn)
-    if isinstance(key, columns) or (isinstance(key, str) and key):
+    if isinstance(key, str):
+        check_key(key)
         return
-    error = InvalidValueError if hasattr(key, "raw_features") or isinstance(key, str) else InvalidTypeError
+    if isinstance(key, columns):
+        return
+    error = InvalidValueError if hasattr(key, "raw_features") else InvalidTypeError
     if hasattr(key, "weight_feature_key") and hasattr(key, "name"):
         raise InvalidValueError(f"weighted column {key.name!r} cannot be crossed; cross its categorical column.")
     raise error(

@@ -11,6 +11,7 @@ import torch
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.categorical import CategoricalColumn, check_categorical
+from torch_estimator.feature_column.checks import check_flag, is_count, plain
 from torch_estimator.feature_column.raw_feature import RawFeature
 
 Combiner = Literal["mean", "sqrtn", "sum"]
@@ -30,11 +31,12 @@ class EmbeddingColumn:
 
     def __post_init__(self) -> None:
         check_categorical(self.categorical_column, "embedding_column")
-        if not isinstance(self.dimension, int) or isinstance(self.dimension, bool) or self.dimension < 1:
+        check_flag(self.trainable, f"trainable of embedding column {self.name!r}")
+        if not is_count(self.dimension, 1):
             raise InvalidValueError(
                 f"dimension of embedding column {self.name!r} must be a positive integer, but got {self.dimension!r}."
             )
-        if self.combiner not in get_args(Combiner):
+        if not isinstance(self.combiner, str) or self.combiner not in get_args(Combiner):
             raise InvalidValueError(
                 f"combiner of embedding column {self.name!r} must be 'mean', 'sqrtn' or 'sum', but got "
                 f"{self.combiner!r}."
@@ -107,9 +109,9 @@ def embedding_column(
     """
     return EmbeddingColumn(
         categorical_column=categorical_column,
-        dimension=dimension,
+        dimension=plain(dimension),
         combiner=combiner,
         initializer=initializer,
-        max_norm=max_norm,
+        max_norm=plain(max_norm),
         trainable=trainable,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.feature_column.checks import check_flag, is_count, plain
 from torch_estimator.feature_column.hashing import HashFunction, check_hash_function
 from torch_estimator.feature_column.raw_feature import LISTS, RawDtype, RawFeature, check_key, dtype_name, is_integer
 
@@ -24,6 +25,7 @@ class HashedCategoricalColumn:
         check_key(self.key)
         check_hash_function(self.hash_function)
         check_hash_bucket_size(self.hash_bucket_size, f"column {self.key!r}")
+        check_flag(self.multivalent, f"multivalent of column {self.key!r}")
         if self.dtype not in ("string", "int64"):
             raise InvalidValueError(
                 f"dtype of column {self.key!r} must be string or an integer type, but got {self.dtype!r}."
@@ -77,11 +79,15 @@ def categorical_column_with_hash_bucket(
     name = dtype_name(dtype)
     kind: Any = "int64" if is_integer(name) else name
     return HashedCategoricalColumn(
-        key=key, hash_bucket_size=hash_bucket_size, dtype=kind, hash_function=hash_function, multivalent=multivalent
+        key=key,
+        hash_bucket_size=plain(hash_bucket_size),
+        dtype=kind,
+        hash_function=hash_function,
+        multivalent=multivalent,
     )
 
 
 def check_hash_bucket_size(size: object, where: str) -> None:
     """Raises InvalidValueError unless `size` is an integer of at least 1."""
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+    if not is_count(size, 1):
         raise InvalidValueError(f"hash_bucket_size of {where} must be an integer of at least 1, but got {size!r}.")

@@ -24,7 +24,7 @@ _SHIFT = np.uint64(47)
 
 def check_hash_function(name: object) -> None:
     """Raises InvalidValueError unless it is ``"murmur3"``, or ``"farmhash"`` with pyfarmhash installed."""
-    if name not in get_args(HashFunction):
+    if not isinstance(name, str) or name not in get_args(HashFunction):
         raise InvalidValueError(f"hash_function must be 'murmur3' or 'farmhash', but got {name!r}.")
     if name == "farmhash":
         _farmhash()

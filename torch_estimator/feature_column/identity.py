@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.feature_column.checks import check_flag, is_count, plain
 from torch_estimator.feature_column.raw_feature import LISTS, RawFeature, check_key
 
 
@@ -19,12 +20,13 @@ class IdentityCategoricalColumn:
 
     def __post_init__(self) -> None:
         check_key(self.key)
-        if not isinstance(self.num_buckets, int) or isinstance(self.num_buckets, bool) or self.num_buckets < 1:
+        check_flag(self.multivalent, f"multivalent of column {self.key!r}")
+        if not is_count(self.num_buckets, 1):
             raise InvalidValueError(
                 f"num_buckets of column {self.key!r} must be an integer of at least 1, but got {self.num_buckets!r}."
             )
         default = self.default_value
-        if default is not None and (not isinstance(default, int) or not 0 <= default < self.num_buckets):
+        if default is not None and not (is_count(default, 0) and default < self.num_buckets):
             raise InvalidValueError(
                 f"default_value of column {self.key!r} must be None or an id below {self.num_buckets}, "
                 f"but got {default!r}."
@@ -68,5 +70,5 @@ def categorical_column_with_identity(
     6
     """
     return IdentityCategoricalColumn(
-        key=key, num_buckets=num_buckets, default_value=default_value, multivalent=multivalent
+        key=key, num_buckets=plain(num_buckets), default_value=plain(default_value), multivalent=multivalent
     )

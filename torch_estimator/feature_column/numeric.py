@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.checks import as_items, is_count, plain
 from torch_estimator.feature_column.raw_feature import (
     RawFeature,
     check_key,
@@ -34,7 +35,7 @@ class NumericColumn:
 
     def __post_init__(self) -> None:
         check_key(self.key)
-        if not self.shape or any(not isinstance(size, int) or size < 1 for size in self.shape):
+        if not self.shape or not all(is_count(size, 1) for size in self.shape):
             raise InvalidValueError(
                 f"shape of numeric column {self.key!r} must be positive integers, but got {self.shape}."
             )
@@ -99,7 +100,10 @@ def numeric_column(
     >>> numeric_column("age", normalizer_fn=lambda x: (x - 38.6) / 13.6).name
     'age'
     """
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    check_key(key)
+    whole = isinstance(shape, int | np.integer)
+    given = (shape,) if whole else as_items(shape, f"shape of numeric column {key!r}")
+    sizes = tuple(map(plain, given))
     return NumericColumn(
         key=key,
         shape=sizes,
@@ -118,7 +122,7 @@ def _flat_default(key: str, value: float | Iterable[Any] | None, shape: tuple[in
         raise InvalidValueError(
             f"default_value of numeric column {key!r} must be a number or numbers, but got {value!r}."
         ) from error
-    if numbers.ndim == 0:
+    if numbers.ndim == 0 and all(is_count(size, 1) for size in shape):
         return (float(numbers),) * math.prod(shape)
     if numbers.shape != shape:
         raise InvalidValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.feature_column.checks import check_text
 
 RawDtype = Literal["string", "float32", "int64"]
 
@@ -46,6 +48,7 @@ def check_key(key: object) -> None:
         raise InvalidValueError(
             f"key must be a non-empty string that names a raw column, but got {key!r} ({type(key).__name__})."
         )
+    check_text(key, "key")
 
 
 def dtype_name(dtype: Any) -> str:
@@ -58,8 +61,10 @@ def dtype_name(dtype: Any) -> str:
     if name in ("string", "str", "object", "large_string", "utf8"):
         return "string"
     try:
-        return np.dtype(dtype if isinstance(dtype, type) else name).name
-    except TypeError:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return np.dtype(dtype if isinstance(dtype, type) else name).name
+    except (TypeError, ValueError):
         return name
 
 

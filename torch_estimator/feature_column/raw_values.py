@@ -60,10 +60,10 @@ def distinct_integers(column: RawColumn, key: str) -> Distinct:
     else:
         if column.dtype.kind not in "iu":
             raise _wrong_dtype(key, "int64", column.dtype)
-        array = pa.array(_one_per_row(column, key).astype(np.int64, copy=False))
+        array = pa.array(_one_per_row(column, key))
     if not pa.types.is_integer(array.type):
         raise _wrong_dtype(key, "int64", array.type)
-    encoded = array.dictionary_encode()
+    encoded = _signed(array, key).dictionary_encode()
     return _with_nulls(encoded.indices, encoded.dictionary.to_pylist(), -1)
 
 
@@ -76,10 +76,24 @@ def integers(column: RawColumn, key: str) -> npt.NDArray[np.int64]:
     if isinstance(column, pa.Array):
         if not pa.types.is_integer(column.type):
             raise _wrong_dtype(key, "int64", column.type)
+        column = _signed(column, key)
         column = (column.fill_null(-1) if column.null_count else column).to_numpy(zero_copy_only=False)
     if column.dtype.kind not in "iu":
         raise _wrong_dtype(key, "int64", column.dtype)
+    if column.dtype == np.uint64:
+        return integers(pa.array(_one_per_row(column, key)), key)
     return _one_per_row(column, key).astype(np.int64, copy=False)
+
+
+def _signed(array: pa.Array, key: str) -> pa.Array:
+    if not pa.types.is_uint64(array.type):
+        return array
+    try:
+        return array.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise InvalidValueError(
+            f"raw column {key!r} has integers of {2**63} or more, which int64 does not hold; make them strings."
+        ) from error
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -161,9 +175,9 @@ def _not_a_string(column: npt.NDArray[Any], key: str) -> Exception:
 
 def _wrong_dtype(key: str, wanted: str, got: object) -> InvalidValueError:
     if isinstance(got, pa.DataType) and is_list(got):
+        cure = "a shape" if wanted == "float32" else "multivalent=True"
         return InvalidValueError(
-            f"raw column {key!r} holds lists ({got}), but its feature column reads one value per row; "
-            "give that multivalent=True."
+            f"raw column {key!r} holds lists ({got}), but its feature column reads one value per row; give it {cure}."
         )
     return InvalidValueError(
         f"raw column {key!r} must be {wanted}, but is {got}; change the data's type or the feature column's dtype."

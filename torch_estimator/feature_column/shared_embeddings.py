@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.categorical import CategoricalColumn, check_categorical
+from torch_estimator.feature_column.checks import as_items, check_text, plain
 from torch_estimator.feature_column.embedding import Combiner, EmbeddingColumn, Initializer
 from torch_estimator.feature_column.weighted import WeightedCategoricalColumn
 
@@ -62,11 +63,7 @@ def shared_embeddings(
     >>> [column.name for column in shared_embeddings([seen, bought], dimension=8)]
     ['seen_shared_embedding', 'bought_shared_embedding']
     """
-    if isinstance(categorical_columns, str) or not isinstance(categorical_columns, Iterable):
-        raise InvalidTypeError(
-            f"shared_embeddings takes a list of categorical columns, but got {categorical_columns!r}."
-        )
-    columns = tuple(categorical_columns)
+    columns = as_items(categorical_columns, "categorical_columns of shared_embeddings")
     if not columns:
         raise InvalidValueError("shared_embeddings takes one or more categorical columns, but got none.")
     for column in columns:
@@ -75,14 +72,15 @@ def shared_embeddings(
     name = shared_embedding_collection_name
     if name is not None and (not isinstance(name, str) or not name):
         raise InvalidTypeError(f"shared_embedding_collection_name must be a non-empty string, but got {name!r}.")
+    check_text(name or "", "shared_embedding_collection_name")
     collection = name or "_".join(sorted(column.name for column in columns)) + "_shared_embedding"
     return [
         SharedEmbeddingColumn(
             categorical_column=column,
-            dimension=dimension,
+            dimension=plain(dimension),
             combiner=combiner,
             initializer=initializer,
-            max_norm=max_norm,
+            max_norm=plain(max_norm),
             trainable=trainable,
             collection=collection,
         )

@@ -161,7 +161,12 @@ class FeatureTransform:
                 raise InvalidValueError(
                     f"raw column {key!r} is needed by the feature columns, but the data has only {sorted(columns)}."
                 )
-            rows[key] = len(columns[key])
+            column = columns[key]
+            if not isinstance(column, pa.Array) and (not isinstance(column, np.ndarray) or not column.ndim):
+                raise InvalidTypeError(
+                    f"raw column {key!r} must be a numpy or Arrow array with one row per example, but got {column!r}."
+                )
+            rows[key] = len(column)
         if len(set(rows.values())) > 1:
             raise InvalidValueError(f"raw columns must have the same number of rows, but have {rows}.")
         return next(iter(rows.values()), 0)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.feature_column.checks import check_text, is_count, plain
 from torch_estimator.feature_column.hashing import HashFunction
 from torch_estimator.feature_column.raw_feature import check_key, dtype_name, is_integer
 from torch_estimator.feature_column.vocabulary_list import VocabularyListCategoricalColumn
@@ -44,14 +45,15 @@ def categorical_column_with_vocabulary_file(
     name = dtype_name(dtype)
     if name != "string" and not is_integer(name):
         raise InvalidValueError(f"dtype of column {key!r} must be string or an integer type, but got {name!r}.")
+    check_text(files.as_url(vocabulary_file), f"vocabulary_file of column {key!r}")
     where = f"vocabulary_file {files.as_url(vocabulary_file)} of column {key!r}"
-    words = _words(_lines(vocabulary_file, where), vocabulary_size, where)
+    words = _words(_lines(vocabulary_file, where), plain(vocabulary_size), where)
     return VocabularyListCategoricalColumn(
         key=key,
         vocabulary_list=tuple(words) if name == "string" else tuple(_integers(words, where)),
         dtype="string" if name == "string" else "int64",
-        default_value=-1 if default_value is None else default_value,
-        num_oov_buckets=num_oov_buckets,
+        default_value=-1 if default_value is None else plain(default_value),
+        num_oov_buckets=plain(num_oov_buckets),
         hash_function=hash_function,
         multivalent=multivalent,
     )
@@ -69,7 +71,7 @@ def _lines(path: files.PathLike, where: str) -> list[str]:
 
 
 def _words(lines: list[str], size: int | None, where: str) -> list[str]:
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+    if size is not None and not is_count(size, 1):
         raise InvalidValueError(f"vocabulary_size for {where} must be a positive integer, but got {size!r}.")
     if not lines:
         raise InvalidValueError(f"{where} is empty.")

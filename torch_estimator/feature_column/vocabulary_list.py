@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.feature_column.checks import as_items, check_flag, check_text, is_count, plain
 from torch_estimator.feature_column.hashing import HashFunction, check_hash_function
 from torch_estimator.feature_column.raw_feature import LISTS, RawDtype, RawFeature, check_key, dtype_name, is_integer
 
@@ -33,21 +32,23 @@ class VocabularyListCategoricalColumn:
         repeated = _first_repeated(self.vocabulary_list)
         if repeated is not None:
             raise InvalidValueError(f"vocabulary_list of column {self.key!r} has {repeated!r} more than once.")
-        if self.num_oov_buckets < 0:
+        check_flag(self.multivalent, f"multivalent of column {self.key!r}")
+        if not is_count(self.num_oov_buckets, 0):
             raise InvalidValueError(
-                f"num_oov_buckets of column {self.key!r} must not be negative, but got {self.num_oov_buckets}."
+                f"num_oov_buckets of column {self.key!r} must be an integer that is not negative, but got "
+                f"{self.num_oov_buckets!r}."
             )
         if self.num_oov_buckets and self.default_value != -1:
             raise InvalidValueError(
                 f"column {self.key!r} has num_oov_buckets={self.num_oov_buckets} and "
-                f"default_value={self.default_value}, "
+                f"default_value={self.default_value!r}, "
                 "but can have only one of them."
             )
-        if not -1 <= self.default_value < len(self.vocabulary_list):
+        if not (is_count(self.default_value, -1) and self.default_value < len(self.vocabulary_list)):
             raise InvalidValueError(
                 f"default_value of column {self.key!r} must be -1 or an id below "
                 f"{len(self.vocabulary_list)}, "
-                f"but got {self.default_value}."
+                f"but got {self.default_value!r}."
             )
 
     @property
@@ -113,26 +114,39 @@ def categorical_column_with_vocabulary_list(
         key=key,
         vocabulary_list=values,
         dtype=kind,
-        default_value=default_value,
-        num_oov_buckets=num_oov_buckets,
+        default_value=plain(default_value),
+        num_oov_buckets=plain(num_oov_buckets),
         hash_function=hash_function,
         multivalent=multivalent,
     )
 
 
 def _vocabulary(key: str, values: Iterable[Any]) -> tuple[tuple[str, ...] | tuple[int, ...], RawDtype]:
-    items = [value.item() if isinstance(value, np.generic) else value for value in values]
+    check_key(key)
+    items = [plain(value) for value in as_items(values, f"vocabulary_list of column {key!r}")]
     if not items:
         raise InvalidValueError(f"vocabulary_list of column {key!r} must not be empty.")
     if all(isinstance(item, (str, bytes)) for item in items):
-        return tuple(item.decode() if isinstance(item, bytes) else item for item in items), "string"
+        return tuple(_text(item, key) for item in items), "string"
     if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+        for item in items:
+            if not is_count(item, -(2**63)):
+                raise InvalidValueError(f"vocabulary_list of column {key!r} has {item}, which 64 bits do not hold.")
         return tuple(items), "int64"
     kinds = sorted({type(item).__name__ for item in items})
     raise InvalidValueError(
         f"vocabulary_list of column {key!r} must be all strings or all integers, "
         f"but holds {', '.join(kinds)}: {items[:3]!r}."
     )
+
+
+def _text(item: str | bytes, key: str) -> str:
+    try:
+        text = item.decode() if isinstance(item, bytes) else item
+    except UnicodeDecodeError as error:
+        raise InvalidValueError(f"vocabulary_list of column {key!r} has {item!r}, which is not UTF-8 text.") from error
+    check_text(text, f"a word in vocabulary_list of column {key!r}")
+    return text
 
 
 def _first_repeated(values: tuple[Any, ...]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ class FunctionHead:
 
     name = None
     weight_column = None
+    weight_columns: Mapping[str | None, str] = MappingProxyType({})
+    wants_features = False
     loss_reduction = LossReduction.SUM_OVER_BATCH_SIZE
     class_names = None
 

@@ -13,7 +13,14 @@ from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.heads.metrics.collected import WHOLE, Collected, Reading
-from torch_estimator.heads.metrics.metric_objects import can_merge, is_collection, is_metric, metrics_outside, updates
+from torch_estimator.heads.metrics.metric_objects import (
+    can_merge,
+    is_collection,
+    is_metric,
+    merge,
+    metrics_outside,
+    updates,
+)
 
 RESERVED = ("loss", "global_step")
 
@@ -150,10 +157,10 @@ def as_number(value: Any, name: str) -> float:
 
 def _first_call(function: MetricFunction, arguments: Mapping[str, Any]) -> dict[str, Any]:
     outside = metrics_outside(function.own)
-    before = {name: updates(metric) for name, metric in outside.items()}
+    before = [updates(metric) for _, metric in outside]
     values = function(arguments)
-    for name, metric in outside.items():
-        if updates(metric) != before[name] or any(value is metric for value in values.values()):
+    for (name, metric), count in zip(outside, before, strict=True):
+        if updates(metric) != count or any(value is metric for value in values.values()):
             raise _made_outside(function, name or type(metric).__name__)
     return values
 
@@ -172,7 +179,7 @@ def _merge(function: MetricFunction, merged: dict[str, Any], values: dict[str, A
                 f"The metric function {function} returned a metric object {name!r} for the first batch, but "
                 f"{values[name]!r} for a later one; let it return the same kind for every batch."
             )
-        metric.merge_state(values[name])
+        merge(metric, values[name])
 
 
 def _made_outside(function: MetricFunction, name: str) -> InvalidValueError:

@@ -47,17 +47,26 @@ def can_merge(metric: Any) -> bool:
     return known and metric.full_state_update is False and not metric.dist_sync_on_step
 
 
-def metrics_outside(function: Callable[..., Any]) -> dict[str, Any]:
-    """The metric objects by name that a function uses and did not make: those of its closure, globals, bound arguments
-    and object, and of the functions and objects among these.
+def merge(metric: Any, other: Any) -> None:
+    """Adds to a metric what another was updated with."""
+    metric.merge_state(other)
+    if hasattr(metric, "_computed"):
+        # torchmetrics would return what the metric was before, if somebody has computed it already.
+        metric._computed = None
+
+
+def metrics_outside(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    """The metric objects, each with a name, that a function uses and did not make.
+
+    They are those of its closure, globals, bound arguments and object, and of the functions and objects among these.
     """
-    found: dict[str, Any] = {}
+    found: list[tuple[str, Any]] = []
     seen: set[int] = set()
     level: list[tuple[str, Any]] = [("", function)]
     for _ in range(_DEPTH):
         level = [(name, value) for name, value in level if id(value) not in seen]
         seen.update(id(value) for _, value in level)
-        found.update((name, value) for name, value in level if is_metric(value) or is_collection(value))
+        found += [(name, value) for name, value in level if is_metric(value) or is_collection(value)]
         level = [item for _, value in level for item in _reached(value)]
     return found
 

@@ -1,0 +1,233 @@
+"""Random columns of every kind, and random rows for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from torch_estimator import feature_column as fc
+
+Row = dict[str, Any]
+
+WORDS = ["a", "b", "Ünïcode", "日本", " ", "-1", "a,b\n"]
+INTEGERS = [-1, 0, 1, 2, 3, 7, -5, 2**62, -(2**63), 2**63 - 1]
+
+TEXTS = ("s0", "s1")
+TEXT_LISTS = ("t0", "t1")
+NUMBERS = ("i0", "i1")
+NUMBER_LISTS = ("j0", "j1")
+FLOATS = {"x0": 1, "x1": 2}
+WEIGHTS_OF = {**{key: f"{key}_weights" for key in (*TEXTS, *TEXT_LISTS, *NUMBERS, *NUMBER_LISTS)}, "x1": "x1_weights"}
+
+Draw = Callable[..., Any]
+
+
+@st.composite
+def categorical(draw: Draw, *, crossing: bool = True) -> Any:
+    """Any categorical column that has no weights."""
+    makers = [vocabularies, hashes, identities, buckets]
+    return draw(st.one_of(*(make() for make in makers), *([crosses()] if crossing else [])))
+
+
+def _hash_functions() -> st.SearchStrategy[Any]:
+    return st.sampled_from(["murmur3", "farmhash"])
+
+
+@st.composite
+def vocabularies(draw: Draw) -> Any:
+    """A vocabulary column of strings or integers, with or without lists."""
+    lists = draw(st.booleans())
+    if draw(st.booleans()):
+        key = draw(st.sampled_from(TEXT_LISTS if lists else TEXTS))
+        words = draw(st.lists(st.one_of(st.sampled_from(WORDS), texts()), min_size=1, max_size=4, unique=True))
+    else:
+        key = draw(st.sampled_from(NUMBER_LISTS if lists else NUMBERS))
+        words = draw(st.lists(integers(), min_size=1, max_size=4, unique=True))
+    oov = draw(st.integers(0, 3))
+    return fc.categorical_column_with_vocabulary_list(
+        key,
+        words,
+        num_oov_buckets=oov,
+        default_value=-1 if oov else draw(st.integers(-1, len(words) - 1)),
+        hash_function=draw(_hash_functions()),
+        multivalent=lists,
+    )
+
+
+@st.composite
+def hashes(draw: Draw) -> Any:
+    """A hash bucket column."""
+    lists, text = draw(st.booleans()), draw(st.booleans())
+    keys = (TEXT_LISTS if lists else TEXTS) if text else (NUMBER_LISTS if lists else NUMBERS)
+    return fc.categorical_column_with_hash_bucket(
+        draw(st.sampled_from(keys)),
+        draw(st.sampled_from([1, 2, 50])),
+        dtype="string" if text else "int64",
+        hash_function=draw(_hash_functions()),
+        multivalent=lists,
+    )
+
+
+@st.composite
+def identities(draw: Draw, size: int | None = None) -> Any:
+    """An identity column."""
+    lists = draw(st.booleans())
+    buckets = size or draw(st.integers(1, 5))
+    return fc.categorical_column_with_identity(
+        draw(st.sampled_from(NUMBER_LISTS if lists else NUMBERS)),
+        buckets,
+        default_value=draw(st.one_of(st.none(), st.integers(0, buckets - 1))),
+        multivalent=lists,
+    )
+
+
+@st.composite
+def buckets(draw: Draw) -> Any:
+    """A bucketized column of one number or two."""
+    key = draw(st.sampled_from(sorted(FLOATS)))
+    boundaries = draw(st.lists(st.sampled_from([-2.5, -1.0, 0.0, 0.5, 3.0]), min_size=1, max_size=3, unique=True))
+    return fc.bucketized_column(fc.numeric_column(key, shape=FLOATS[key]), sorted(boundaries))
+
+
+@st.composite
+def crosses(draw: Draw, depth: int = 2) -> Any:
+    """A cross, perhaps of crosses."""
+    leaves = [st.sampled_from(TEXTS + TEXT_LISTS), vocabularies(), identities(), buckets()]
+    if depth > 1:
+        leaves.append(crosses(depth=depth - 1))
+    keys = draw(st.lists(st.one_of(*leaves), min_size=2, max_size=3))
+    return fc.crossed_column(
+        keys,
+        draw(st.sampled_from([1, 10, 1000, 10**6])),
+        hash_key=draw(st.one_of(st.none(), st.integers(0, 2**64 - 1))),
+        hash_function=draw(_hash_functions()),
+        multivalent=sorted({key for key in keys if isinstance(key, str) and key in TEXT_LISTS}),
+    )
+
+
+@st.composite
+def weighted(draw: Draw) -> Any:
+    """A column with weights of its own raw column."""
+    column = draw(categorical(crossing=False))
+    (feature,) = column.raw_features
+    if feature.key not in WEIGHTS_OF:
+        return column
+    return fc.weighted_categorical_column(column, WEIGHTS_OF[feature.key])
+
+
+@st.composite
+def wide(draw: Draw) -> list[Any]:
+    """The columns of a linear model."""
+    numbers = st.sampled_from([fc.numeric_column(key, shape=shape) for key, shape in FLOATS.items()])
+    return _unique(draw(st.lists(st.one_of(categorical(), weighted(), numbers), min_size=1, max_size=4)))
+
+
+@st.composite
+def deep(draw: Draw) -> list[Any]:
+    """The columns of a network."""
+    numbers = st.sampled_from([fc.numeric_column(key, shape=shape) for key, shape in FLOATS.items()])
+    chosen = draw(st.lists(st.one_of(embeddings(), indicators(), buckets(), numbers), min_size=1, max_size=4))
+    return _unique([*chosen, *draw(st.one_of(st.just([]), shared()))])
+
+
+@st.composite
+def embeddings(draw: Draw) -> Any:
+    """An embedding column."""
+    return fc.embedding_column(
+        draw(st.one_of(categorical(), weighted()).filter(lambda column: column.num_buckets <= 1000)),
+        draw(st.integers(1, 3)),
+        combiner=draw(combiners()),
+        max_norm=draw(st.sampled_from([None, None, 0.3])),
+    )
+
+
+@st.composite
+def indicators(draw: Draw) -> Any:
+    """An indicator column."""
+    small = st.one_of(categorical(), weighted()).filter(lambda column: column.num_buckets <= 50)
+    return fc.indicator_column(draw(small))
+
+
+@st.composite
+def shared(draw: Draw) -> Any:
+    """Columns that share embeddings."""
+    size = draw(st.integers(2, 5))
+    columns = _unique(draw(st.lists(identities(size), min_size=1, max_size=2)))
+    return fc.shared_embeddings(columns, 2, combiner=draw(combiners()), max_norm=draw(st.sampled_from([None, 0.5])))
+
+
+def combiners() -> st.SearchStrategy[Any]:
+    """How embeddings and linear weights are combined."""
+    return st.sampled_from(["sum", "mean", "sqrtn"])
+
+
+def texts() -> st.SearchStrategy[str]:
+    """Strings that UTF-8 can express, the empty one left out; no longer than the reference's hash takes."""
+    return st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=15)
+
+
+def integers() -> st.SearchStrategy[int]:
+    """Integers of 64 bits, small ones more often."""
+    return st.one_of(st.sampled_from(INTEGERS), st.integers(-(2**63), 2**63 - 1))
+
+
+def floats() -> st.SearchStrategy[float]:
+    """Numbers of any kind that keep sums within float32's range, NaN and infinities."""
+    finite = st.floats(-100, 100, width=32)
+    return st.one_of(finite, st.sampled_from([0.0, -0.0, -1.0, 0.5, 3.0, float("nan"), float("inf"), -float("inf")]))
+
+
+@st.composite
+def rows_of(draw: Draw, features: Sequence[fc.RawFeature]) -> list[Row]:
+    """One to eight rows with all those raw columns."""
+    return [draw(_row(features)) for _ in range(draw(st.integers(1, 8)))]
+
+
+@st.composite
+def _row(draw: Draw, features: Sequence[fc.RawFeature]) -> Row:
+    word = st.one_of(st.sampled_from(["", *WORDS]), texts(), st.none())
+    number = integers()
+    row: Row = {}
+    for feature in sorted(features, key=lambda feature: feature.key.endswith("_weights")):
+        key = feature.key
+        if key.endswith("_weights"):
+            weight = st.one_of(st.sampled_from([0.0, 1.0, -2.0, float("nan")]), st.floats(-3, 3, width=32))
+            values = row[key.removesuffix("_weights")]
+            row[key] = [draw(weight) for _ in values] if isinstance(values, list) else draw(weight)
+        elif feature.dtype == "float32":
+            row[key] = draw(floats()) if feature.shape == (1,) else [draw(floats()) for _ in range(feature.shape[0])]
+        else:
+            one = word if feature.dtype == "string" else number
+            row[key] = draw(st.lists(one, max_size=4)) if feature.multivalent else draw(one)
+    return row
+
+
+@st.composite
+def held(draw: Draw, rows: Sequence[Row], features: Sequence[fc.RawFeature]) -> dict[str, Any]:
+    """Rows as columns, each in one of the forms that data comes in."""
+    return {feature.key: draw(_column([row[feature.key] for row in rows], feature)) for feature in features}
+
+
+@st.composite
+def _column(draw: Draw, values: list[Any], feature: fc.RawFeature) -> Any:
+    if feature.dtype == "float32" and not feature.multivalent:
+        return np.array(values, np.float32)
+    inner = {"string": pa.string(), "int64": pa.int64(), "float32": pa.float32()}[feature.dtype]
+    form = draw(st.sampled_from(["arrow", "large", "objects"]))
+    if form == "objects":
+        array = np.empty(len(values), object)
+        array[:] = values
+        # Arrow's missing integers have no counterpart in arrays of integers.
+        return array if feature.multivalent or feature.dtype == "string" else np.array(values, np.int64)
+    if not feature.multivalent:
+        array = pa.array(values, inner)
+        return array.dictionary_encode() if form == "large" and feature.dtype == "string" else array
+    return pa.array(values, pa.large_list(inner) if form == "large" else pa.list_(inner))
+
+
+def _unique(columns: Sequence[Any]) -> list[Any]:
+    return list({column.name: column for column in columns}.values())
