@@ -161,11 +161,11 @@ def test_batch_norm_has_torchs_gradients() -> None:
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("rows", [1, 8])
-def test_batch_norm_compiles_whole(rows: int) -> None:
+@pytest.mark.parametrize(("rows", "dtype"), [(1, torch.float32), (8, torch.float32), (8, torch.bfloat16)])
+def test_batch_norm_compiles_whole(rows: int, dtype: torch.dtype) -> None:
     eager, compiled = BatchNorm(3), BatchNorm(3)
     call = torch.compile(compiled, fullgraph=True, backend="aot_eager")
-    x = torch.randn(rows, 3)
+    x = torch.randn(rows, 3).to(dtype)
     torch.testing.assert_close(call(x), eager(x))
     torch.testing.assert_close(compiled.running_var, eager.running_var)
 

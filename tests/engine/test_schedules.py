@@ -17,6 +17,7 @@ import torch_estimator as te
 from tests.jobs import Line, assert_same_variables, points, squared_error
 from torch_estimator.engine.schedules import optimizers_and_schedules
 from torch_estimator.engine.step import TrainStep
+from torch_estimator.engine.summaries import read_scalars
 
 Factory = Callable[[Any], Any]
 
@@ -160,6 +161,28 @@ def test_a_schedule_compiles_once_and_gives_what_it_gives_eagerly(name: str, tmp
         torch.testing.assert_close(
             compiled.get_variable_value(variable), eager.get_variable_value(variable), rtol=1e-5, atol=1e-6
         )
+
+
+def test_a_scheduled_learning_rate_is_a_summary_and_hooks_can_read_it(tmp_path: Path) -> None:
+    seen: dict[int, float] = {}
+
+    class Rates(te.Hook):
+        def after_step(self, context: te.RunContext) -> None:
+            (seen[context.global_step],) = context.learning_rates
+
+    factory = SCHEDULES["lambda"]
+    job(tmp_path / "one", factory, save_summary_steps=2).train(points, hooks=[Rates()], steps=5)
+    assert seen == {step: 0.5 / (1 + step) for step in range(1, 6)}
+    rates = read_scalars(tmp_path / "one")["learning_rate"]
+    assert [(step, pytest.approx(value)) for step, value in rates] == [(step, seen[step]) for step in (1, 3, 5)]
+
+    def two(named: Any) -> Any:
+        return [factory([one]) for one in named]
+
+    job(tmp_path / "two", two, save_summary_steps=1).train(points, steps=1)
+    assert {"learning_rate_0", "learning_rate_1"} <= set(read_scalars(tmp_path / "two"))
+    job(tmp_path / "constant", te.optim.SGD(lr=0.1), save_summary_steps=1).train(points, steps=1)
+    assert "learning_rate" not in read_scalars(tmp_path / "constant")
 
 
 class DecayingDecay(lr_scheduler.LRScheduler):

@@ -71,12 +71,14 @@ class TrainingRun:
         self._config = config
         self._model_dir = model_dir
         self._checkpoint = checkpoint
-        self._optimizers, schedules = model.make_optimizers()
+        self._optimizers, self._schedules = model.make_optimizers()
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
-            schedules.go_to(checkpoint.step)
+            self._schedules.go_to(checkpoint.step)
         loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
-        self._step = TrainStep(model.module, loss_fn, self._optimizers, schedules=schedules, compiled=config.compile)
+        self._step = TrainStep(
+            model.module, loss_fn, self._optimizers, schedules=self._schedules, compiled=config.compile
+        )
         self._dataset = dataset
         self._batches = model.batches(dataset)
         self._input_ended = False
@@ -174,7 +176,8 @@ class TrainingRun:
     def _summaries(self) -> list[Hook]:
         if not self._config.save_summary_steps:
             return []
-        return [SummarySaverHook(self._config.save_summary_steps, summaries=_loss_summary, of_model=True)]
+        summaries = [_loss_summary, _learning_rate_summary] if self._schedules else [_loss_summary]
+        return [SummarySaverHook(self._config.save_summary_steps, summaries=summaries, of_model=True)]
 
     def _log_lines(self, bar: ProgressBar) -> list[Hook]:
         hooks: list[Hook] = []
@@ -237,6 +240,13 @@ class TrainingRun:
 
 def _loss_summary(context: RunContext) -> dict[str, float]:
     return {"loss": context.loss}
+
+
+def _learning_rate_summary(context: RunContext) -> dict[str, float]:
+    rates = context.learning_rates
+    if len(rates) == 1:
+        return {"learning_rate": rates[0]}
+    return {f"learning_rate_{index}": rate for index, rate in enumerate(rates)}
 
 
 def _step_before(context: RunContext) -> int:
