@@ -174,7 +174,7 @@ def test_a_scheduled_learning_rate_is_a_summary_and_hooks_can_read_it(tmp_path: 
     job(tmp_path / "one", factory, save_summary_steps=2).train(points, hooks=[Rates()], steps=5)
     assert seen == {step: 0.5 / (1 + step) for step in range(1, 6)}
     rates = read_scalars(tmp_path / "one")["learning_rate"]
-    assert [(step, pytest.approx(value)) for step, value in rates] == [(step, seen[step]) for step in (1, 3, 5)]
+    assert {point.step: point.value for point in rates} == pytest.approx({step: seen[step] for step in (1, 3, 5)})
 
     def two(named: Any) -> Any:
         return [factory([one]) for one in named]

@@ -71,14 +71,13 @@ class TrainingRun:
         self._config = config
         self._model_dir = model_dir
         self._checkpoint = checkpoint
-        self._optimizers, self._schedules = model.make_optimizers()
+        self._optimizers, schedules = model.make_optimizers()
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
-            self._schedules.go_to(checkpoint.step)
+            schedules.go_to(checkpoint.step)
         loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
-        self._step = TrainStep(
-            model.module, loss_fn, self._optimizers, schedules=self._schedules, compiled=config.compile
-        )
+        self._step = TrainStep(model.module, loss_fn, self._optimizers, schedules=schedules, compiled=config.compile)
+        self._scheduled = bool(schedules)
         self._dataset = dataset
         self._batches = model.batches(dataset)
         self._input_ended = False
@@ -176,7 +175,7 @@ class TrainingRun:
     def _summaries(self) -> list[Hook]:
         if not self._config.save_summary_steps:
             return []
-        summaries = [_loss_summary, _learning_rate_summary] if self._schedules else [_loss_summary]
+        summaries = [_loss_summary, _learning_rate_summary] if self._scheduled else [_loss_summary]
         return [SummarySaverHook(self._config.save_summary_steps, summaries=summaries, of_model=True)]
 
     def _log_lines(self, bar: ProgressBar) -> list[Hook]:
