@@ -88,12 +88,27 @@ def as_lists(column: Any) -> Any:
         values, length = column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column, 1
     elif column.ndim <= 2 and column.dtype.kind in "biuf":
         values, length = pa.array(column.reshape(-1)), column.size // max(len(column), 1)
-    elif column.ndim == 2 and all(isinstance(value, str) for value in column.flat):
-        values, length = pa.array(column.reshape(-1), pa.string()), column.shape[1]
+    elif column.ndim == 2 and column.dtype.kind in "OUST":
+        values, length = _of_objects(column.reshape(-1)), column.shape[1]
     else:
+        return column
+    if values is None:
         return column
     offsets = np.arange(len(column) + 1, dtype=np.int32) * length
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
+
+
+def _of_objects(values: Array) -> pa.Array | None:
+    """Strings, missing ones empty, or numbers; None if they are neither."""
+    try:
+        array = pa.array(values if values.dtype.kind == "O" else values.astype(object), from_pandas=True)
+        if pa.types.is_binary(array.type):
+            array = array.cast(pa.string())
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    if pa.types.is_string(array.type) or pa.types.is_null(array.type):
+        return pc.fill_null(array.cast(pa.string()), "")
+    return array if pa.types.is_integer(array.type) or pa.types.is_floating(array.type) else None
 
 
 def as_matrix(column: pa.ListArray, name: str | None) -> Array:

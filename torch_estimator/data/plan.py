@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -69,7 +70,8 @@ class _Plan:
         self._mapped = bool(maps)
         self._labels = [one for one in early if isinstance(one, Label)]
         self._weights = [one for one in early if isinstance(one, ClassWeight)]
-        self._operations = [one for one in operations if not any(one is other for other in early)]
+        kept = [one for one in operations if not any(one is other for other in early)]
+        self._operations = [_padding_missing(one, transform) for one in kept]
         self._late = any(map(_wants_raw, self._operations))
         self._buckets = next((one for one in operations if isinstance(one, Bucketing)), None)
 
@@ -195,6 +197,14 @@ class _OneWindow:
 
     def signature(self) -> str:
         return ""
+
+
+def _padding_missing(operation: Operation, transform: Transform | None) -> Operation:
+    """What makes batches for a map: lists are filled up with what a model's columns take for missing values."""
+    values = getattr(transform, "list_padding", None)
+    if not values or not isinstance(operation, Batching | Bucketing) or operation.padding.values is not None:
+        return operation
+    return replace(operation, padding=replace(operation.padding, values=values))
 
 
 def _wants_raw(operation: Operation) -> bool:

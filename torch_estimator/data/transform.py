@@ -111,7 +111,7 @@ def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
             raise chunk.error(error) from error
         except InvalidTypeError as error:
             raise DataError(f"{chunk.place(0)}: {error}") from error
-    if is_list_type(kind):
+    if is_list_type(kind) or (isinstance(column, np.ndarray) and column.ndim == 2 and is_strings(column)):
         column = as_lists(column)
     if is_lists(column):
         return _required_lists(column, name, kind, chunk)

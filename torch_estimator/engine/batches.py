@@ -93,6 +93,13 @@ class HostTransform:
             required.setdefault(key, None)
         return required
 
+    @property
+    def list_padding(self) -> dict[str, int]:
+        """What lists of ids are filled up with where they are batched before the columns see them: a missing value."""
+        required = {} if self._transform is None else self._transform.required
+        lists = {name: kind.value_type for name, kind in required.items() if pa.types.is_list(kind)}
+        return {name: -1 for name, kind in lists.items() if pa.types.is_integer(kind)}
+
     def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Returns the arrays that the module reads, and the labels as the head wants them."""
         prepared: Any = features if self._transform is None else self._transform(features)
