@@ -21,13 +21,14 @@ def _reached(printed: str) -> tuple[float, float]:
 
 def test_tabm_learns_and_its_export_takes_raw_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = sample.write(str(tmp_path / "data"), train_rows=4000, eval_rows=1000)
-    files = ["--train-files", data.train_file, "--eval-files", data.eval_file]
+    files = ["--train-file", data.train_file, "--eval-file", data.eval_file]
 
-    task.main([*files, "--job-dir", str(tmp_path / "job"), "--num-epochs", "3", "--members", "4"])
+    small = ["--num-epochs", "5", "--members", "4", "--learning-rate", "0.01"]
+    task.main([*files, *small, "--job-dir", str(tmp_path / "job")])
 
     accuracy, auc = _reached(capsys.readouterr().out)
-    assert accuracy > 0.78
-    assert auc > 0.8
+    assert accuracy > 0.77
+    assert auc > 0.82
     model = te.ExportedModel.load(str(next((tmp_path / "job" / "export" / "tabm").iterdir())))
     lines = (ROOT / "examples" / "census" / "test.json").read_text(encoding="utf-8").splitlines()
     people = [json.loads(line) for line in lines]
@@ -48,11 +49,11 @@ def test_members_start_apart_and_share_their_weights() -> None:
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"needs the real census files in {REAL}")
-def test_on_the_real_census_one_epoch_ranks_people_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = ["--train-files", str(REAL / "adult.data.csv"), "--eval-files", str(REAL / "adult.test.csv")]
+def test_on_the_real_census_two_epochs_rank_people_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--train-file", str(REAL / "adult.data.csv"), "--eval-file", str(REAL / "adult.test.csv")]
 
-    task.main([*files, "--job-dir", str(tmp_path), "--num-epochs", "1"])
+    task.main([*files, "--job-dir", str(tmp_path), "--num-epochs", "2"])
 
     accuracy, auc = _reached(capsys.readouterr().out)
-    assert accuracy > 0.85
-    assert auc > 0.905
+    assert accuracy > 0.865
+    assert auc > 0.915
