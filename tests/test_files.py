@@ -61,6 +61,14 @@ def test_a_missing_file_is_a_file_not_found_error(base: str) -> None:
         files.read_bytes(files.join(base, "absent"))
 
 
+def test_sizes_are_those_of_the_files_in_a_directory(base: str) -> None:
+    assert files.sizes(files.join(base, "absent")) == {}
+    files.makedirs(files.join(base, "folder", "below"))
+    files.write_file(files.join(base, "folder", "a"), [b"abc", b"de"])
+    files.write_file(files.join(base, "folder", "below", "b"), [b"x"])
+    assert files.sizes(files.join(base, "folder")) == {"a": 5}
+
+
 def test_commit_dir_gives_the_final_name(tmp_path: pathlib.Path) -> None:
     (tmp_path / "temporary").mkdir()
     (tmp_path / "temporary" / "f").write_text("x")

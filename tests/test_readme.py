@@ -19,7 +19,11 @@ from torch_estimator import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "examples/census/README.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("examples/*/README.md"))),
+)
 # Named where the lines before install them, or are themselves the way to do so.
 INSTALLED_BY_HAND = {"build", "pip"}
 
@@ -45,7 +49,7 @@ COMMANDS = sorted({(document, *words) for document in DOCUMENTS for words in com
 def test_the_census_program_trains_evaluates_and_exports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    program, _ = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     best = sample.write("runs/census-sample")
 
@@ -62,6 +66,19 @@ def test_the_census_program_trains_evaluates_and_exports(
     about_it = [words[1:] for words in commands("README.md") if words[0] == ".venv/bin/estimator"]
     assert [words[0] for words in about_it] == ["show", "predict"]
     assert [cli.main(words) for words in about_it] == [0, 0]
+
+
+def test_the_program_of_an_own_module_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, program = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+
+    names: dict[str, object] = {}
+    exec(compile(program, "README.md", "exec"), names)
+
+    assert names["metrics"]["rmse"] < 0.3  # type: ignore[index]
+    prediction = names["model"].predict({"size": [[1.0]], "color": [["red"]], "key": [[7]]})  # type: ignore[attr-defined]
+    assert prediction["predictions"].item() == pytest.approx(8.0, abs=0.5)
+    assert prediction["key"].item() == 7
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

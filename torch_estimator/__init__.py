@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 from torch_estimator.log import set_up_logging
 
 if TYPE_CHECKING:
-    from torch_estimator import data, exporters, feature_column, heads, hooks, inputs, optim, serving_input
+    from torch_estimator import (
+        data,
+        experimental,
+        exporters,
+        feature_column,
+        heads,
+        hooks,
+        inputs,
+        optim,
+        serving_input,
+        summary,
+    )
     from torch_estimator.canned.baseline import BaselineClassifier, BaselineEstimator, BaselineRegressor
     from torch_estimator.canned.dnn import DNNClassifier, DNNEstimator, DNNRegressor
     from torch_estimator.canned.dnn_linear_combined import (
@@ -37,9 +48,27 @@ if TYPE_CHECKING:
         PoissonRegressionHead,
         RegressionHead,
     )
-    from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
-    from torch_estimator.hooks.hook import Hook, RunContext
-    from torch_estimator.hooks.stop_at_step import StopAtStepHook
+    from torch_estimator.hooks import (
+        CheckpointSaverListener,
+        FinalOpsHook,
+        Hook,
+        InMemoryEvaluatorHook,
+        LoggingTensorHook,
+        NanTensorHook,
+        ProfilerHook,
+        RunContext,
+        SecondOrStepTimer,
+        StepCounterHook,
+        StopAtStepHook,
+        SummarySaverHook,
+        make_early_stopping_hook,
+        make_stop_at_checkpoint_step_hook,
+        read_eval_metrics,
+        stop_if_higher_hook,
+        stop_if_lower_hook,
+        stop_if_no_decrease_hook,
+        stop_if_no_increase_hook,
+    )
     from torch_estimator.inputs.input_context import InputContext
     from torch_estimator.keras.model_to_estimator import model_to_estimator
     from torch_estimator.mode_keys import ModeKeys
@@ -47,10 +76,22 @@ if TYPE_CHECKING:
     from torch_estimator.roles.train_and_evaluate import train_and_evaluate
     from torch_estimator.run_config import RunConfig
     from torch_estimator.specs import EstimatorSpec, EvalSpec, TrainSpec
+    from torch_estimator.warm_start import VocabInfo, WarmStartSettings
 
 __version__ = "0.1.0"
 
-_MODULES = ("data", "exporters", "feature_column", "heads", "hooks", "inputs", "optim", "serving_input")
+_MODULES = (
+    "data",
+    "experimental",
+    "exporters",
+    "feature_column",
+    "heads",
+    "hooks",
+    "inputs",
+    "optim",
+    "serving_input",
+    "summary",
+)
 _HOMES = {
     "BaselineClassifier": "canned.baseline",
     "BaselineEstimator": "canned.baseline",
@@ -71,12 +112,15 @@ _HOMES = {
     "ExportedModel": "export.exported_model",
     "Exporter": "exporters",
     "FinalExporter": "exporters",
+    "FinalOpsHook": "hooks",
     "Hook": "hooks",
+    "InMemoryEvaluatorHook": "hooks",
     "InputContext": "inputs.input_context",
     "LatestExporter": "exporters",
     "LinearClassifier": "canned.linear",
     "LinearEstimator": "canned.linear",
     "LinearRegressor": "canned.linear",
+    "LoggingTensorHook": "hooks",
     "LogisticRegressionHead": "heads",
     "LossReduction": "heads",
     "ModeKeys": "mode_keys",
@@ -84,18 +128,32 @@ _HOMES = {
     "MultiHead": "heads",
     "MultiLabelHead": "heads",
     "NanLossDuringTrainingError": "errors",
+    "NanTensorHook": "hooks",
+    "ProfilerHook": "hooks",
     "PoissonRegressionHead": "heads",
     "RegressionHead": "heads",
     "RunConfig": "run_config",
     "RunContext": "hooks",
+    "SecondOrStepTimer": "hooks",
+    "StepCounterHook": "hooks",
     "StopAtStepHook": "hooks",
+    "SummarySaverHook": "hooks",
     "TrainSpec": "specs",
     "UserError": "errors",
+    "VocabInfo": "warm_start",
+    "WarmStartSettings": "warm_start",
     "add_metrics": "extenders",
     "forward_features": "extenders",
     "forward_layers": "extenders",
     "latest_checkpoint": "engine.checkpoint",
     "load_checkpoint": "engine.checkpoint",
+    "make_early_stopping_hook": "hooks",
+    "make_stop_at_checkpoint_step_hook": "hooks",
+    "read_eval_metrics": "hooks",
+    "stop_if_higher_hook": "hooks",
+    "stop_if_lower_hook": "hooks",
+    "stop_if_no_decrease_hook": "hooks",
+    "stop_if_no_increase_hook": "hooks",
     "model_to_estimator": "keras.model_to_estimator",
     "train_and_evaluate": "roles.train_and_evaluate",
 }
@@ -120,12 +178,15 @@ __all__ = [
     "ExportedModel",
     "Exporter",
     "FinalExporter",
+    "FinalOpsHook",
     "Hook",
+    "InMemoryEvaluatorHook",
     "InputContext",
     "LatestExporter",
     "LinearClassifier",
     "LinearEstimator",
     "LinearRegressor",
+    "LoggingTensorHook",
     "LogisticRegressionHead",
     "LossReduction",
     "ModeKeys",
@@ -133,15 +194,23 @@ __all__ = [
     "MultiHead",
     "MultiLabelHead",
     "NanLossDuringTrainingError",
+    "NanTensorHook",
     "PoissonRegressionHead",
+    "ProfilerHook",
     "RegressionHead",
     "RunConfig",
     "RunContext",
+    "SecondOrStepTimer",
+    "StepCounterHook",
     "StopAtStepHook",
+    "SummarySaverHook",
     "TrainSpec",
     "UserError",
+    "VocabInfo",
+    "WarmStartSettings",
     "add_metrics",
     "data",
+    "experimental",
     "exporters",
     "feature_column",
     "forward_features",
@@ -151,9 +220,17 @@ __all__ = [
     "inputs",
     "latest_checkpoint",
     "load_checkpoint",
+    "make_early_stopping_hook",
+    "make_stop_at_checkpoint_step_hook",
     "model_to_estimator",
     "optim",
+    "read_eval_metrics",
     "serving_input",
+    "stop_if_higher_hook",
+    "stop_if_lower_hook",
+    "stop_if_no_decrease_hook",
+    "stop_if_no_increase_hook",
+    "summary",
     "train_and_evaluate",
 ]
 

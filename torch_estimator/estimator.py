@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import inspect
 import logging
-import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,11 +18,12 @@ import torch
 from torch_estimator import files
 from torch_estimator.data.normalise import to_dataset
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
-from torch_estimator.engine.evaluation import run_evaluation, write_evaluation
+from torch_estimator.engine.evaluation import run_evaluation, write_evaluation, write_results
 from torch_estimator.engine.loop import TrainingResult
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.prediction import run_prediction
 from torch_estimator.engine.random_state import isolated, seeded
+from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
@@ -40,6 +40,7 @@ from torch_estimator.specs import (
     checked_hooks,
     checked_listeners,
 )
+from torch_estimator.warm_start import WarmStart, as_settings
 
 if TYPE_CHECKING:
     from torch_estimator.custom.optimizers import ModuleOptimizer
@@ -68,7 +69,7 @@ class Estimator:
         config: How the job runs.
         params: Handed to ``model_fn``.
         warm_start_from: A checkpoint of another job, or its directory, whose parameters the model starts with where
-            ``model_dir`` has no checkpoint yet; the steps count from 0.
+            ``model_dir`` has no checkpoint yet, or `WarmStartSettings` that say which; the steps count from 0.
 
     Raises:
         InvalidValueError: Where arguments contradict each other.
@@ -81,18 +82,14 @@ class Estimator:
         model_dir: str | None = None,
         config: RunConfig | None = None,
         params: Mapping[str, Any] | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
     ) -> None:
         if config is not None and not isinstance(config, RunConfig):
             raise InvalidTypeError(f"config must be a RunConfig, but got {config!r}.")
         _check_not_overridden(type(self))
         _check_model_fn(model_fn, params)
-        if warm_start_from is not None and not isinstance(warm_start_from, str | os.PathLike):
-            raise InvalidTypeError(
-                f"warm_start_from must be a checkpoint or a directory of checkpoints, but got {warm_start_from!r}."
-            )
         self._model_fn = model_fn
-        self._warm_start_from = warm_start_from
+        self._warm_start_from = as_settings(warm_start_from)
         self._config = _with_model_dir(config or RunConfig(), model_dir)
         self._params = copy.deepcopy(dict(params or {}))
         self._evaluated: Model | None = None
@@ -112,7 +109,7 @@ class Estimator:
         transform: FeatureTransform | None = None,
         model_dir: str | None = None,
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
     ) -> Estimator:
         """Returns an Estimator of any module.
 
@@ -202,6 +199,7 @@ class Estimator:
 
     def latest_checkpoint(self) -> str | None:
         """Path of the newest checkpoint, or None."""
+        self._settle()
         return latest_checkpoint(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
@@ -294,9 +292,12 @@ class Estimator:
                 checkpoint=checkpoint,
                 input_over_when_ended=input_over_when_ended,
             )
-            result = run.run(
-                last_step=start + steps if steps is not None else max_steps, hooks=told, listeners=listeners
-            )
+            self._trained.run = run
+            try:
+                last_step = start + steps if steps is not None else max_steps
+                result = run.run(last_step=last_step, hooks=told, listeners=listeners)
+            finally:
+                self._trained.run = None
         log_end(result)
         return result
 
@@ -330,7 +331,13 @@ class Estimator:
             self._evaluated = model
             step = self._restore(model, path)
             results = run_evaluation(
-                model, self._dataset(input_fn, ModeKeys.EVAL), global_step=step, steps=steps, hooks=told
+                model,
+                self._dataset(input_fn, ModeKeys.EVAL),
+                global_step=step,
+                steps=steps,
+                hooks=told,
+                model_dir=self.model_dir,
+                eval_dir=self.eval_dir(name),
             )
         write_evaluation(self.eval_dir(name), results, path or "")
         return results
@@ -349,7 +356,8 @@ class Estimator:
             input_fn: Returns features, or features and labels, of which the labels are ignored.
             predict_keys: Predictions to yield, with a `MultiHead` pairs ``(head, key)``; None for all.
             hooks: Told while predicting.
-            checkpoint_path: What to predict with; None for the newest checkpoint.
+            checkpoint_path: What to predict with; None for the newest checkpoint, or the weights of
+                ``warm_start_from`` where there is none.
             yield_single_examples: Whether to yield one example at a time (arrays without the batch dimension), or
                 batches.
 
@@ -366,7 +374,13 @@ class Estimator:
         dataset = self._dataset(input_fn, ModeKeys.PREDICT)
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         return run_prediction(
-            model, dataset, global_step=step, keys=keys, hooks=told, single_examples=yield_single_examples
+            model,
+            dataset,
+            global_step=step,
+            keys=keys,
+            hooks=told,
+            single_examples=yield_single_examples,
+            model_dir=self.model_dir,
         )
 
     def export_saved_model(
@@ -385,7 +399,8 @@ class Estimator:
                 returning one.
             assets_extra: Files to add: name below ``assets.extra`` -> source.
             as_text: Only False; it is here because tf.estimator had it.
-            checkpoint_path: What to export; None for the newest checkpoint.
+            checkpoint_path: What to export; None for the newest checkpoint, or the weights of ``warm_start_from``
+                where there is none.
 
         Returns:
             Path of the export.
@@ -436,7 +451,7 @@ class Estimator:
     def _path_to_use(self, checkpoint_path: str | None, purpose: str) -> str | None:
         """The checkpoint to use; None for the weights that the model came with."""
         path = checkpoint_path or self.latest_checkpoint()
-        if path is None and not self._holds_weights:
+        if path is None and not self._holds_weights and self._warm_start_from is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} to {purpose}; train first.")
         return path
 
@@ -462,25 +477,59 @@ class Estimator:
             return dataclasses.replace(spec, module=copy.deepcopy(spec.module))
         return spec
 
+    def _evaluate_live(
+        self,
+        model: Model | None,
+        weights: Mapping[str, torch.Tensor],
+        input_fn: InputFn,
+        *,
+        global_step: int,
+        steps: int | None,
+        hooks: Sequence[Hook],
+        events: EventWriter,
+    ) -> Model:
+        """Evaluates ``weights`` in a model of its own, made where ``model`` is None; returns it for the next time."""
+        with isolated(self._config.random_seed):
+            model = model or self._build(ModeKeys.EVAL)
+            model.copy_variables(weights)
+            results = run_evaluation(
+                model,
+                self._dataset(input_fn, ModeKeys.EVAL),
+                global_step=global_step,
+                steps=steps,
+                hooks=hooks,
+                model_dir=self.model_dir,
+                eval_dir=events.logdir,
+            )
+        write_results(events, results)
+        events.flush()
+        return model
+
     def _dataset(self, input_fn: InputFn, mode: ModeKeys) -> Dataset:
         given = {"mode": mode, "params": self.params, "config": self._config, "input_context": InputContext()}
         return to_dataset(call_input_fn(input_fn, given), repeat_single_batch=mode == ModeKeys.TRAIN)
 
     def _restore(self, model: Model, path: str | None) -> int:
         if path is None:
-            logger.warning("There is no checkpoint in %s: using the initial weights.", self.model_dir)
+            if self._warm_start_from is None:
+                logger.warning("There is no checkpoint in %s: using the initial weights.", self.model_dir)
             self._warm_start(model)
             return 0
+        self._settle()
         checkpoint = load_checkpoint(path)
         logger.info("Restoring parameters from %s", path)
         model.restore(checkpoint)
         return checkpoint.step
 
+    def _settle(self) -> None:
+        """Lets a hook that evaluates in the middle of training see the checkpoint that is just being written."""
+        if self._trained.run is not None:
+            self._trained.run.settle()
+
     def _warm_start(self, model: Model) -> None:
         if self._warm_start_from is not None:
-            checkpoint = load_checkpoint(self._warm_start_from)
-            logger.info("Warm-starting from %s", checkpoint.path)
-            model.warm_start(checkpoint)
+            checkpoint = load_checkpoint(self._warm_start_from.ckpt_to_initialize_from)
+            model.warm_start(checkpoint, self._warm_start_from)
 
     def _checkpoint(self) -> Checkpoint:
         path = self.latest_checkpoint()
@@ -491,9 +540,10 @@ class Estimator:
 
 @dataclasses.dataclass(slots=True)
 class _Trained:
-    """The module trained last, by an Estimator or one that was made of it."""
+    """The module trained last and the run that is going on, by an Estimator or one that was made of it."""
 
     module: weakref.ref[torch.nn.Module] | None = None
+    run: TrainingRun | None = None
 
 
 def _named_in(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,6 +118,19 @@ def listdir(path: PathLike) -> list[str]:
     return sorted(entry.rstrip("/").rpartition("/")[2] for entry in entries if entry.strip("/") != own)
 
 
+def sizes(path: PathLike) -> dict[str, int]:
+    """Returns the bytes of each file in the directory `path` by name; nothing where it does not exist."""
+    try:
+        if is_local(path):
+            with os.scandir(as_url(path)) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        filesystem, key = _remote(path)
+        details = filesystem.ls(key, detail=True)
+    except FileNotFoundError:
+        return {}
+    return {basename(one["name"]): int(one["size"]) for one in details if one["type"] == "file"}
+
+
 def read_bytes(path: PathLike) -> bytes:
     """Returns the content of the file `path`."""
     if is_local(path):

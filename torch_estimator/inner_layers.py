@@ -40,7 +40,7 @@ def find_layer(module: nn.Module, name: str) -> Layer:
     Raises:
         InvalidValueError: There is none; the message has names near it.
     """
-    paths = list(_modules(module))
+    paths = list(inner_modules(module))
     # A user's own module is one level below the columns in front of it.
     for path in (name, f"module.{name}") if isinstance(module, ColumnsThenModule) else (name,):
         if path in paths:
@@ -78,7 +78,7 @@ class LayerOutputs:
         self._handles: list[RemovableHandle] = []
 
     def __enter__(self) -> LayerOutputs:
-        modules = _modules(self._module)
+        modules = inner_modules(self._module)
         for path in {layer.path for layer in self._layers.values()}:
             self._handles.append(modules[path].register_forward_hook(self._noting(path)))
         return self
@@ -120,7 +120,7 @@ class LayerOutputs:
         return layer.part_of(output)
 
 
-def _modules(module: nn.Module) -> dict[str, nn.Module]:
+def inner_modules(module: nn.Module) -> dict[str, nn.Module]:
     """All layers inside of a module by path, and those of the Keras model that it may hold by name."""
     found = {path: inner for path, inner in module.named_modules() if path}
     waiting = list(getattr(getattr(module, "unwrapped", None), "layers", ()))

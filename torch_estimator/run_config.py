@@ -32,7 +32,8 @@ class RunConfig:
         model_dir: Directory of checkpoints, summaries and exports; a path or an fsspec URL (``memory://``, ``s3://``).
         random_seed: Seed of initial weights and of dropout; None draws one.
         tf_random_seed: The same under its old name; give at most one of the two.
-        save_summary_steps: Steps between summaries of the loss; None or 0 writes none.
+        save_summary_steps: Steps between summaries of the loss, and of the learning rate where a schedule moves it;
+            None or 0 writes none.
         save_checkpoints_steps: Steps between checkpoints. None or 0 switches saving by steps off.
         save_checkpoints_secs: Seconds between checkpoints, 600 where neither of the two is given.
         keep_checkpoint_max: Newest checkpoints to keep; None or 0 keeps all.

@@ -188,6 +188,7 @@ class EstimatorSpec:
             takes the features as they are.
         training_hooks: Told while training runs, beside the caller's.
         evaluation_hooks: Told while an evaluation runs, beside the caller's.
+        prediction_hooks: Told while predicting, beside the caller's.
         extra_metrics: Metrics beside those of the head; see `add_metrics`.
         forward_features: Features that are given back among the predictions, or None for all; see `forward_features`.
         forward_layers: Inner layers' outputs that are given among the predictions; see `forward_layers`.
@@ -203,6 +204,7 @@ class EstimatorSpec:
     transform: FeatureTransform | None = None
     training_hooks: Sequence[Hook] = ()
     evaluation_hooks: Sequence[Hook] = ()
+    prediction_hooks: Sequence[Hook] = ()
     extra_metrics: Sequence[MetricFunction] = ()
     forward_features: Sequence[str] | None = ()
     forward_layers: Sequence[ForwardedLayers] = ()
@@ -222,8 +224,8 @@ class EstimatorSpec:
             raise InvalidValueError(f"An EstimatorSpec for mode {self.mode!s} needs a head or a loss.")
         if self.mode == ModeKeys.TRAIN and self.optimizer is None:
             raise InvalidValueError("An EstimatorSpec for training needs an optimizer.")
-        object.__setattr__(self, "training_hooks", checked_hooks(self.training_hooks))
-        object.__setattr__(self, "evaluation_hooks", checked_hooks(self.evaluation_hooks))
+        for name in ("training_hooks", "evaluation_hooks", "prediction_hooks"):
+            object.__setattr__(self, name, checked_hooks(getattr(self, name)))
 
 
 def _check_module(module: object) -> None:

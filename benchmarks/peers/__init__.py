@@ -1,1 +1,1 @@
-"""What the benchmarks compare with; each peer is installed into an environment of its own under `.bench/`."""
+"""What the benchmarks compare with, and on; each peer is installed into an environment of its own under `.bench/`."""

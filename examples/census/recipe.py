@@ -138,6 +138,8 @@ def run(args: argparse.Namespace, settings: Settings) -> Mapping[str, Any]:
     train_rows = partial(
         read_csv, [args.train_file], batch_size=settings.batch_size, num_epochs=None, shuffle_seed=args.seed
     )
+    if str(estimator.latest_checkpoint()).endswith(f"-{steps}"):
+        print(f"{args.job_dir} has step {steps} already; name another --job-dir to train anew.")
     started = time.perf_counter()
     estimator.train(train_rows, max_steps=steps)
     seconds = time.perf_counter() - started

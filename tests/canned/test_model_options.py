@@ -15,6 +15,7 @@ import torch_estimator as te
 from tests.jobs import assert_same_variables
 from torch_estimator import feature_column as fc
 from torch_estimator.canned.batch_norm import BatchNorm
+from torch_estimator.canned.dropout import dropout
 
 X = fc.numeric_column("x")
 CITY = fc.categorical_column_with_vocabulary_list("city", ["Oslo", "Rome", "Lima"])
@@ -160,10 +161,23 @@ def test_batch_norm_has_torchs_gradients() -> None:
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("rows", [1, 8])
-def test_batch_norm_compiles_whole(rows: int) -> None:
+@pytest.mark.parametrize(("rows", "dtype"), [(1, torch.float32), (8, torch.float32), (8, torch.bfloat16)])
+def test_batch_norm_compiles_whole(rows: int, dtype: torch.dtype) -> None:
     eager, compiled = BatchNorm(3), BatchNorm(3)
     call = torch.compile(compiled, fullgraph=True, backend="aot_eager")
-    x = torch.randn(rows, 3)
+    x = torch.randn(rows, 3).to(dtype)
     torch.testing.assert_close(call(x), eager(x))
     torch.testing.assert_close(compiled.running_var, eager.running_var)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_drops_its_share_and_scales_the_rest(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    inputs = torch.full((200, 500), 2.0, dtype=dtype, requires_grad=True)
+    outputs = dropout(inputs, 0.2)
+    assert outputs.dtype == dtype
+    assert set(outputs.unique().tolist()) == {0.0, 2.5}
+    assert float((outputs == 0).float().mean()) == pytest.approx(0.2, abs=0.01)
+    outputs.sum().backward()
+    torch.testing.assert_close(inputs.grad, outputs.detach() / 2)
+    assert not torch.equal(dropout(inputs, 0.2), outputs)

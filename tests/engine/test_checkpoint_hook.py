@@ -101,3 +101,11 @@ def test_the_log_says_what_is_saved_where(caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.INFO, "torch_estimator")
     Run(last_step=4, every_n_steps=4)
     assert caplog.messages == [f"Saving checkpoints for {step} into runs/x." for step in (0, 4)]
+
+
+def test_what_came_after_the_last_save_is_amended_and_nothing_else_is_saved_at_the_end() -> None:
+    amended: list[int] = []
+    assert Run(last_step=8, every_n_steps=4, amend=amended.append).saved == [0, 4, 8]
+    assert amended == [8]
+    Run(last_step=9, every_n_steps=4, amend=amended.append)
+    assert amended == [8]

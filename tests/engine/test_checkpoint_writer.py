@@ -246,3 +246,39 @@ def test_on_a_file_system_without_rename_every_instant_has_a_readable_checkpoint
         seen.append(load_checkpoint("recording://model").step if latest_checkpoint("recording://model") else 0)
     assert seen == sorted(seen)
     assert set(seen) == {0, 1, 2, 3}
+
+
+def test_the_state_of_the_latest_checkpoint_can_be_amended(model_dir: str) -> None:
+    with CheckpointWriter(model_dir) as writer:
+        writer.save(1, _variables(1), {"w/slot": torch.ones(2)}, {"a": 1})
+        writer.save(2, _variables(2), {"w/slot": torch.ones(3)}, {"a": 1})
+        writer.amend(2, {"a": 1, "b": [2]})
+    checkpoint = load_checkpoint(model_dir)
+    assert (checkpoint.step, checkpoint.state) == (2, {"a": 1, "b": [2]})
+    assert torch.equal(checkpoint.variables["w"], _variables(2)["w"])
+    assert torch.equal(checkpoint.slots["w/slot"], torch.ones(3))
+    assert load_checkpoint(files.join(model_dir, "model.ckpt-1")).state == {"a": 1}
+
+
+def test_amending_may_be_all_that_a_writer_does(model_dir: str) -> None:
+    with CheckpointWriter(model_dir) as writer:
+        writer.save(1, _variables(1))
+    with CheckpointWriter(model_dir) as writer:
+        writer.amend(1, {"a": 1})
+        with pytest.raises(InvalidTypeError, match="the state saved at step 1 must be JSON"):
+            writer.amend(1, {"a": object()})
+    assert load_checkpoint(model_dir).state == {"a": 1}
+
+
+def test_a_reader_can_wait_for_a_save_without_taking_its_error(tmp_path: pathlib.Path) -> None:
+    with CheckpointWriter(tmp_path) as writer:
+        writer.settle()
+        writer.save(1, _variables(1, size=1 << 20))
+        writer.settle()
+        assert _steps(tmp_path) == [1]
+        (tmp_path / "checkpoint").unlink()
+        (tmp_path / "checkpoint").mkdir()
+        writer.save(2, _variables(2))
+        writer.settle()
+        with pytest.raises(CheckpointError, match="cannot be saved"):
+            writer.wait()

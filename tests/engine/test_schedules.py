@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ import torch_estimator as te
 from tests.jobs import Line, assert_same_variables, points, squared_error
 from torch_estimator.engine.schedules import optimizers_and_schedules
 from torch_estimator.engine.step import TrainStep
+from torch_estimator.engine.summaries import read_scalars
 
 Factory = Callable[[Any], Any]
 
@@ -158,4 +160,56 @@ def test_a_schedule_compiles_once_and_gives_what_it_gives_eagerly(name: str, tmp
     for variable in ("linear.weight", "linear.bias"):
         torch.testing.assert_close(
             compiled.get_variable_value(variable), eager.get_variable_value(variable), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_a_scheduled_learning_rate_is_a_summary_and_hooks_can_read_it(tmp_path: Path) -> None:
+    seen: dict[int, float] = {}
+
+    class Rates(te.Hook):
+        def after_step(self, context: te.RunContext) -> None:
+            (seen[context.global_step],) = context.learning_rates
+
+    factory = SCHEDULES["lambda"]
+    job(tmp_path / "one", factory, save_summary_steps=2).train(points, hooks=[Rates()], steps=5)
+    assert seen == {step: 0.5 / (1 + step) for step in range(1, 6)}
+    rates = read_scalars(tmp_path / "one")["learning_rate"]
+    assert {point.step: point.value for point in rates} == pytest.approx({step: seen[step] for step in (1, 3, 5)})
+
+    def two(named: Any) -> Any:
+        return [factory([one]) for one in named]
+
+    job(tmp_path / "two", two, save_summary_steps=1).train(points, steps=1)
+    assert {"learning_rate_0", "learning_rate_1"} <= set(read_scalars(tmp_path / "two"))
+    job(tmp_path / "constant", te.optim.SGD(lr=0.1), save_summary_steps=1).train(points, steps=1)
+    assert "learning_rate" not in read_scalars(tmp_path / "constant")
+
+
+class DecayingDecay(lr_scheduler.LRScheduler):
+    """A schedule of the user's own, which moves the weight decay, too."""
+
+    def get_lr(self) -> list[float]:
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] = 0.5 / (1 + self.last_epoch)
+        return [0.9**self.last_epoch * rate for rate in self.base_lrs]
+
+
+def test_a_schedule_of_ones_own_may_move_the_decay_without_compiling_for_every_value(tmp_path: Path) -> None:
+    def factory(named: Any) -> Any:
+        return DecayingDecay(te.optim.AdamW(named, lr=0.1))
+
+    whole = job(tmp_path / "whole", factory).train(points, steps=12)
+    job(tmp_path / "resumed", factory).train(points, steps=5)
+    assert_same_variables(job(tmp_path / "resumed", factory).train(points, steps=7), whole)
+    assert not np.array_equal(
+        job(tmp_path / "constant", te.optim.AdamW(lr=0.1)).train(points, steps=12).get_variable_value("linear.weight"),
+        whole.get_variable_value("linear.weight"),
+    )
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    compiled = job(tmp_path / "compiled", factory, compile=True).train(points, steps=12)
+    assert counters["stats"]["unique_graphs"] == 2
+    for name in ("linear.weight", "linear.bias"):
+        torch.testing.assert_close(
+            compiled.get_variable_value(name), whole.get_variable_value(name), rtol=1e-5, atol=1e-6
         )

@@ -183,3 +183,29 @@ def test_an_estimator_of_a_module_of_plain_tensors(tmp_path: Path) -> None:
     model = ExportedModel.load(extended.export_saved_model(str(tmp_path / "e"), te.serving_input.like(features)))
     (name,) = model.signatures["predict"].inputs
     np.testing.assert_allclose(model.predict({name: features})["code"], batch["code"], rtol=0, atol=1e-5)
+
+
+def test_an_estimator_with_several_heads(tmp_path: Path) -> None:
+    heads = te.heads.MultiHead([te.heads.RegressionHead(name="r"), te.heads.BinaryClassHead(name="b")])
+    raw = columns()
+
+    def data() -> te.data.Dataset:
+        return te.data.Dataset.from_arrays(raw, {"r": raw["x"], "b": (raw["x"] > 0).astype(np.int64)}).batch(10)
+
+    def metric_fn(labels: Mapping[str, Tensor], predictions: Mapping[Any, Tensor]) -> dict[str, Tensor]:
+        return {"mine": (predictions["b", "class_ids"] == labels["b"]).double().mean()}
+
+    plain = te.DNNEstimator(heads, [6, 4], DEEP, model_dir=str(tmp_path / "job")).train(data, steps=3)
+    extended = te.forward_layers(te.forward_features(te.add_metrics(plain, metric_fn), "key"), {"e": "word_embedding"})
+    results = extended.evaluate(data)
+    assert results["mine"] == pytest.approx(results["accuracy/b"])
+    expected = list(extended.predict(data))
+    assert [example["key"] for example in expected] == raw["key"].tolist()
+    receiver = te.serving_input.csv(["x", "word", "key"], COLUMNS, {"key": 0})
+    model = ExportedModel.load(extended.export_saved_model(str(tmp_path / "export"), receiver))
+    lines = [f"{x},{word},{key}" for x, word, key in zip(raw["x"], raw["word"], raw["key"], strict=True)]
+    got = model.predict({"csv_row": lines}, "serving_default")
+    assert got["key"].ravel().tolist() == raw["key"].tolist()
+    np.testing.assert_array_equal(got["e"], [example["e"] for example in expected])
+    wanted = [example["r", "predictions"] for example in expected]
+    np.testing.assert_allclose(got["r/predictions"], wanted, rtol=0, atol=1e-5)

@@ -117,6 +117,18 @@ def test_an_optimizer_that_has_taken_steps_goes_on(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
+def test_hooks_know_the_learning_rate_and_the_layers_by_their_names(tmp_path: Path) -> None:
+    model, seen = stateful(), []
+    hooks = [
+        te.FinalOpsHook(lambda context: context.learning_rates),
+        te.LoggingTensorHook(["y"], every_n_iter=1, formatter=lambda values: str(seen.append(values["y"]))),
+    ]
+    estimator(model, tmp_path).train(once(X, Y), steps=1, hooks=hooks)
+    train_by_hand(model, X, Y, steps=1)
+    assert hooks[0].final_ops_values == [pytest.approx(float(model.optimizer.learning_rate))]
+    assert seen[0].shape == (BATCH, 1)
+
+
 def test_sample_weights_weigh_the_loss_and_the_weighted_metrics(tmp_path: Path) -> None:
     model = stateful()
     given = np.linspace(0, 3, ROWS, dtype=np.float32)

@@ -387,14 +387,14 @@ def test_a_job_killed_in_its_last_export_exports_on_restart(tmp_path: Path) -> N
 def test_a_job_whose_input_ended_before_the_kill_does_not_train_again_on_restart(tmp_path: Path) -> None:
     for max_steps in (None, 100):
         model_dir = tmp_path / str(max_steps)
-        exporter = WritingExporter(failures=1)
+        exporter, input_fn = WritingExporter(failures=1), partial(points, rows=20)
         with pytest.raises(ConnectionError):
-            run(line(model_dir), max_steps=max_steps, input_fn=partial(points, rows=20), exporters=exporter)
-        metrics, exports = run(
-            line(model_dir), max_steps=max_steps, input_fn=partial(points, rows=20), exporters=exporter
-        )
+            run(line(model_dir), max_steps=max_steps, input_fn=input_fn, exporters=exporter)
+        metrics, exports = run(line(model_dir), max_steps=max_steps, input_fn=input_fn, exporters=exporter)
         assert (metrics["global_step"], exports) == (5, [f"{model_dir}/export/writing/5"])
-        assert exporter.finals == [True]
+        undisturbed = WritingExporter()
+        run(line(tmp_path / "x" / str(max_steps)), max_steps=max_steps, input_fn=input_fn, exporters=undisturbed)
+        assert exporter.finals == undisturbed.finals
 
 
 def test_a_job_killed_in_the_middle_ends_as_if_it_had_not_been(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch_estimator.estimator import Estimator
 from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
 from torch_estimator.run_config import RunConfig
+from torch_estimator.warm_start import WarmStart
 
 
 class DNNClassifier(Estimator):
@@ -52,7 +53,7 @@ class DNNClassifier(Estimator):
         activation_fn: Activation = torch.relu,
         dropout: float | None = None,
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
     ) -> None:
@@ -115,7 +116,7 @@ class DNNRegressor(Estimator):
         activation_fn: Activation = torch.relu,
         dropout: float | None = None,
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
     ) -> None:
@@ -174,7 +175,7 @@ class DNNEstimator(Estimator):
         activation_fn: Activation = torch.relu,
         dropout: float | None = None,
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         batch_norm: bool = False,
     ) -> None:
         deep = Deep(

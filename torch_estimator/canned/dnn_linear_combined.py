@@ -15,6 +15,7 @@ from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
 from torch_estimator.run_config import RunConfig
+from torch_estimator.warm_start import WarmStart
 
 
 class DNNLinearCombinedClassifier(Estimator):
@@ -59,7 +60,7 @@ class DNNLinearCombinedClassifier(Estimator):
         weight_column: Any = None,
         label_vocabulary: Sequence[str] | None = None,
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
@@ -132,7 +133,7 @@ class DNNLinearCombinedRegressor(Estimator):
         label_dimension: int = 1,
         weight_column: Any = None,
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
@@ -203,7 +204,7 @@ class DNNLinearCombinedEstimator(Estimator):
         config: RunConfig | None = None,
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
     ) -> None:
         wide, deep = wide_and_deep(
             linear_feature_columns=linear_feature_columns,

@@ -12,6 +12,7 @@ from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
 from torch_estimator.run_config import RunConfig
+from torch_estimator.warm_start import WarmStart
 
 
 class LinearClassifier(Estimator):
@@ -44,7 +45,7 @@ class LinearClassifier(Estimator):
         label_vocabulary: Sequence[str] | None = None,
         optimizer: OptimizerArgument | None = "Ftrl",
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         sparse_combiner: Combiner = "sum",
     ) -> None:
@@ -93,7 +94,7 @@ class LinearRegressor(Estimator):
         weight_column: Any = None,
         optimizer: OptimizerArgument | None = "Ftrl",
         config: RunConfig | None = None,
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
         sparse_combiner: Combiner = "sum",
     ) -> None:
@@ -139,7 +140,7 @@ class LinearEstimator(Estimator):
         optimizer: OptimizerArgument | None = "Ftrl",
         config: RunConfig | None = None,
         sparse_combiner: Combiner = "sum",
-        warm_start_from: str | None = None,
+        warm_start_from: WarmStart | None = None,
     ) -> None:
         wide = linear_part(feature_columns, optimizer, sparse_combiner)
         model_fn = canned_model_fn(check_head(head), wide=wide)

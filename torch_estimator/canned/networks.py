@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.canned.batch_norm import BatchNorm
+from torch_estimator.canned.dropout import dropout
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
@@ -93,8 +94,8 @@ class DNN(nn.Module):
         hidden = self.input_from_feature_columns(features)
         for index in range(self.num_hidden):
             hidden = getattr(self, f"hiddenlayer_{index}")(hidden, self.activation_fn)
-            if self.dropout:
-                hidden = nn.functional.dropout(hidden, self.dropout, self.training)
+            if self.dropout and self.training:
+                hidden = dropout(hidden, self.dropout)
             if self.batch_norm:
                 hidden = getattr(self, f"batchnorm_{index}")(hidden)
         return self.logits(hidden)  # type: ignore[no-any-return]

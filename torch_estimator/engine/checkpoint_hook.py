@@ -22,6 +22,7 @@ class CheckpointSaverHook(Hook):
         every_secs: Seconds between checkpoints, or None; nothing is written unless the step advanced.
         listeners: Told before and after each save.
         saved_step: Global step of the checkpoint that training starts from, which need not be written again.
+        amend: Called at the end with the last step where that is saved: what hooks learnt since belongs to it, too.
     """
 
     def __init__(
@@ -33,16 +34,17 @@ class CheckpointSaverHook(Hook):
         every_secs: float | None,
         listeners: Sequence[CheckpointSaverListener] = (),
         saved_step: int | None = None,
+        amend: Callable[[int], None] = lambda step: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.every_n_steps = every_n_steps or 1
-        self.first_step = self.every_n_steps
+        self.every_n_steps = self.first_step = every_n_steps or 1
         self._by_steps = bool(every_n_steps)
         self._save_state = save
         self._model_dir = model_dir
         self._every_secs = every_secs
         self._listeners = listeners
         self._saved_step = saved_step
+        self._amend = amend
         self._clock = clock
         self._saved_at = clock()
 
@@ -56,8 +58,12 @@ class CheckpointSaverHook(Hook):
             self._save(context)
 
     def end(self, context: RunContext) -> None:
-        if context.global_step != self._saved_step:
+        if context.damaged:
+            logger.info("The checkpoint of global step %s stays the last one.", self._saved_step)
+        elif context.global_step != self._saved_step:
             self._save(context)
+        else:
+            self._amend(context.global_step)
         for listener in self._listeners:
             listener.end(context.global_step)
 

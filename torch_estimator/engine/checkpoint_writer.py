@@ -96,6 +96,24 @@ class CheckpointWriter:
         self._pending = self._thread.submit(self._write, saved, document)
         return files.join(self._model_dir, saved.name)
 
+    def amend(self, step: int, state: Mapping[str, Any]) -> None:
+        """Replaces the state in the latest checkpoint, which is that of `step`; its tensors stay.
+
+        Raises:
+            CheckpointError: It cannot be written; the checkpoint stays as it was.
+            InvalidTypeError: `state` is not JSON.
+        """
+        self.wait()
+        assert self._index is not None
+        path = files.join(self._model_dir, self._index.latest)
+        document = _state_document(step, state)
+        try:
+            files.write_atomic(files.join(path, STATE_NAME), document)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint {path} cannot be amended: {files.reason(error)}; make room or permit writing."
+            ) from error
+
     def wait(self) -> None:
         """Waits until the save that runs, if any, has ended.
 
@@ -108,6 +126,11 @@ class CheckpointWriter:
         concurrent.futures.wait([self._pending])
         pending, self._pending = self._pending, None
         pending.result()
+
+    def settle(self) -> None:
+        """Waits as `wait` does, but leaves an error to the next save; for readers of the checkpoint."""
+        if self._pending is not None:
+            concurrent.futures.wait([self._pending])
 
     def close(self) -> None:
         """Waits as `wait` does and ends the thread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from types import FunctionType, MethodType
 from typing import Any
@@ -13,9 +13,11 @@ from torch import Tensor
 
 from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import TensorBatch, batch_size
+from torch_estimator.engine.observation import Observer
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.hooks.run_context import RunContext
 
 logger = logging.getLogger("torch_estimator")
 
@@ -36,14 +38,11 @@ class CompiledSteps:
 
     Args:
         step: What to compile.
-        next_batch: Gives the next batch, or None.
         before: What `state` returned in the run before a resume, so that each batch runs as it would have run then;
             None where there is none.
     """
 
-    def __init__(
-        self, step: TrainStep, next_batch: Callable[[], TensorBatch | None], before: Mapping[str, Any] | None
-    ) -> None:
+    def __init__(self, step: TrainStep, before: Mapping[str, Any] | None) -> None:
         self._rows: int = before[_ROWS] if before else 0
         self._shapes: list[Shapes] = [tuple(map(tuple, one)) for one in before[_SHAPES]] if before else []
         self._eager = step
@@ -51,7 +50,7 @@ class CompiledSteps:
         compute = TrainStep.compute
         own = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
         self._compiled = torch.compile(MethodType(own, step), fullgraph=True, dynamic=False)
-        self._next_batch = next_batch
+        self._observer = Observer(step.module)
         self._told: set[Shapes] = set()
         if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
             raise InvalidValueError(
@@ -75,18 +74,21 @@ class CompiledSteps:
     def __exit__(self, *exception: object) -> None:
         self._patches.close()
 
-    def take_step(self) -> Tensor | None:
-        """Takes the next batch and trains on it; returns the loss, or None where the input has ended."""
-        batch = self._next_batch()
-        if batch is None:
-            return None
-        rows = batch_size(batch.features)
+    def take_step(self, batch: TensorBatch, context: RunContext) -> Tensor:
+        """Trains on a batch; returns the loss."""
+        module, rows = self._eager.module, batch_size(batch.features)
         given = (batch.features, batch.labels, batch.weights)
-        step = self._compiled if self._is_compiled(rows, tuple(_shapes(given))) else self._eager.compute
-        module = self._eager.module
-        self._eager.begin()
         with sized_threads(module, rows), noting_batch(module, batch.features, batch.labels):
-            return self._eager.finish(*step(*given))
+            if not context.observe:
+                return self._take(rows, *given)
+            context.summaries = self._observer.observe(lambda: self._eager.loss(*given))
+            with self._observer.unobserved():
+                return self._take(rows, *given)
+
+    def _take(self, rows: int, *given: Any) -> Tensor:
+        step = self._compiled if self._is_compiled(rows, tuple(_shapes(given))) else self._eager.compute
+        self._eager.begin()
+        return self._eager.finish(*step(*given))
 
     def _is_compiled(self, rows: int, shapes: Shapes) -> bool:
         """Whether a batch takes the compiled step, which may be compiled for it."""

@@ -12,15 +12,19 @@ import torch
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size, beside_labels
+from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.extra_metrics import ExtraMetrics
 from torch_estimator.engine.model import Model
+from torch_estimator.engine.observation import observed
 from torch_estimator.engine.progress import ProgressBar
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.heads.base import Metrics
 from torch_estimator.heads.metrics.functions import RESERVED
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
+from torch_estimator.mode_keys import ModeKeys
 
 logger = logging.getLogger("torch_estimator")
 
@@ -40,7 +44,14 @@ class EvaluationResult(dict[str, float]):
 
 
 def run_evaluation(
-    model: Model, dataset: Dataset, *, global_step: int, steps: int | None, hooks: Sequence[Hook]
+    model: Model,
+    dataset: Dataset,
+    *,
+    global_step: int,
+    steps: int | None,
+    hooks: Sequence[Hook],
+    model_dir: str | None = None,
+    eval_dir: str | None = None,
 ) -> EvaluationResult:
     """Evaluates batch by batch.
 
@@ -50,6 +61,8 @@ def run_evaluation(
         global_step: Step of the weights; part of the result.
         steps: Batches to evaluate, or None for all.
         hooks: Told like in training; ``context.global_step`` stays the weights' step.
+        model_dir: The job's directory, for the hooks.
+        eval_dir: Where hooks write summaries.
 
     Returns:
         The metrics, ``loss`` (the mean of the batches' losses, each counting the same) and ``global_step``.
@@ -57,14 +70,44 @@ def run_evaluation(
     metrics = model.head.metrics()
     _check_names(metrics.compute())
     extra = ExtraMetrics(model)
-    total_loss, taken = 0.0, 0
-    context = RunContext(global_step=global_step, module=model.module)
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
     started = time.monotonic()
     all_hooks = (*model.spec.evaluation_hooks, *hooks)
-    schedule = HookSchedule(all_hooks)
-    for hook in all_hooks:
-        hook.begin(context)
+    with EventWriters() as writers:
+        context = RunContext(
+            global_step=global_step,
+            module=model.module,
+            mode=ModeKeys.EVAL,
+            model_dir=model_dir,
+            output_dir=eval_dir,
+            writers=writers,
+        )
+        for hook in all_hooks:
+            hook.begin(context)
+        schedule = HookSchedule(all_hooks)
+        total_loss, taken = _evaluate_batches(model, dataset, (metrics, extra), steps, context, schedule)
+        for hook in all_hooks:
+            hook.end(context)
+    logger.info("Finished evaluation of %d batches in %.2f s", taken, time.monotonic() - started)
+    if taken == 0:
+        logger.warning("The evaluation input is empty: all metrics are 0.")
+    results = {**metrics.compute(), **extra.compute()}
+    results["loss"] = total_loss / taken if taken else 0.0
+    results["global_step"] = global_step
+    return EvaluationResult(sorted(results.items()), batches=taken)
+
+
+def _evaluate_batches(
+    model: Model,
+    dataset: Dataset,
+    all_metrics: tuple[Metrics, ExtraMetrics],
+    steps: int | None,
+    context: RunContext,
+    schedule: HookSchedule,
+) -> tuple[float, int]:
+    """Updates the metrics batch by batch; returns the sum of the batches' losses, and how many they are."""
+    metrics, extra = all_metrics
+    total_loss, taken = 0.0, 0
     with (
         closing(model.batches(dataset)) as batches,
         torch.inference_mode(),
@@ -82,6 +125,7 @@ def run_evaluation(
             with (
                 sized_threads(model.module, batch_size(batch.features)),
                 noting_batch(model.module, tensors.features, tensors.labels),
+                observed(context),
             ):
                 outputs = model.module(tensors.features)
                 context.loss_tensor = model.head.loss(outputs, tensors.labels, *beside)
@@ -91,16 +135,9 @@ def run_evaluation(
             taken += 1
             for hook in due:
                 hook.after_step(context)
+            context.observe = False
             _show_progress(bar, taken, steps)
-    for hook in all_hooks:
-        hook.end(context)
-    logger.info("Finished evaluation of %d batches in %.2f s", taken, time.monotonic() - started)
-    if taken == 0:
-        logger.warning("The evaluation input is empty: all metrics are 0.")
-    results = {**metrics.compute(), **extra.compute()}
-    results["loss"] = total_loss / taken if taken else 0.0
-    results["global_step"] = global_step
-    return EvaluationResult(sorted(results.items()), batches=taken)
+    return total_loss, taken
 
 
 def _check_names(results: Mapping[str, float]) -> None:
@@ -110,7 +147,16 @@ def _check_names(results: Mapping[str, float]) -> None:
 
 
 def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: str) -> None:
-    """Writes the metrics and the checkpoint's path as summaries, and logs them.
+    """Writes the metrics and the checkpoint's path as summaries, and logs them."""
+    global_step = int(results["global_step"])
+    with EventWriter(eval_dir) as events:
+        write_results(events, results)
+        logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
+        events.text("checkpoint_path", checkpoint_path, global_step)
+
+
+def write_results(events: EventWriter, results: EvaluationResult) -> None:
+    """Writes the metrics as summaries, and logs them.
 
     The zeros of an evaluation of nothing are not written: whoever reads the curve would take them for the best.
     """
@@ -120,11 +166,8 @@ def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: 
         global_step,
         ", ".join(f"{key} = {_formatted(value)}" for key, value in results.items()),
     )
-    with EventWriter(eval_dir) as events:
-        if results.batches:
-            events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
-        logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
-        events.text("checkpoint_path", checkpoint_path, global_step)
+    if results.batches:
+        events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
 
 
 def _show_progress(bar: ProgressBar, taken: int, steps: int | None) -> None:

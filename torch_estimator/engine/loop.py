@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,12 @@ from enum import Enum
 
 from torch import Tensor
 
+from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
 from torch_estimator.errors import NanLossDuringTrainingError
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
+
+logger = logging.getLogger("torch_estimator")
 
 
 class StopReason(Enum):
@@ -20,6 +24,7 @@ class StopReason(Enum):
     LAST_STEP = "the last step was reached"
     END_OF_INPUT = "the input ended"
     HOOK = "a hook asked for it"
+    NAN_LOSS = "the loss became NaN"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +49,16 @@ def run_training(
         take_step: Takes the next batch and trains on it; returns the loss, or None where the input has ended.
         context: Holds the global step to start from; kept up to date.
         last_step: Global step to stop at, or None.
-        hooks: Told in this order.
+        hooks: Told in this order; at the end the one that saves the last checkpoint goes first.
 
     Raises:
-        NanLossDuringTrainingError: Where a loss is not a number; the hooks of that step, and with them a
-            checkpoint that would hold the damage, are skipped.
+        NanLossDuringTrainingError: Where a loss is not a number, unless ``context.fail_on_nan_loss`` was set to False;
+            the hooks of that step, and with them a checkpoint that would hold the damage, are skipped.
     """
     start = context.global_step
-    schedule = HookSchedule(hooks)
     for hook in hooks:
         hook.begin(context)
+    schedule = HookSchedule(hooks)
     reason = StopReason.LAST_STEP
     while last_step is None or context.global_step < last_step:
         if context.stop_requested:
@@ -69,12 +74,23 @@ def run_training(
         context.loss_tensor = loss
         context.global_step += 1
         if math.isnan(loss):
-            raise NanLossDuringTrainingError(
-                f"The loss became NaN at global step {context.global_step}; try a smaller learning rate or look for "
-                "invalid values in the input. The last checkpoint holds the state before it."
-            )
+            _meet_nan(context)
+            reason = StopReason.NAN_LOSS
+            break
         for hook in due:
             hook.after_step(context)
-    for hook in hooks:
+        context.observe = False
+    for hook in sorted(hooks, key=lambda hook: not isinstance(hook, CheckpointSaverHook)):
         hook.end(context)
     return TrainingResult(context.global_step, context.global_step - start, reason)
+
+
+def _meet_nan(context: RunContext) -> None:
+    context.damaged = True
+    message = (
+        f"The loss became NaN at global step {context.global_step}; try a smaller learning rate or look for invalid "
+        "values in the input. The last checkpoint holds the state before it."
+    )
+    if context.fail_on_nan_loss:
+        raise NanLossDuringTrainingError(message)
+    logger.error("%s Training ends.", message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch_estimator.data.iterator import DatasetIterator
 from torch_estimator.engine.batches import HostTransform, TensorBatch, beside_labels, to_tensors
 from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
 from torch_estimator.engine.schedules import Schedules, optimizers_and_schedules
-from torch_estimator.engine.variables import named_parameters, named_slots, named_variables, restore_slots
+from torch_estimator.engine.variables import named_slots, named_variables, restore_slots
+from torch_estimator.engine.warm_start import warm_start
 from torch_estimator.errors import CheckpointError
 from torch_estimator.feature_structure import Structure, describe
 from torch_estimator.floating import floating_dtype
@@ -22,6 +23,9 @@ from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.specs import EstimatorSpec
+from torch_estimator.warm_start import WarmStartSettings
+
+logger = logging.getLogger("torch_estimator")
 
 _OPTIMIZERS = "optimizers"
 _SEEN_STRINGS = "seen_strings"
@@ -119,17 +123,27 @@ class Model:
         if self.spec.transform is not None:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
 
-    def warm_start(self, checkpoint: Checkpoint) -> None:
-        """Copies another job's parameters into the module; its step, optimizer state and buffers stay behind.
+    def copy_variables(self, source: Mapping[str, Tensor]) -> None:
+        """Copies variables by name into the module.
 
         Raises:
-            CheckpointError: Where it lacks a parameter, or has it in another shape.
+            CheckpointError: Where ``source`` lacks one of them, or has it in another shape.
         """
-        parameters = named_parameters(self.module)
-        saved = {name: checkpoint.variables[name] for name in parameters if name in checkpoint.variables}
-        check_compatible(dataclasses.replace(checkpoint, variables=saved), parameters)
+        check_compatible(Checkpoint(path="in memory", step=0, variables=dict(source)), self.variables())
         with torch.no_grad():
-            _copy(saved, parameters)
+            _copy(source, self.variables())
+
+    def warm_start(self, checkpoint: Checkpoint, settings: WarmStartSettings) -> None:
+        """Takes over another job's weights; its step and optimizer state stay behind.
+
+        Raises:
+            CheckpointError: Where it lacks one of them, or has it in another shape.
+            InvalidValueError: Where ``settings`` do not fit the model.
+        """
+        names = warm_start(self.module, checkpoint, settings)
+        logger.info("Warm-starting %d variables from %s", len(names), checkpoint.path)
+        if self.spec.transform is not None:
+            self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
 
 
 def _raw_columns(spec: EstimatorSpec) -> Sequence[str] | None:

@@ -13,13 +13,16 @@ from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
+from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.model import Model
+from torch_estimator.engine.observation import observed
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.forwarding import all_layers, check_new_keys
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.inner_layers import LayerOutputs
+from torch_estimator.mode_keys import ModeKeys
 
 
 def run_prediction(
@@ -30,6 +33,7 @@ def run_prediction(
     keys: Sequence[str] | None,
     hooks: Sequence[Hook],
     single_examples: bool,
+    model_dir: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yields predictions batch by batch, or example by example.
 
@@ -38,40 +42,47 @@ def run_prediction(
         dataset: What to predict.
         global_step: Step of the weights, for the hooks.
         keys: Predictions to yield; None for all.
-        hooks: Told before and after batches, when they ask to be.
+        hooks: Told like in training.
         single_examples: Whether to take batches apart.
+        model_dir: The job's directory, for the hooks.
 
     Raises:
         InvalidValueError: None of ``keys`` is among the predictions, predictions are not of one length, or what is
             forwarded is not there or is a prediction already.
     """
-    context = RunContext(global_step=global_step, module=model.module)
-    schedule = HookSchedule(hooks)
-    for hook in hooks:
-        hook.begin(context)
+    all_hooks = (*model.spec.prediction_hooks, *hooks)
     with ExitStack() as stack:
+        writers = stack.enter_context(EventWriters())
+        context = RunContext(
+            global_step=global_step, module=model.module, mode=ModeKeys.PREDICT, model_dir=model_dir, writers=writers
+        )
+        for hook in all_hooks:
+            hook.begin(context)
+        schedule = HookSchedule(all_hooks)
         batches = stack.enter_context(closing(model.batches(dataset)))
         layers = stack.enter_context(LayerOutputs(model.module, all_layers(model.spec.forward_layers)))
         for number, batch in enumerate(batches, 1):
             due = schedule.due_at(number)
             for hook in due:
                 hook.before_step(context)
-            arrays = _selected(_predictions(model, layers, batch), keys)
+            arrays = _selected(_predictions(model, layers, batch, context), keys)
             for hook in due:
                 hook.after_step(context)
+            context.observe = False
             yield from _examples(arrays) if single_examples else (arrays,)
             if context.stop_requested:
                 break
-    for hook in hooks:
-        hook.end(context)
+        for hook in all_hooks:
+            hook.end(context)
 
 
-def _predictions(model: Model, layers: LayerOutputs, batch: Any) -> dict[str, np.ndarray]:
+def _predictions(model: Model, layers: LayerOutputs, batch: Any, context: RunContext) -> dict[str, np.ndarray]:
     tensors = model.to_tensors(batch)
     with (
         torch.inference_mode(),
         sized_threads(model.module, batch_size(batch.features)),
         noting_batch(model.module, tensors.features),
+        observed(context),
     ):
         outputs = model.module(tensors.features)
         predictions = model.head.predictions(outputs)

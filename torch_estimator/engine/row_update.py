@@ -47,29 +47,30 @@ class RowUpdate:
         ids = torch.cat([ids for ids, _ in mine]) if len(mine) > 1 else mine[0][0]
         gradient = torch.cat([g for _, g in mine]) if len(mine) > 1 else mine[0][1]
         elements = self._elements(ids)
-        self._sums[elements] = 0.0
+        # index_select, index_fill_ and scatter_ on one dimension take a tenth of the time of indexing with brackets.
+        self._sums.index_fill_(0, elements, 0.0)
         self._sums.index_add_(0, elements, gradient)
-        return Gradient(self._sums[elements], self._share(elements), elements)
+        return Gradient(self._sums.index_select(0, elements), self._share(elements), elements)
 
     def apply(self, gradient: Gradient) -> None:
         """Lets the optimizer see the rows, and writes them back."""
         elements = gradient.elements
         assert elements is not None
         weight = self.table.weight.detach().view(-1)
-        rows = weight[elements]
+        rows = weight.index_select(0, elements)
         whole = self.optimizer.state[self.table.weight]
         state = {
-            key: value.view(-1)[elements] if value.shape == self.table.weight.shape else value
+            key: value.view(-1).index_select(0, elements) if value.shape == self.table.weight.shape else value
             for key, value in whole.items()
         }
         self.optimizer.update(rows, gradient.values, state, self._group.values)
         self.optimizer.advance(state, self._group.values)
         # Rows met several times are written several times, each time with the same value. What gathers in the
         # optimizer's state of the padding row is never used.
-        weight[elements] = torch.where(elements >= self._padding, 0.0, rows)
+        weight.scatter_(0, elements, rows.masked_fill_(elements >= self._padding, 0.0))
         for key, value in whole.items():
             if value.shape == self.table.weight.shape:
-                value.view(-1)[elements] = state[key]
+                value.view(-1).scatter_(0, elements, state[key])
 
     def _elements(self, ids: Tensor) -> Tensor:
         """Positions of the rows' elements in the flattened table: a scatter in one dimension adds up in order."""
@@ -81,6 +82,6 @@ class RowUpdate:
     def _share(self, elements: Tensor) -> Tensor | None:
         if self._counts is None:
             return None
-        self._counts[elements] = 0.0
+        self._counts.index_fill_(0, elements, 0.0)
         self._counts.index_add_(0, elements, torch.ones_like(elements, dtype=self._counts.dtype))
-        return torch.where(elements >= self._padding, 0.0, 1.0 / self._counts[elements])
+        return torch.where(elements >= self._padding, 0.0, 1.0 / self._counts.index_select(0, elements))

@@ -91,7 +91,7 @@ class TrainStep:
         """
         gathered: Gathered = []
         with self._recording(gathered):
-            loss = self._loss_fn(self.module, features, labels, weights)
+            loss = self.loss(features, labels, weights)
         leaves = [*self._dense, *(rows for _, _, rows in gathered)]
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         dense, of_rows = gradients[: len(self._dense)], gradients[len(self._dense) :]
@@ -105,6 +105,10 @@ class TrainStep:
                     update.apply(gradient)
             left = self._update_dense(given[: len(dense)])
         return loss.detach(), left
+
+    def loss(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
+        """The loss of a batch, and nothing else of a step."""
+        return self._loss_fn(self.module, features, labels, weights)
 
     def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
         """Lets optimizers of `torch.optim` use what `compute` left to them, moves schedules on, returns the loss."""

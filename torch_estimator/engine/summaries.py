@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol
@@ -19,6 +19,8 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from torch_estimator import files
+from torch_estimator.engine.recorder import Summary
+from torch_estimator.engine.summary_values import summary_values
 from torch_estimator.errors import UserError
 
 _logger = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ class EventWriter:
         flush_secs: float = 30.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._logdir = files.as_url(logdir)
+        self.logdir = files.as_url(logdir)
         self._flush_secs = flush_secs
         self._clock = clock
         self._sink: _Sink | None = None
@@ -74,6 +76,12 @@ class EventWriter:
         from tensorboard.util.tensor_util import make_tensor_proto
 
         self._write(step, {"value": [{"tag": tag, "tensor": make_tensor_proto(value)}]})
+
+    def summaries(self, summaries: Iterable[Summary], step: int) -> None:
+        """Writes numbers, histograms and images as one event; nothing where there are none."""
+        values = summary_values(summaries)
+        if values:
+            self._write(step, {"value": values})
 
     def session_start(self, step: int) -> None:
         """Says that training goes on at `step`: TensorBoard drops what a killed run wrote from there on."""
@@ -115,8 +123,8 @@ class EventWriter:
             from tensorboard.compat.proto import event_pb2
 
             now = self._clock()
-            files.makedirs(self._logdir)
-            path = files.join(self._logdir, _file_name(now))
+            files.makedirs(self.logdir)
+            path = files.join(self.logdir, _file_name(now))
             self._sink = (
                 _LocalSink(path) if files.is_local(path) else _RemoteSink(path, flush_secs=self._flush_secs, now=now)
             )
@@ -129,7 +137,7 @@ class EventWriter:
             action()
         except OSError as error:
             raise UserError(
-                f"summaries cannot be written into {self._logdir}: {files.reason(error)}; make room or permit writing."
+                f"summaries cannot be written into {self.logdir}: {files.reason(error)}; make room or permit writing."
             ) from error
 
 
@@ -165,10 +173,11 @@ def read_events(logdir: files.PathLike) -> Iterator[Any]:
     """
     for name in files.listdir(logdir):
         if "tfevents" in name:
-            yield from _events_of(files.join(logdir, name))
+            yield from events_of(files.join(logdir, name))
 
 
-def _events_of(path: str) -> Iterator[Any]:
+def events_of(path: str) -> Iterator[Any]:
+    """Yields the events of one file; see `read_events`."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # stubs are not a dependency
     from tensorboard.compat.proto import event_pb2
 

@@ -17,18 +17,22 @@ from torch_estimator.engine.checkpoint import Checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.compiled_steps import CompiledSteps
-from torch_estimator.engine.log_hooks import LossLogHook, LossSummaryHook, StepCounterHook
+from torch_estimator.engine.event_writers import EventWriters
+from torch_estimator.engine.hook_states import hook_states, restore_hooks
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
+from torch_estimator.engine.observation import observed
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.step import TrainStep
-from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.engine.variables import named_slots
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.logging_tensor import LoggingTensorHook
+from torch_estimator.hooks.step_counter import StepCounterHook
+from torch_estimator.hooks.summary_saver import SummarySaverHook
 from torch_estimator.run_config import RunConfig
 
 logger = logging.getLogger("torch_estimator")
@@ -37,6 +41,7 @@ _INPUT = "input"
 _INPUT_ENDED = "input_ended"
 _RANDOM = "random"
 _COMPILED = "compiled"
+_HOOKS = "hooks"
 
 
 class TrainingRun:
@@ -72,12 +77,14 @@ class TrainingRun:
             schedules.go_to(checkpoint.step)
         loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
         self._step = TrainStep(model.module, loss_fn, self._optimizers, schedules=schedules, compiled=config.compile)
+        self._scheduled = bool(schedules)
         self._dataset = dataset
         self._batches = model.batches(dataset)
         self._input_ended = False
         self._may_start_over = False
-        compiled_before = checkpoint.state.get(_COMPILED) if checkpoint is not None else None
-        self._compiled = CompiledSteps(self._step, self._next_batch, compiled_before) if config.compile else None
+        self._writer: CheckpointWriter | None = None
+        self._saved_state = checkpoint.state if checkpoint is not None else {}
+        self._compiled = CompiledSteps(self._step, self._saved_state.get(_COMPILED)) if config.compile else None
         if checkpoint is not None:
             self._restore_position(checkpoint, input_over_when_ended)
 
@@ -89,34 +96,46 @@ class TrainingRun:
         listeners: Sequence[CheckpointSaverListener],
     ) -> TrainingResult:
         """Trains; see `run_training`."""
-        start = self._checkpoint.step if self._checkpoint is not None else 0
-        context = RunContext(global_step=start, module=self._model.module)
+        resumed_at = self._checkpoint.step if self._checkpoint is not None else None
         with ExitStack() as stack:
             stack.callback(lambda: self._batches.close())
-            events = stack.enter_context(EventWriter(self._model_dir))
-            if self._checkpoint is not None:
-                events.session_start(start + 1)
-            bar = stack.enter_context(ProgressBar("Training", total=last_step, initial=start))
+            writers = stack.enter_context(EventWriters(resumed_at))
+            context = RunContext(
+                global_step=resumed_at or 0,
+                module=self._model.module,
+                model_dir=self._model_dir,
+                optimizers=self._optimizers,
+                writers=writers,
+                compiled=self._compiled is not None,
+            )
+            if resumed_at is not None:
+                context.summary_writer()
+            bar = stack.enter_context(ProgressBar("Training", total=last_step, initial=context.global_step))
+            given = [*self._model.spec.training_hooks, *hooks]
+            restore_hooks(given, self._saved_state.get(_HOOKS, {}))
             all_hooks = [
-                *self._saver(stack, listeners),
-                *self._reporters(events),
-                *self._model.spec.training_hooks,
-                *hooks,
+                *self._summaries(),
+                *(hook for hook in given if not hook.after_saving),
+                *self._saver(stack, given, listeners),
+                *self._log_lines(bar),
+                *(hook for hook in given if hook.after_saving),
             ]
-            if self._config.log_step_count_steps:
-                all_hooks.append(LossLogHook(self._config.log_step_count_steps))
-            if bar.visible:
-                all_hooks.append(ProgressHook(bar))
-            take_step = self._take_eager_step
             if self._compiled is not None:
-                take_step = stack.enter_context(self._compiled).take_step
-            return run_training(take_step, context=context, last_step=last_step, hooks=all_hooks)
+                stack.enter_context(self._compiled)
+            return run_training(lambda: self._take_step(context), context=context, last_step=last_step, hooks=all_hooks)
 
-    def _saver(self, stack: ExitStack, listeners: Sequence[CheckpointSaverListener]) -> list[Hook]:
+    def settle(self) -> None:
+        """Waits until the checkpoint that is being written, if any, can be read."""
+        if self._writer is not None:
+            self._writer.settle()
+
+    def _saver(
+        self, stack: ExitStack, hooks: Sequence[Hook], listeners: Sequence[CheckpointSaverListener]
+    ) -> list[Hook]:
         config = self._config
         if not (config.save_checkpoints_steps or config.save_checkpoints_secs):
             return []
-        writer = stack.enter_context(
+        self._writer = writer = stack.enter_context(
             CheckpointWriter(
                 self._model_dir,
                 keep_checkpoint_max=config.keep_checkpoint_max,
@@ -125,14 +144,21 @@ class TrainingRun:
         )
 
         def save(step: int, *, wait: bool) -> None:
+            self._saved_state = {**self._state(), _HOOKS: hook_states(hooks)}
             writer.save(
                 step,
                 self._model.variables(),
                 named_slots(self._model.module, self._optimizers),
-                self._state(),
+                self._saved_state,
             )
             if wait:
                 writer.wait()
+
+        def amend(step: int) -> None:
+            states = hook_states(hooks)
+            if states != self._saved_state.get(_HOOKS, {}):
+                self._saved_state = {**self._saved_state, _HOOKS: states}
+                writer.amend(step, self._saved_state)
 
         return [
             CheckpointSaverHook(
@@ -142,15 +168,24 @@ class TrainingRun:
                 every_secs=config.save_checkpoints_secs,  # type: ignore[arg-type]
                 listeners=listeners,
                 saved_step=self._checkpoint.step if self._checkpoint is not None else None,
+                amend=amend,
             )
         ]
 
-    def _reporters(self, events: EventWriter) -> list[Hook]:
+    def _summaries(self) -> list[Hook]:
+        if not self._config.save_summary_steps:
+            return []
+        summaries = [_loss_summary, _learning_rate_summary] if self._scheduled else [_loss_summary]
+        return [SummarySaverHook(self._config.save_summary_steps, summaries=summaries, of_model=True)]
+
+    def _log_lines(self, bar: ProgressBar) -> list[Hook]:
         hooks: list[Hook] = []
         if self._config.log_step_count_steps:
-            hooks.append(StepCounterHook(self._config.log_step_count_steps, events))
-        if self._config.save_summary_steps:
-            hooks.append(LossSummaryHook(self._config.save_summary_steps, events))
+            hooks.append(StepCounterHook(self._config.log_step_count_steps))
+            # tf.estimator logs the step before the one taken: 0, k, 2k, … of a fresh run.
+            hooks.append(LoggingTensorHook({"loss": "loss", "step": _step_before}, self._config.log_step_count_steps))
+        if bar.visible:
+            hooks.append(ProgressHook(bar))
         return hooks
 
     def _state(self) -> dict[str, Any]:
@@ -187,13 +222,34 @@ class TrainingRun:
             return None
         return self._model.to_tensors(batch)
 
-    def _take_eager_step(self) -> Tensor | None:
+    def _take_step(self, context: RunContext) -> Tensor | None:
         batch = self._next_batch()
         if batch is None:
             return None
+        if self._compiled is not None:
+            return self._compiled.take_step(batch, context)
         module = self._model.module
-        with sized_threads(module, batch_size(batch.features)), noting_batch(module, batch.features, batch.labels):
+        with (
+            sized_threads(module, batch_size(batch.features)),
+            noting_batch(module, batch.features, batch.labels),
+            observed(context),
+        ):
             return self._step(batch.features, batch.labels, batch.weights)
+
+
+def _loss_summary(context: RunContext) -> dict[str, float]:
+    return {"loss": context.loss}
+
+
+def _learning_rate_summary(context: RunContext) -> dict[str, float]:
+    rates = context.learning_rates
+    if len(rates) == 1:
+        return {"learning_rate": rates[0]}
+    return {f"learning_rate_{index}": rate for index, rate in enumerate(rates)}
+
+
+def _step_before(context: RunContext) -> int:
+    return context.global_step - 1
 
 
 def log_end(result: TrainingResult) -> None:

@@ -1,55 +1,44 @@
-"""The base of all hooks, and what a hook is told with."""
+"""The base of all hooks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch_estimator.errors import InvalidTypeError
+from torch_estimator.hooks.run_context import RunContext
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
+__all__ = ["Hook", "RunContext"]
 
 # What tf.estimator's session hooks had: a hook that was ported half must not stay silent.
 _SESSION_HOOK_METHODS = {"after_create_session": "begin", "before_run": "before_step", "after_run": "after_step"}
 
 
-class RunContext:
-    """Where a run stands, and the way to end it.
-
-    Attributes:
-        global_step: Steps taken since the job's very first start, this run's last one included.
-        module: The module being trained or evaluated; None until the run has begun.
-    """
-
-    def __init__(self, *, global_step: int, module: nn.Module | None = None) -> None:
-        self.global_step = global_step
-        self.module = module
-        self.stop_requested = False
-        self.loss_tensor: torch.Tensor | None = None
-
-    @property
-    def loss(self) -> float:
-        """Loss of the last step; reading it waits for the device."""
-        if self.loss_tensor is None:
-            raise RuntimeError("There is no loss before the first step.")
-        return float(self.loss_tensor)
-
-    def request_stop(self) -> None:
-        """Ends the run after this step."""
-        self.stop_requested = True
-
-
 class Hook:
     """Something told while a run goes on; override what you need.
 
+    When it is told of steps is set on the class, in ``__init__`` or in ``begin``. In between, a hook costs nothing.
+
     Attributes:
         first_step: The run's step, counted from 1, at which `before_step` and `after_step` are called first.
-        every_n_steps: How many steps later they are called again; in between the hook costs nothing.
+        every_n_steps: How many steps later they are called again; None for never, if ``every_secs`` is None, too.
+        every_secs: Instead: how many seconds after the last time they are called again.
+        clock: Gives these seconds.
+        after_saving: Whether it is told of a step after the step's checkpoint is saved and, in ``train_and_evaluate``,
+            evaluated. What it changes of its state is then part of the next checkpoint, or of the last.
+
+    >>> class Weights(Hook):
+    ...     every_n_steps = 50
+    ...     def after_step(self, context: RunContext) -> None:
+    ...         print(context.global_step, context.loss)
     """
 
     first_step: int = 1
-    every_n_steps: int = 1
+    every_n_steps: int | None = 1
+    every_secs: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    after_saving: bool = False
 
     def __init_subclass__(cls) -> None:
         for name, ours in _SESSION_HOOK_METHODS.items():
@@ -66,4 +55,17 @@ class Hook:
         """Called after a step; ``context.global_step`` counts it."""
 
     def end(self, context: RunContext) -> None:
-        """Called once after the last step; not where a step raised."""
+        """Called once after the last step, when its checkpoint is saved; not where a step raised."""
+
+    def state(self) -> dict[str, Any] | None:
+        """What training's checkpoints keep of the hook, as JSON: asked after the `after_step` of a step that is saved.
+
+        None, the default, keeps nothing.
+        """
+        return None
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Called before `begin` with what `state` returned, where training goes on from a checkpoint that keeps it.
+
+        The states of several hooks of one class are told apart by their order.
+        """

@@ -2,23 +2,80 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.hook import Hook
 
 
 class HookSchedule:
-    """Tells which hooks are due, at the price of one comparison where none is."""
+    """Tells which hooks are due, at the price of one comparison where none is.
+
+    Made after the hooks' ``begin``, which may set when they want to be told. Those that override neither
+    ``before_step`` nor ``after_step`` never are.
+
+    Raises:
+        InvalidValueError: Where a hook asks for what cannot be.
+    """
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
-        self._hooks = [(hook, hook.first_step, hook.every_n_steps) for hook in hooks]
-        self._next = min((first for _, first, _ in self._hooks), default=None)
+        self._hooks = list(hooks)
+        asking = [(place, hook) for place, hook in enumerate(hooks) if _wants_steps(hook)]
+        for _, hook in asking:
+            _check(hook)
+        self._timed = [_Timed(place, hook) for place, hook in asking if hook.every_secs is not None]
+        self._counted = [
+            (place, hook.first_step, hook.every_n_steps)
+            for place, hook in asking
+            if hook.every_secs is None and hook.every_n_steps is not None
+        ]
+        self._next = min((first for _, first, _ in self._counted), default=None)
 
     def due_at(self, step: int) -> list[Hook]:
-        """Hooks due at the run's ``step``-th step, from 1; asked for every step in turn."""
-        if self._next is None or step < self._next:
-            return []
-        self._next = min(
-            first if step < first else step + every - (step - first) % every for _, first, every in self._hooks
-        )
-        return [hook for hook, first, every in self._hooks if step >= first and (step - first) % every == 0]
+        """Hooks due at the run's ``step``-th step, from 1, in their order; asked for every step in turn."""
+        due = [timed.place for timed in self._timed if timed.is_due_at(step)]
+        if self._next is not None and step >= self._next:
+            due += [p for p, first, every in self._counted if step >= first and (step - first) % every == 0]
+            self._next = min(
+                first if step < first else step + every - (step - first) % every for _, first, every in self._counted
+            )
+        return [self._hooks[place] for place in sorted(due)] if due else []
+
+
+class _Timed:
+    """A hook told every so many seconds."""
+
+    def __init__(self, place: int, hook: Hook) -> None:
+        assert hook.every_secs is not None
+        self.place = place
+        self._first_step = hook.first_step
+        self._every_secs = hook.every_secs
+        self._clock = hook.clock
+        self._told_at: float | None = None
+
+    def is_due_at(self, step: int) -> bool:
+        if step < self._first_step:
+            return False
+        now = self._clock()
+        if self._told_at is not None and now < self._told_at + self._every_secs:
+            return False
+        self._told_at = now
+        return True
+
+
+def _wants_steps(hook: Hook) -> bool:
+    kind = type(hook)
+    return kind.before_step is not Hook.before_step or kind.after_step is not Hook.after_step
+
+
+def _check(hook: Hook) -> None:
+    for name in ("first_step", "every_n_steps"):
+        value = getattr(hook, name)
+        if value is None and name == "every_n_steps":
+            continue
+        if not isinstance(value, numbers.Integral) or value < 1:
+            raise InvalidValueError(f"{name} of {type(hook).__name__} must be 1 or more, but is {value!r}.")
+    secs = hook.every_secs
+    if secs is not None and (not isinstance(secs, numbers.Real) or not secs >= 0):
+        raise InvalidValueError(f"every_secs of {type(hook).__name__} must not be negative, but is {secs!r}.")

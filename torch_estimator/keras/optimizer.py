@@ -35,6 +35,11 @@ class KerasOptimizer(torch.optim.Optimizer):
             slots = self.state[parameter]
             slots[_unique(key, slots)] = variable._value.detach()
 
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the coming step."""
+        return float(self._optimizer.learning_rate)
+
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Applies the parameters' gradients."""
         gradients = [variable._value.grad for variable in self._variables]

@@ -70,8 +70,9 @@ class AdamW(Optimizer):
         """Applies the decay and `grad` to `param` and the moments, in place; reads `step`."""
         beta1, beta2 = group["betas"]
         first, second = bias_corrections(state["step"], beta1, beta2)
-        if group["weight_decay"]:
-            param.mul_(1.0 - group["lr"] * group["weight_decay"])
+        decay = group["weight_decay"]
+        if isinstance(decay, Tensor) or decay:
+            param.mul_(of_dtype(1.0 - group["lr"] * decay, param))
         m, v = update_moments(grad, state, beta1, beta2)
         deviation = v.sqrt() / of_dtype(second**0.5, param) + group["epsilon"]
         param.sub_(of_dtype(group["lr"] / first, param) * m / deviation)

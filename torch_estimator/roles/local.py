@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch_estimator import files
 from torch_estimator.engine.checkpoint_index import checkpoint_step
-from torch_estimator.engine.loop import TrainingResult
+from torch_estimator.engine.loop import StopReason
 from torch_estimator.errors import CheckpointError, InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
@@ -38,12 +38,13 @@ def run_local(
     # reached or the input at its end.
     unfinished = files.join(estimator.model_dir, _UNFINISHED)
     interrupted = files.exists(unfinished)
+    owed_step = _owed_evaluation(unfinished) if interrupted else None
     step = _latest_step(estimator)
     if not interrupted and train_spec.max_steps is not None and step is not None and step >= train_spec.max_steps:
         logger.info("Nothing to do: max_steps=%d is reached by the checkpoint of step %d.", train_spec.max_steps, step)
         return None
     evaluators = [SpecEvaluator(estimator, spec, train_spec.max_steps) for spec in eval_specs]
-    listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener, unfinished)
+    listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener, unfinished, owed_step)
     try:
         result = estimator._train(
             train_spec.input_fn,
@@ -60,29 +61,35 @@ def run_local(
     finished = not listener.vetoed and _finish(estimator, evaluators, continuous_eval_listener)
     files.remove_tree(unfinished)
     if finished and result is not None:
-        _say_if_early(result, train_spec.max_steps)
+        _say_if_early(result.reason, _latest_step(estimator), train_spec.max_steps)
     outcomes = [evaluator.outcome for evaluator in evaluators]
     return None if None in outcomes else outcomes  # type: ignore[return-value]  # checked just before
 
 
-def _say_if_early(result: TrainingResult, max_steps: int | None) -> None:
-    if max_steps is None or result.global_step < max_steps:
+def _say_if_early(reason: StopReason, step: int | None, max_steps: int | None) -> None:
+    if step is not None and (max_steps is None or step < max_steps):
         logger.info(
             "Training ended at global step %d, %s: %s. The model of this step is the final one.",
-            result.global_step,
+            step,
             "without max_steps" if max_steps is None else f"before max_steps={max_steps}",
-            result.reason.value,
+            reason.value,
         )
 
 
-def _mark(unfinished: str, model_dir: str) -> None:
+def _mark(unfinished: str, model_dir: str, *, evaluating: int | None = None) -> None:
     try:
         files.makedirs(model_dir)
-        files.write_atomic(unfinished, b"")
+        files.write_atomic(unfinished, b"" if evaluating is None else b"%d" % evaluating)
     except OSError as error:
         raise CheckpointError(
             f"model_dir {model_dir} cannot be written: {files.reason(error)}; use another model_dir."
         ) from error
+
+
+def _owed_evaluation(unfinished: str) -> int | None:
+    """Step of the checkpoint whose evaluation was interrupted."""
+    text = files.read_text(unfinished)
+    return int(text) if text.isdecimal() else None
 
 
 def _finish(
@@ -107,7 +114,7 @@ def _finish(
 
 
 class _EvaluationListener(CheckpointSaverListener):
-    """Evaluates after checkpoints, except the one that training starts from."""
+    """Evaluates after checkpoints, except the one that training starts from, unless its evaluation is owed."""
 
     def __init__(
         self,
@@ -115,22 +122,25 @@ class _EvaluationListener(CheckpointSaverListener):
         evaluators: Sequence[SpecEvaluator],
         continuous_eval_listener: ContinuousEvalListener,
         unfinished: str,
+        owed_step: int | None,
     ) -> None:
         self.vetoed = False
         self._unfinished = unfinished
         self._estimator = estimator
         self._evaluators = evaluators
         self._listener = continuous_eval_listener
+        self._owed_step = owed_step
         self._is_first_save = True
 
     def begin(self) -> None:
         # Not sooner: a job whose input cannot even be opened owes nothing.
-        _mark(self._unfinished, self._estimator.model_dir)
+        _mark(self._unfinished, self._estimator.model_dir, evaluating=self._owed_step)
 
     def after_save(self, global_step: int) -> bool:
         if self._is_first_save:
             self._is_first_save = False
-            return False
+            if global_step != self._owed_step:
+                return False
         if not self._listener.before_eval():
             logger.info("The continuous_eval_listener asked to stop before an evaluation.")
             self.vetoed = True
@@ -141,8 +151,10 @@ class _EvaluationListener(CheckpointSaverListener):
             return False
         latest = self._estimator.latest_checkpoint()
         assert latest is not None, "a listener is told once its checkpoint can be read"
+        _mark(self._unfinished, self._estimator.model_dir, evaluating=global_step)
         for evaluator in due:
             evaluator.evaluate(global_step, latest)
+        _mark(self._unfinished, self._estimator.model_dir)
         if not self._listener.after_eval():
             logger.info("The continuous_eval_listener asked to stop after an evaluation.")
             return True

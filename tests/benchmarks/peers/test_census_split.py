@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.census_split import People, Score, folds
+from benchmarks.peers.census_split import People, Score, folds
 from examples.census import sample
 
 

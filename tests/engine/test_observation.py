@@ -1,0 +1,61 @@
+"""An observed forward pass leaves nothing behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from torch_estimator.engine.observation import Observer
+
+
+class Remembering(nn.Module):
+    """Keeps its last input in a buffer, by another tensor each time, and counts in a second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.zeros(1))
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("optional", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = x + torch.rand(1)
+        self.calls += 1
+        self.optional = x
+        return x
+
+
+def test_buffers_and_random_states_are_put_back_even_after_an_error() -> None:
+    module = nn.Sequential(Remembering(), nn.Dropout())
+    last, calls = module[0].last, module[0].calls
+    state = torch.get_rng_state()
+
+    def fail() -> None:
+        module(torch.ones(4))
+        raise ConnectionError
+
+    observer = Observer(module)
+    observer.observe(lambda: module(torch.ones(4)))
+    with pytest.raises(ConnectionError):
+        observer.observe(fail)
+    assert module[0].last is last and module[0].calls is calls and module[0].optional is None
+    assert (last.item(), calls.item()) == (0.0, 0.0)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_only_forward_hooks_that_came_later_are_left_out_for_a_while() -> None:
+    module = nn.Sequential(nn.Identity(), nn.Identity())
+    called: list[str] = []
+    module[0].register_forward_hook(lambda *args: called.append("model's"))
+    observer = Observer(module)
+    later = module[0].register_forward_hook(lambda *args: called.append("later"))
+    before = module[1].register_forward_pre_hook(lambda *args: called.append("later, before"))
+    with observer.unobserved():
+        module(torch.ones(1))
+    assert called == ["model's"]
+    module(torch.ones(1))
+    assert called == ["model's", "model's", "later", "later, before"]
+    later.remove()
+    before.remove()
+    module(torch.ones(1))
+    assert called[4:] == ["model's"]

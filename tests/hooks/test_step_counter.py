@@ -1,0 +1,45 @@
+"""StepCounterHook measures steps per second."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torch_estimator as te
+from tests.jobs import line, points
+from torch_estimator.engine.summaries import read_scalars
+
+
+@pytest.mark.parametrize(
+    ("when", "steps"), [({"every_n_steps": 3}, [4, 7]), ({"every_n_secs": 10.0}, [3, 5, 7]), ({}, [])]
+)
+def test_it_logs_and_summarises_steps_per_second(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, when: dict[str, Any], steps: list[int]
+) -> None:
+    class Clock(te.Hook):
+        now = 0.0
+
+        def before_step(self, context: te.RunContext) -> None:
+            Clock.now += 5.0
+
+    caplog.set_level(logging.INFO, "torch_estimator")
+    hook = te.StepCounterHook(**when, output_dir=f"{tmp_path}/speed", clock=lambda: Clock.now)
+    line(tmp_path, log_step_count_steps=None).train(points, steps=8, hooks=[Clock(), hook])
+    points_ = read_scalars(f"{tmp_path}/speed").get("global_step/sec", [])
+    assert [point.step for point in points_] == steps
+    assert all(point.value == pytest.approx(0.2) for point in points_)
+    assert caplog.messages.count("global_step/sec: 0.2") == len(steps)
+
+
+def test_a_summary_goes_where_the_run_writes_and_into_the_same_file(tmp_path: Path) -> None:
+    line(tmp_path).train(points, steps=3, hooks=[te.StepCounterHook(every_n_steps=1)])
+    assert [point.step for point in read_scalars(tmp_path)["global_step/sec"]] == [2, 3]
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
+
+
+def test_numbers_must_be_positive() -> None:
+    with pytest.raises(ValueError, match=r"^every_n_steps of StepCounterHook must be positive, but got 0\.$"):
+        te.StepCounterHook(every_n_steps=0)

@@ -1,0 +1,83 @@
+"""Seeing the forward pass of a compiled step: an extra pass in Python, of which nothing remains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from torch_estimator.engine.random_state import isolated
+from torch_estimator.engine.recorder import Summary, recording
+from torch_estimator.hooks.run_context import RunContext
+
+_Hooks = dict[int, Any]
+
+
+@contextmanager
+def observed(context: RunContext) -> Iterator[None]:
+    """Keeps what the model summarises in the body, where a hook asked for it; for what runs in Python anyway."""
+    if context.observe:
+        with recording() as context.summaries:
+            yield
+    else:
+        yield
+
+
+class Observer:
+    """Runs extra forward passes of a module.
+
+    Args:
+        module: Its forward hooks of now are part of the model; those that come later belong to who observes.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._own = {id(hooks): set(hooks) for hooks in _hooks_of(module)}
+
+    def observe(self, forward: Callable[[], object]) -> list[Summary]:
+        """Calls ``forward`` with buffers and random states put back after it; returns what it summarised."""
+        with isolated(None), _buffers_kept(self._module), recording() as summaries:
+            forward()
+        return summaries
+
+    @contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """Runs the body without the forward hooks that were added since, for which a step would be compiled anew."""
+        added: list[tuple[_Hooks, _Hooks]] = []
+        for hooks in _hooks_of(self._module):
+            own = self._own.get(id(hooks), set())
+            if hooks.keys() - own:
+                added.append((hooks, dict(hooks)))
+                for key in hooks.keys() - own:
+                    del hooks[key]
+        try:
+            yield
+        finally:
+            for hooks, all_of_them in added:
+                hooks.clear()
+                hooks.update(all_of_them)
+
+
+def _hooks_of(module: nn.Module) -> Iterator[_Hooks]:
+    for part in module.modules():
+        yield part._forward_hooks
+        yield part._forward_pre_hooks
+
+
+@contextmanager
+def _buffers_kept(module: nn.Module) -> Iterator[None]:
+    kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+    for part in module.modules():
+        if part._buffers:
+            kept.append((part, dict(part._buffers)))
+            for name, buffer in part._buffers.items():
+                part._buffers[name] = None if buffer is None else buffer.clone()
+    try:
+        yield
+    finally:
+        for part, buffers in kept:
+            for name in part._buffers.keys() - buffers.keys():
+                del part._buffers[name]
+            part._buffers.update(buffers)

@@ -1,0 +1,53 @@
+"""Something computed once, when a run is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch_estimator.errors import InvalidTypeError
+from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.observable import as_arrays
+
+Op = Callable[[RunContext], Any]
+
+
+class FinalOpsHook(Hook):
+    """Calls functions of the `RunContext` after the last step and keeps what they return.
+
+    Args:
+        final_ops: A function, or a dict or a list of functions.
+
+    Raises:
+        InvalidTypeError: Where it is something else.
+
+    >>> hook = FinalOpsHook({"step": lambda context: context.global_step})
+    """
+
+    every_n_steps = None
+
+    def __init__(self, final_ops: Op | Mapping[str, Op] | Sequence[Op]) -> None:
+        self._ops = final_ops
+        self._values: Any = None
+        for op in _each(final_ops):
+            if not callable(op):
+                raise InvalidTypeError(f"final_ops must be functions of the RunContext, but got {op!r}.")
+
+    @property
+    def final_ops_values(self) -> Any:
+        """What they returned, in the form of ``final_ops``, tensors as numpy arrays; None until the run is over."""
+        return self._values
+
+    def end(self, context: RunContext) -> None:
+        if isinstance(self._ops, Mapping):
+            self._values = {key: as_arrays(op(context)) for key, op in self._ops.items()}
+        elif isinstance(self._ops, Sequence):
+            self._values = [as_arrays(op(context)) for op in self._ops]
+        else:
+            self._values = as_arrays(self._ops(context))
+
+
+def _each(ops: Any) -> Sequence[Any]:
+    if isinstance(ops, Mapping):
+        return list(ops.values())
+    return list(ops) if isinstance(ops, Sequence) else [ops]

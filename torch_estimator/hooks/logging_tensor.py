@@ -1,0 +1,102 @@
+"""Logs the loss, the learning rate, variables, outputs of modules, or whatever a function gives."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.observable import ModuleOutputs, What, as_arrays, by_tag, check_what, value_of
+from torch_estimator.hooks.second_or_step_timer import check_seconds_or_steps
+
+logger = logging.getLogger("torch_estimator")
+
+
+class LoggingTensorHook(Hook):
+    """Logs values every so many steps or seconds, or at the end; in training, evaluation and prediction.
+
+    Args:
+        tensors: Tag -> what to log, or a list of these, which are then their own tags: ``"loss"``, ``"global_step"``,
+            ``"learning_rate"``, the name of a variable as in checkpoints, the dotted path of a module (its output in
+            the step; a Keras layer and a feature column of a network go by their names, too), or a function of the
+            `RunContext`.
+        every_n_iter: Steps of the run from one line to the next, the first at the first step.
+        every_n_secs: Seconds from one line to the next.
+        at_end: Whether to log at the end, too; alone, only then. A module's output is then that of the last step
+            logged.
+        formatter: Makes the line from a dict of the values by tag, tensors as numpy arrays.
+        clock: Gives the seconds.
+
+    Raises:
+        InvalidValueError: Where it is not said when to log, or twice, or a name means nothing in the model.
+        InvalidTypeError: Where ``tensors`` is something else.
+
+    >>> hook = LoggingTensorHook({"loss": "loss", "rate": "learning_rate"}, every_n_iter=100)
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, What] | Sequence[What],
+        every_n_iter: int | None = None,
+        every_n_secs: float | None = None,
+        at_end: bool = False,
+        formatter: Callable[[dict[str, Any]], str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        check_seconds_or_steps(
+            "LoggingTensorHook", at_least_one=not at_end, every_n_iter=every_n_iter, every_n_secs=every_n_secs
+        )
+        self.every_n_steps = every_n_iter
+        self.every_secs = every_n_secs
+        self.clock = clock
+        self._tensors = by_tag(tensors)
+        self._at_end = at_end
+        self._formatter = formatter
+        self._outputs = ModuleOutputs()
+        self._rates: list[float] = []
+        self._logged_at: float | None = None
+
+    def begin(self, context: RunContext) -> None:
+        self._logged_at = None
+        paths = [path for what in self._tensors.values() if (path := check_what(what, context)) is not None]
+        if paths and self.every_n_steps is None and self.every_secs is None:
+            raise InvalidValueError(
+                f"The output of the module {paths[0]!r} belongs to a step, and which one is the last is not known "
+                "before the end; give LoggingTensorHook every_n_iter or every_n_secs, too."
+            )
+        self._outputs = ModuleOutputs(paths)
+
+    def before_step(self, context: RunContext) -> None:
+        if "learning_rate" in self._tensors.values():
+            self._rates = context.learning_rates
+        self._outputs.watch(context)
+
+    def after_step(self, context: RunContext) -> None:
+        self._outputs.ignore()
+        self._log(context)
+
+    def end(self, context: RunContext) -> None:
+        self._outputs.ignore()
+        if self._at_end and (context.loss_tensor is not None or "loss" not in self._tensors.values()):
+            self._log(context)
+
+    def _log(self, context: RunContext) -> None:
+        values = {
+            tag: as_arrays(value_of(what, context, outputs=self._outputs, rates=self._rates or context.learning_rates))
+            for tag, what in self._tensors.items()
+        }
+        now = self.clock()
+        if self._formatter is not None:
+            logger.info("%s", self._formatter(values))
+        else:
+            took = "" if self._logged_at is None else f" ({now - self._logged_at:.3f} sec)"
+            logger.info("%s%s", ", ".join(f"{tag} = {_formatted(value)}" for tag, value in values.items()), took)
+        self._logged_at = now
+
+
+def _formatted(value: Any) -> str:
+    number = value.item() if getattr(value, "size", 0) == 1 and getattr(value, "ndim", 1) == 0 else value
+    return f"{number:g}" if isinstance(number, float) else str(number)

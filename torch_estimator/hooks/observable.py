@@ -1,0 +1,153 @@
+"""What a hook can be asked to show, by name or by function."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.mode_keys import ModeKeys
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.utils.hooks import RemovableHandle
+
+    from torch_estimator.inner_layers import Layer
+
+What = str | Callable[[RunContext], Any]
+
+_MOST_NAMES = 5
+
+
+class ModuleOutputs:
+    """What modules returned in the steps that are watched.
+
+    Args:
+        paths: The modules, by dotted path, or another name of `torch_estimator.inner_layers.find_layer`.
+    """
+
+    def __init__(self, paths: Sequence[str] = ()) -> None:
+        self._paths = paths
+        self._handles: list[RemovableHandle] = []
+        self._outputs: dict[str, Any] = {}
+
+    def watch(self, context: RunContext) -> None:
+        """Keeps what the modules return from now on."""
+        if self._paths:
+            from torch_estimator.inner_layers import find_layer, inner_modules
+
+            assert context.module is not None
+            context.observe = True
+            modules = inner_modules(context.module)
+            layers = {path: find_layer(context.module, path) for path in self._paths}
+            self._handles = [
+                modules[layer.path].register_forward_hook(self._keep(path, layer)) for path, layer in layers.items()
+            ]
+
+    def ignore(self) -> None:
+        """Ends `watch`."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def __getitem__(self, path: str) -> Any:
+        """The module's last output; None where it was not called."""
+        return self._outputs.get(path)
+
+    def _keep(self, path: str, layer: Layer) -> Callable[[Any, Any, Any], None]:
+        def keep(module: Any, inputs: Any, output: Any) -> None:
+            # As an array at once: the step goes on and may change the tensor in place.
+            self._outputs[path] = as_arrays(output if layer.columns is None else layer.part_of(output))
+
+        return keep
+
+
+def check_what(what: What, context: RunContext) -> str | None:
+    """Returns the path where ``what`` is a module's, and None where it is something else that the run has.
+
+    Raises:
+        InvalidValueError: Where the run has nothing of this name.
+    """
+    if not isinstance(what, str) or what == "global_step":
+        return None
+    if what == "loss" and context.mode != ModeKeys.PREDICT:
+        return None
+    if what == "learning_rate" and context.mode == ModeKeys.TRAIN:
+        return None
+    variables = context.variables()
+    if what in variables:
+        return None
+    if context.module is not None and _is_layer(context.module, what):
+        return what
+    modules = [path for path, _ in context.module.named_modules() if path] if context.module is not None else []
+    raise InvalidValueError(
+        f"There is nothing called {what!r} to log while the mode is {context.mode!s}; give 'global_step', 'loss' (not "
+        "when predicting), 'learning_rate' (training), a function of the RunContext, "
+        f"a variable ({_some(what, list(variables))}) or a module ({_some(what, modules)})."
+    )
+
+
+def value_of(what: What, context: RunContext, *, outputs: ModuleOutputs, rates: list[float]) -> Any:
+    """The value of what `check_what` has checked, given the modules' ``outputs`` and the learning ``rates``."""
+    if not isinstance(what, str):
+        return what(context)
+    if what == "global_step":
+        return context.global_step
+    if what == "loss" and context.mode != ModeKeys.PREDICT:
+        return context.loss
+    if what == "learning_rate" and context.mode == ModeKeys.TRAIN:
+        return rates[0] if len(set(rates)) == 1 else rates
+    variables = context.variables()
+    return variables[what] if what in variables else outputs[what]
+
+
+def as_arrays(value: Any) -> Any:
+    """``value`` with copies of its tensors as numpy arrays."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        copied = value.detach().to("cpu", copy=True)
+        return (copied.float() if copied.dtype == torch.bfloat16 else copied).numpy()
+    if isinstance(value, Mapping):
+        return {key: as_arrays(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [as_arrays(one) for one in value]
+    return value
+
+
+def by_tag(tensors: Mapping[str, What] | Sequence[What]) -> dict[str, What]:
+    """What to show by tag; what is listed without one is its own.
+
+    Raises:
+        InvalidTypeError: Where it is something else.
+    """
+    if isinstance(tensors, Mapping):
+        named = dict(tensors)
+    elif isinstance(tensors, Sequence) and not isinstance(tensors, str):
+        named = {what if isinstance(what, str) else getattr(what, "__name__", repr(what)): what for what in tensors}
+    else:
+        raise InvalidTypeError(f"tensors must be a dict from tag to what to log, or a list, but got {tensors!r}.")
+    for what in named.values():
+        if not isinstance(what, str) and not callable(what):
+            raise InvalidTypeError(
+                "What is to be logged must be a name or a function of the RunContext, because a tensor at hand now is "
+                f"not the one of a later step, but got {type(what).__name__}."
+            )
+    return named
+
+
+def _is_layer(module: nn.Module, name: str) -> bool:
+    from torch_estimator.inner_layers import find_layer
+
+    try:
+        find_layer(module, name)
+    except InvalidValueError:
+        return False
+    return True
+
+
+def _some(wanted: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(wanted, names, _MOST_NAMES, 0.4) or names[:_MOST_NAMES]
+    return ", ".join(close) + (", …" if len(names) > len(close) else "") if names else "none"

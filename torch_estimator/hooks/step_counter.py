@@ -1,0 +1,53 @@
+"""Steps per second."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.second_or_step_timer import check_seconds_or_steps
+
+logger = logging.getLogger("torch_estimator")
+
+
+class StepCounterHook(Hook):
+    """Logs ``global_step/sec`` and writes its summary; training has one of its own every ``log_step_count_steps``.
+
+    Args:
+        every_n_steps: Steps from one measurement to the next; ignored where ``every_n_secs`` is given.
+        every_n_secs: Seconds from one to the next.
+        output_dir: Where the summary goes; None for the run's own directory.
+        clock: Gives the seconds.
+
+    Raises:
+        InvalidValueError: Where a number is not positive.
+    """
+
+    def __init__(
+        self,
+        every_n_steps: int | None = 100,
+        every_n_secs: float | None = None,
+        output_dir: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        steps = every_n_steps if every_n_secs is None else None
+        check_seconds_or_steps("StepCounterHook", every_n_steps=steps, every_n_secs=every_n_secs)
+        self.every_n_steps = steps
+        self.every_secs = every_n_secs
+        self.clock = clock
+        self._output_dir = output_dir
+        self._last: tuple[int, float] | None = None
+
+    def begin(self, context: RunContext) -> None:
+        self._last = None
+
+    def after_step(self, context: RunContext) -> None:
+        now = self.clock()
+        if self._last is not None:
+            last_step, last_time = self._last
+            speed = (context.global_step - last_step) / max(now - last_time, 1e-9)
+            logger.info("global_step/sec: %g", speed)
+            context.summary_writer(self._output_dir).scalar("global_step/sec", speed, context.global_step)
+        self._last = (context.global_step, now)
