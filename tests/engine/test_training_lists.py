@@ -133,7 +133,7 @@ def steps_of(shapes: list[tuple[int, int]], before: Any = None) -> tuple[list[bo
     eager = TrainStep(
         module, lambda *_: next(module.parameters()).sum(), [torch.optim.SGD(module.parameters(), lr=0.1)]
     )
-    steps = CompiledSteps(eager, lambda: None, before)
+    steps = CompiledSteps(eager, before)
     chosen = [steps._is_compiled(shape[0], (shape,)) for shape in shapes]
     return chosen, steps.state()
 
