@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pyarrow as pa
+import pytest
 import torch
 from hypothesis import event, given
 from hypothesis import strategies as st
@@ -52,24 +53,38 @@ def by_row(transform: fc.FeatureTransform, features: Columns) -> dict[str, list[
     return found
 
 
-@tried(60)
-@given(st.data())
-def test_ids_are_those_of_the_definition(data: st.DataObject) -> None:
-    columns = [c for c in data.draw(drawn.wide()) if not isinstance(c, fc.NumericColumn)]
-    if not columns:
-        return
-    features = raw_features(columns)
-    rows = data.draw(drawn.rows_of(features))
-    raw = data.draw(drawn.held(rows, features))
-    transform = fc.FeatureTransform(columns)
-    found = by_row(transform, transform(raw))
-    for column in columns:
-        event(type(column).__name__)
-        expected = [[tuple(one) for one in ids_of(column, row)] for row in rows]
-        assert found[column.name] == expected, column
+KINDS = {
+    "vocabulary": drawn.vocabularies(),
+    "hash bucket": drawn.hashes(),
+    "identity": drawn.identities(),
+    "bucketized": drawn.buckets(),
+    "crossed": drawn.crosses(),
+    "weighted": drawn.weighted(),
+    "several": drawn.wide(),
+}
 
 
-@tried(40)
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_are_those_of_the_definition(kind: str) -> None:
+    @tried(100 if kind in ("crossed", "several") else 40)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        made = data.draw(KINDS[kind])
+        columns = [c for c in (made if isinstance(made, list) else [made]) if not isinstance(c, fc.NumericColumn)]
+        features = raw_features(columns)
+        rows = data.draw(drawn.rows_of(features))
+        raw = data.draw(drawn.held(rows, features))
+        transform = fc.FeatureTransform(columns)
+        found = by_row(transform, transform(raw)) if columns else {}
+        for column in columns:
+            event(type(column).__name__)
+            expected = [[tuple(one) for one in ids_of(column, row)] for row in rows]
+            assert found[column.name] == expected, column
+
+    check()
+
+
+@tried(80)
 @given(st.data())
 def test_how_rows_are_cut_into_batches_does_not_matter(data: st.DataObject) -> None:
     wide, deep = data.draw(drawn.wide()), data.draw(drawn.deep())
@@ -94,7 +109,7 @@ def _same(left: Any, right: Any) -> bool:
     return bool(left.to_pylist() == right.to_pylist())
 
 
-@tried(30)
+@tried(80)
 @given(st.data())
 def test_an_export_predicts_what_the_model_predicts(data: st.DataObject) -> None:
     wide, deep = data.draw(drawn.wide()), data.draw(drawn.deep())
