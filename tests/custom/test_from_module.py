@@ -322,3 +322,24 @@ def test_state_that_is_no_tensor_is_said(tmp_path: Path) -> None:
 
     with pytest.raises(TypeError, match=r"^The module keeps '_extra_state' as dict, which a checkpoint cannot hold"):
         estimator(Odd(3, 1), tmp_path).train(once(X, Y))
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.linear(x if mask is None else x * mask)
+
+
+def test_an_argument_with_a_default_is_given_where_the_features_name_it(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
+    module = Masked()
+    estimator = te.Estimator.from_module(module, loss=nn.MSELoss(), optimizer="SGD", model_dir=str(tmp_path))
+
+    for features, factor in (({"x": x, "mask": np.zeros_like(x)}, 0.0), ({"x": x}, 1.0), (x, 1.0)):
+        dataset = te.data.Dataset.from_arrays(features).batch(8)
+        outputs = [row["output"] for row in estimator.predict(lambda dataset=dataset: dataset)]
+        with torch.no_grad():
+            np.testing.assert_allclose(outputs, module(torch.from_numpy(x) * factor).numpy(), rtol=1e-6)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -129,3 +131,53 @@ def test_a_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
 def test_other_precisions_are_refused(value: Any, message: str) -> None:
     with pytest.raises(te.UserError, match=message):
         te.RunConfig(mixed_precision=value)
+
+
+class Ends(NamedTuple):
+    mean: Tensor
+    others: list[Tensor]
+
+
+class Record(OrderedDict[str, Tensor]):
+    @property
+    def mean(self) -> Tensor:
+        return self["mean"]
+
+
+@dataclass
+class Answer:
+    mean: Tensor
+    others: tuple[Tensor, ...] = ()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda out: Ends(out, [out]),
+        lambda out: Record(mean=out),
+        lambda out: Answer(out, (out,)),
+    ],
+)
+def test_outputs_of_any_kind_keep_it(tmp_path: Path, end: Any) -> None:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 1)
+
+        def forward(self, features: Mapping[str, Tensor]) -> Any:
+            return end(self.linear(features["x"]))
+
+    dtypes: set[torch.dtype] = set()
+
+    def loss(outputs: Any, labels: Tensor) -> Tensor:
+        dtypes.update({outputs.mean.dtype, *(other.dtype for other in getattr(outputs, "others", ()))})
+        return squared_error(outputs.mean, labels)
+
+    te.Estimator.from_module(
+        Network(),
+        loss=loss,
+        optimizer="Adam",
+        model_dir=str(tmp_path),
+        config=te.RunConfig(mixed_precision="bf16"),
+    ).train(points, steps=2)
+    assert dtypes == {torch.float32}

@@ -100,6 +100,24 @@ def test_training_in_pieces_is_bit_for_bit_training_at_once(tmp_path: Path, kind
     assert_same_variables(whole, pieces)
 
 
+def test_every_optimizer_of_keras_resumes_bit_for_bit(tmp_path: Path) -> None:
+    for name in ("adam", "adamw", "nadam", "ftrl", "lion", "adafactor", "rmsprop", "adadelta", "adamax"):
+        whole = estimator(stateful(optimizer=name), tmp_path / name / "once").train(input_fn(X, Y), steps=6)
+        estimator(stateful(optimizer=name), tmp_path / name / "pieces").train(input_fn(X, Y), steps=2)
+        pieces = estimator(stateful(optimizer=name), tmp_path / name / "pieces").train(input_fn(X, Y), steps=4)
+        assert_same_variables(whole, pieces)
+
+
+def test_in_bfloat16_it_learns_about_the_same(tmp_path: Path) -> None:
+    losses = [
+        te.model_to_estimator(stateful(dropout=0.0), model_dir=str(tmp_path / str(precision)), config=settings)
+        .train(input_fn(X, Y), steps=50)
+        .evaluate(once(X, Y))["loss"]
+        for precision, settings in (("full", config()), ("bf16", config().replace(mixed_precision="bf16")))
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=0.1)
+
+
 def test_a_checkpoint_holds_weights_seeds_and_the_optimizers_variables(tmp_path: Path) -> None:
     ours = estimator(stateful(), tmp_path).train(input_fn(X, Y), steps=3)
     values = variables(ours)

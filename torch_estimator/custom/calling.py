@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -12,10 +12,25 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 def takes_several(module: nn.Module) -> bool:
-    """Whether ``forward`` needs more than one argument, or takes any number of them."""
-    parameters = inspect.signature(module.forward).parameters.values()
+    """Whether ``forward`` can take more than one argument; what TorchScript made says nothing about that."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except ValueError:
+        return False
+    return len(parameters) > 1 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
+
+
+def _needs_several(parameters: Sequence[inspect.Parameter]) -> bool:
     needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
     return len(needed) > 1 or any(one.kind is one.VAR_POSITIONAL for one in needed)
+
+
+def _names_them(parameters: Sequence[inspect.Parameter], features: Mapping[str, Any]) -> bool:
+    """Whether features are meant for arguments of their names, where one argument alone is needed."""
+    named = [one for one in parameters if one.kind in _NAMED]
+    return set(features) <= {one.name for one in named} and all(
+        one.name in features for one in named if one.default is one.empty
+    )
 
 
 def spread_features(module: nn.Module) -> None:
@@ -27,13 +42,16 @@ def _spread(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if len(args) != 1 or kwargs:
         return args, kwargs
     (features,) = args
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    several = _needs_several(parameters)
     if isinstance(features, Mapping):
-        return (), _by_name(module, features)
-    return (tuple(features) if isinstance(features, tuple | list) else args), kwargs
+        if several or _names_them(parameters, features):
+            return (), _by_name(parameters, features)
+        return args, kwargs
+    return (tuple(features) if several and isinstance(features, tuple | list) else args), kwargs
 
 
-def _by_name(module: nn.Module, features: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(module.forward).parameters.values()
+def _by_name(parameters: Sequence[inspect.Parameter], features: Mapping[str, Any]) -> dict[str, Any]:
     if any(one.kind is one.VAR_KEYWORD for one in parameters):
         return dict(features)
     return {one.name: features[one.name] for one in parameters if one.kind in _NAMED and one.name in features}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+import dataclasses
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
@@ -30,8 +32,19 @@ def in_bfloat16(loss_fn: Callable[..., Tensor], device: torch.device) -> Callabl
 def _in_float32(outputs: Any) -> Any:
     if isinstance(outputs, Tensor):
         return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
-    if isinstance(outputs, Mapping):
+    if type(outputs) is dict:
         return {key: _in_float32(value) for key, value in outputs.items()}
+    if isinstance(outputs, MutableMapping):
+        # A kind of its own, whose attributes the loss may read.
+        outputs = copy.copy(outputs)
+        for key in outputs:
+            outputs[key] = _in_float32(outputs[key])
+        return outputs
+    if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
+        return type(outputs)(*(_in_float32(value) for value in outputs))
     if isinstance(outputs, tuple | list):
-        return tuple(_in_float32(value) for value in outputs)
+        return type(outputs)(_in_float32(value) for value in outputs)
+    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
+        fields = (field.name for field in dataclasses.fields(outputs) if field.init)
+        return dataclasses.replace(outputs, **{name: _in_float32(getattr(outputs, name)) for name in fields})
     return outputs

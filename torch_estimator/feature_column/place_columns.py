@@ -161,7 +161,7 @@ def _table(
     )
     feature = f"{DNN_EMBEDDING_IDS}{dimension}{'' if trainable else '_frozen'}"
     return EmbeddingTableLayout(
-        feature=feature if max_norm is None else f"{feature}_max_norm_{max_norm:g}",
+        feature=feature if max_norm is None else f"{feature}_max_norm_{max_norm!r}",
         dimension=dimension,
         rows=placed.rows,
         slots=placed.slots,

@@ -107,8 +107,8 @@ def weighted_categorical_column(
     """Gives each value of a categorical column the weight at its place in another raw column.
 
     An indicator adds the weights up, a linear model multiplies the value's weight by them, and an embedding combines
-    vectors by them; with ``"mean"`` and ``"sqrtn"`` a value whose weight is not positive does not count. A missing
-    weight (NaN, or an Arrow null) is 0.
+    vectors by them; with ``"mean"`` and ``"sqrtn"`` a value whose weight is not positive does not count. A weight
+    that is NaN is 0; one that is missing in the data is an error, unless the Dataset has a default for it.
 
     Args:
         categorical_column: A vocabulary, hash bucket, identity, bucketized or crossed column. With

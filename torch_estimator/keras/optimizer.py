@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -72,7 +73,10 @@ class KerasOptimizer(torch.optim.Optimizer):
             fits = name.startswith(prefix) and (best is None or len(prefix) > best[0])
             if fits:
                 best = (len(prefix), parameter._value)
-        return (self._variables[0]._value, name) if best is None else (best[1], name[best[0] :])
+        if best is not None:
+            return best[1], name[best[0] :]
+        # Keras numbers variables without a name by process.
+        return self._variables[0]._value, re.sub(r"^variable_\d+$", "variable", name)
 
 
 def _unique(key: str, taken: Any) -> str:
