@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,16 @@ TEXTS = ("s0", "s1")
 TEXT_LISTS = ("t0", "t1")
 NUMBERS = ("i0", "i1")
 NUMBER_LISTS = ("j0", "j1")
-FLOATS = {"x0": 1, "x1": 2}
+NUMERIC = [
+    fc.numeric_column("x0"),
+    fc.numeric_column("x1", 2, default_value=[0.1, -1.0]),
+    fc.numeric_column("x2", default_value=0.5, normalizer_fn=lambda x: (x - 1) * 0.5),
+    fc.numeric_column("n0", dtype="int64", default_value=3),
+    fc.numeric_column("n1", 2, dtype="int64", normalizer_fn=lambda x: (x - 1) * 0.5),
+]
+# Rounded to float32 some of these grow, others shrink.
+BOUNDARIES = [-2.5, -1.0, 0.0, 0.1, 0.5, 0.7, 3.0, 16777217.0]
+NUMBERS_OF = {column.key: column for column in NUMERIC}
 WEIGHTS_OF = {**{key: f"{key}_weights" for key in (*TEXTS, *TEXT_LISTS, *NUMBERS, *NUMBER_LISTS)}, "x1": "x1_weights"}
 
 Draw = Callable[..., Any]
@@ -29,8 +39,8 @@ Draw = Callable[..., Any]
 @st.composite
 def categorical(draw: Draw, *, crossing: bool = True) -> Any:
     """Any categorical column that has no weights."""
-    makers = [vocabularies, hashes, identities, buckets]
-    return draw(st.one_of(*(make() for make in makers), *([crosses()] if crossing else [])))
+    plain = st.one_of(*(make() for make in (vocabularies, hashes, identities, buckets)))
+    return draw(st.one_of(plain, crosses()) if crossing else plain)
 
 
 def _hash_functions() -> st.SearchStrategy[Any]:
@@ -38,34 +48,44 @@ def _hash_functions() -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def vocabularies(draw: Draw) -> Any:
-    """A vocabulary column of strings or integers, with or without lists."""
-    lists = draw(st.booleans())
-    if draw(st.booleans()):
-        key = draw(st.sampled_from(TEXT_LISTS if lists else TEXTS))
-        words = draw(st.lists(st.one_of(st.sampled_from(WORDS), texts()), min_size=1, max_size=4, unique=True))
-    else:
-        key = draw(st.sampled_from(NUMBER_LISTS if lists else NUMBERS))
-        words = draw(st.lists(integers(), min_size=1, max_size=4, unique=True))
-    oov = draw(st.integers(0, 3))
-    return fc.categorical_column_with_vocabulary_list(
-        key,
-        words,
-        num_oov_buckets=oov,
-        default_value=-1 if oov else draw(st.integers(-1, len(words) - 1)),
-        hash_function=draw(_hash_functions()),
-        multivalent=lists,
+def vocabularies(draw: Draw, size: int | None = None) -> Any:
+    """A vocabulary column of strings or integers, with or without lists, of a list or a file."""
+    lists, text = draw(st.booleans()), draw(st.booleans())
+    keys = (TEXT_LISTS if lists else TEXTS) if text else (NUMBER_LISTS if lists else NUMBERS)
+    words = draw(
+        st.lists(
+            st.one_of(st.sampled_from(WORDS), texts()) if text else integers(),
+            min_size=size or 1,
+            max_size=size or 4,
+            unique=True,
+        )
     )
+    oov = 0 if size else draw(st.integers(0, 3))
+    arguments = {
+        "key": draw(st.sampled_from(keys)),
+        "num_oov_buckets": oov,
+        "default_value": -1 if oov else draw(st.integers(-1, len(words) - 1)),
+        "hash_function": draw(_hash_functions()),
+        "multivalent": lists,
+    }
+    if draw(st.booleans()) and all(str(word).isprintable() for word in words):
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
+            file.writelines(f"{word}\n" for word in words)
+            file.flush()
+            return fc.categorical_column_with_vocabulary_file(
+                vocabulary_file=file.name, dtype="string" if text else "int64", **arguments
+            )
+    return fc.categorical_column_with_vocabulary_list(vocabulary_list=words, **arguments)
 
 
 @st.composite
-def hashes(draw: Draw) -> Any:
+def hashes(draw: Draw, size: int | None = None) -> Any:
     """A hash bucket column."""
     lists, text = draw(st.booleans()), draw(st.booleans())
     keys = (TEXT_LISTS if lists else TEXTS) if text else (NUMBER_LISTS if lists else NUMBERS)
     return fc.categorical_column_with_hash_bucket(
         draw(st.sampled_from(keys)),
-        draw(st.sampled_from([1, 2, 50])),
+        size or draw(st.sampled_from([1, 2, 50])),
         dtype="string" if text else "int64",
         hash_function=draw(_hash_functions()),
         multivalent=lists,
@@ -88,9 +108,8 @@ def identities(draw: Draw, size: int | None = None) -> Any:
 @st.composite
 def buckets(draw: Draw) -> Any:
     """A bucketized column of one number or two."""
-    key = draw(st.sampled_from(sorted(FLOATS)))
-    boundaries = draw(st.lists(st.sampled_from([-2.5, -1.0, 0.0, 0.5, 3.0]), min_size=1, max_size=3, unique=True))
-    return fc.bucketized_column(fc.numeric_column(key, shape=FLOATS[key]), sorted(boundaries))
+    boundaries = draw(st.lists(st.sampled_from(BOUNDARIES), min_size=1, max_size=3, unique=True))
+    return fc.bucketized_column(draw(st.sampled_from(NUMERIC)), sorted(boundaries))
 
 
 @st.composite
@@ -99,11 +118,12 @@ def crosses(draw: Draw, depth: int = 2) -> Any:
     leaves = [st.sampled_from(TEXTS + TEXT_LISTS), vocabularies(), identities(), buckets()]
     if depth > 1:
         leaves.append(crosses(depth=depth - 1))
-    keys = draw(st.lists(st.one_of(*leaves), min_size=2, max_size=3))
+    # An inner cross has two keys, and lists few values: a row has as many ids as the product of all lists' lengths.
+    keys = draw(st.lists(st.one_of(*leaves), min_size=2, max_size=depth + 1))
     return fc.crossed_column(
         keys,
-        draw(st.sampled_from([10**6, 1000, 10, 1])),
-        hash_key=draw(st.one_of(st.none(), st.integers(0, 2**64 - 1))),
+        draw(st.sampled_from([10**6, 1000, 50, 10, 1])),
+        hash_key=draw(st.one_of(st.sampled_from([None, 0, 1, 2**64 - 1]), st.integers(0, 2**64 - 1))),
         hash_function=draw(_hash_functions()),
         multivalent=sorted({key for key in keys if isinstance(key, str) and key in TEXT_LISTS}),
     )
@@ -122,14 +142,14 @@ def weighted(draw: Draw) -> Any:
 @st.composite
 def wide(draw: Draw) -> list[Any]:
     """The columns of a linear model."""
-    numbers = st.sampled_from([fc.numeric_column(key, shape=shape) for key, shape in FLOATS.items()])
+    numbers = st.sampled_from(NUMERIC)
     return _unique(draw(st.lists(st.one_of(categorical(), weighted(), numbers), min_size=1, max_size=4)))
 
 
 @st.composite
 def deep(draw: Draw) -> list[Any]:
     """The columns of a network."""
-    numbers = st.sampled_from([fc.numeric_column(key, shape=shape) for key, shape in FLOATS.items()])
+    numbers = st.sampled_from(NUMERIC)
     chosen = draw(st.lists(st.one_of(embeddings(), indicators(), buckets(), numbers), min_size=1, max_size=4))
     return _unique([*chosen, *draw(st.one_of(st.just([]), shared()))])
 
@@ -156,7 +176,8 @@ def indicators(draw: Draw) -> Any:
 def shared(draw: Draw) -> Any:
     """Columns that share embeddings."""
     size = draw(st.integers(2, 5))
-    columns = _unique(draw(st.lists(identities(size), min_size=1, max_size=2)))
+    make = draw(st.sampled_from([identities, hashes, vocabularies]))
+    columns = _unique(draw(st.lists(make(size), min_size=1, max_size=2)))
     return fc.shared_embeddings(columns, 2, combiner=draw(combiners()), max_norm=draw(st.sampled_from([None, 0.5])))
 
 
@@ -178,7 +199,7 @@ def integers() -> st.SearchStrategy[int]:
 def floats() -> st.SearchStrategy[float]:
     """Numbers of any kind that keep sums within float32's range, NaN and infinities."""
     finite = st.floats(-100, 100, width=32)
-    return st.one_of(finite, st.sampled_from([0.0, -0.0, -1.0, 0.5, 3.0, float("nan"), float("inf"), -float("inf")]))
+    return st.one_of(finite, st.sampled_from([-0.0, *BOUNDARIES[:-1], float("nan"), float("inf"), -float("inf")]))
 
 
 @st.composite
@@ -190,7 +211,7 @@ def rows_of(draw: Draw, features: Sequence[fc.RawFeature]) -> list[Row]:
 @st.composite
 def _row(draw: Draw, features: Sequence[fc.RawFeature]) -> Row:
     word = st.one_of(st.sampled_from(["", *WORDS]), texts(), st.none())
-    number = integers()
+    number = st.one_of(integers(), st.none())
     row: Row = {}
     for feature in sorted(features, key=lambda feature: feature.key.endswith("_weights")):
         key = feature.key
@@ -198,12 +219,38 @@ def _row(draw: Draw, features: Sequence[fc.RawFeature]) -> Row:
             weight = st.one_of(st.sampled_from([0.0, 1.0, -2.0, float("nan")]), st.floats(-3, 3, width=32))
             values = row[key.removesuffix("_weights")]
             row[key] = [draw(weight) for _ in values] if isinstance(values, list) else draw(weight)
-        elif feature.dtype == "float32":
-            row[key] = draw(floats()) if feature.shape == (1,) else [draw(floats()) for _ in range(feature.shape[0])]
+        elif key in NUMBERS_OF:
+            one = floats() if feature.dtype == "float32" else st.integers(-100, 100)
+            row[key] = draw(one) if feature.shape == (1,) else [draw(one) for _ in range(feature.shape[0])]
         else:
             one = word if feature.dtype == "string" else number
-            row[key] = draw(st.lists(one, max_size=4)) if feature.multivalent else draw(one)
+            row[key] = draw(st.lists(one, max_size=3)) if feature.multivalent else draw(one)
     return row
+
+
+def sent(rows: Sequence[Row], features: Sequence[fc.RawFeature]) -> dict[str, Any]:
+    """Rows as an export takes them: missing integers are -1."""
+    whole = [{**row, **_integers(row, features)} for row in rows]
+    return {feature.key: [row[feature.key] for row in whole] for feature in features}
+
+
+def trainable(row: Row, features: Sequence[fc.RawFeature]) -> Row:
+    """A row without missing numbers and infinities, which would end a training."""
+    numbers = {
+        one.key: np.nan_to_num(row[one.key], posinf=9, neginf=-9).tolist() for one in features if one.dtype == "float32"
+    }
+    return {**row, **numbers, **_integers(row, features)}
+
+
+def _integers(row: Row, features: Sequence[fc.RawFeature]) -> Row:
+    values = {one.key: row[one.key] for one in features if one.dtype == "int64"}
+    return {
+        key: [_or_missing(v) for v in one] if isinstance(one, list) else _or_missing(one) for key, one in values.items()
+    }
+
+
+def _or_missing(value: int | None) -> int:
+    return -1 if value is None else value
 
 
 @st.composite
@@ -214,15 +261,16 @@ def held(draw: Draw, rows: Sequence[Row], features: Sequence[fc.RawFeature]) -> 
 
 @st.composite
 def _column(draw: Draw, values: list[Any], feature: fc.RawFeature) -> Any:
-    if feature.dtype == "float32" and not feature.multivalent:
-        return np.array(values, np.float32)
+    if feature.key in NUMBERS_OF or (feature.dtype == "float32" and not feature.multivalent):
+        return np.array(values, feature.dtype)
     inner = {"string": pa.string(), "int64": pa.int64(), "float32": pa.float32()}[feature.dtype]
     form = draw(st.sampled_from(["arrow", "large", "objects"]))
     if form == "objects":
         array = np.empty(len(values), object)
         array[:] = values
-        # Arrow's missing integers have no counterpart in arrays of integers.
-        return array if feature.multivalent or feature.dtype == "string" else np.array(values, np.int64)
+        if feature.multivalent or feature.dtype == "string":
+            return array
+        return np.array([-1 if value is None else value for value in values], np.int64)
     if not feature.multivalent:
         array = pa.array(values, inner)
         return array.dictionary_encode() if form == "large" and feature.dtype == "string" else array

@@ -8,6 +8,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from torch_estimator import feature_column as fc
 
 MASK = 2**64 - 1
@@ -112,6 +114,14 @@ def ids_of(column: Any, row: Row) -> list[Weighted]:
     return [Weighted(value, 1.0) for value in _values(column, row) if value is not None and value >= 0]
 
 
+def numbers_of(column: fc.NumericColumn, row: Row) -> list[float]:
+    """A numeric column's numbers in a row; the only normalizer that is drawn subtracts 1 and halves."""
+    numbers = np.array(_listed(row[column.key]), np.float32)
+    if column.normalizer_fn is not None:
+        numbers = (numbers - np.float32(1)) * np.float32(0.5)
+    return [float(number) for number in numbers]
+
+
 HASHES: dict[str, Callable[[str], int]] = {"murmur3": murmur3, "farmhash": farmhash}
 
 
@@ -120,10 +130,10 @@ def _values(column: Any, row: Row) -> list[Value]:
         return list(_cross(column, row))
     if isinstance(column, fc.BucketizedColumn):
         size = len(column.boundaries) + 1
-        numbers = _listed(row[column.source_column.key])
+        boundaries = [float(np.float32(one)) for one in column.boundaries]
         return [
-            place * size + (size - 1 if math.isnan(one) else bisect.bisect_right(column.boundaries, one))
-            for place, one in enumerate(numbers)
+            place * size + (size - 1 if math.isnan(one) else bisect.bisect_right(boundaries, one))
+            for place, one in enumerate(numbers_of(column.source_column, row))
         ]
     return [_value(column, value) for value in _listed(row[column.key])]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,10 @@ import torch
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+import torch_estimator as te
 from tests.export.models import model_of
 from tests.properties import columns as drawn
+from tests.properties.input_reference import input_of
 from tests.properties.reference import farmhash, ids_of, murmur3
 from tests.properties.trials import tried
 from torch_estimator import feature_column as fc
@@ -21,7 +25,14 @@ from torch_estimator import serving_input
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.writer import build
 from torch_estimator.feature_column.hashing import hash_strings
-from torch_estimator.heads import RegressionHead
+from torch_estimator.heads import (
+    BinaryClassHead,
+    LogisticRegressionHead,
+    MultiClassHead,
+    MultiLabelHead,
+    PoissonRegressionHead,
+    RegressionHead,
+)
 
 Columns = dict[str, Any]
 
@@ -66,7 +77,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_are_those_of_the_definition(kind: str) -> None:
-    @tried(100 if kind in ("crossed", "several") else 40)
+    @tried(200 if kind in ("crossed", "several") else 40)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         made = data.draw(KINDS[kind])
@@ -82,6 +93,26 @@ def test_ids_are_those_of_the_definition(kind: str) -> None:
             assert found[column.name] == expected, column
 
     check()
+
+
+@tried(120)
+@given(st.data())
+def test_what_a_network_sees_is_that_of_the_definition(data: st.DataObject) -> None:
+    columns = data.draw(drawn.deep())
+    features = raw_features([], columns)
+    rows = data.draw(drawn.rows_of(features))
+    built = model_of([], data.draw(st.permutations(columns)), RegressionHead(), (3,))
+    layer = built.module.dnn.input_from_feature_columns.input_layer
+    seen = layer(tensors(built, data.draw(drawn.held(rows, features)))).detach().numpy()
+    variables = {
+        piece.name.split("/", 3)[3].removesuffix("/embedding_weights"): table.weight.detach()
+        .double()
+        .numpy()[piece.offset : piece.offset + piece.rows]
+        for table in layer.tables
+        for piece in table.pieces
+    }
+    for got, row in zip(seen, rows, strict=True):
+        np.testing.assert_allclose(got, input_of(columns, row, variables), rtol=1e-5, atol=1e-5)
 
 
 @tried(80)
@@ -109,6 +140,17 @@ def _same(left: Any, right: Any) -> bool:
     return bool(left.to_pylist() == right.to_pylist())
 
 
+HEADS = [
+    RegressionHead(),
+    RegressionHead(label_dimension=2),
+    BinaryClassHead(),
+    MultiClassHead(3, label_vocabulary=["a", "b", "c"]),
+    MultiLabelHead(2),
+    PoissonRegressionHead(),
+    LogisticRegressionHead(),
+]
+
+
 @tried(80)
 @given(st.data())
 def test_an_export_predicts_what_the_model_predicts(data: st.DataObject) -> None:
@@ -116,23 +158,67 @@ def test_an_export_predicts_what_the_model_predicts(data: st.DataObject) -> None
     features = raw_features(wide, deep)
     rows = data.draw(drawn.rows_of(features))
     raw = data.draw(drawn.held(rows, features))
-    built = model_of(wide, deep, RegressionHead(), (3,), data.draw(drawn.combiners()))
+    built = model_of(wide, deep, data.draw(st.sampled_from(HEADS)), (3,), data.draw(drawn.combiners()))
     built.transform.recording = True
-    expected = outputs(built, raw)
+    logits = outputs(built, raw)
     export = exported(built)
-    sent = {key: [row[key] for row in rows] for key in raw}
-    answer = export.predict(sent)["predictions"]
+    sent = drawn.sent(rows, features)
+    answer = export.predict(sent)
     # Beyond 1 relative: a unit in the last place of a number of 200 is more than 1e-5.
-    np.testing.assert_allclose(answer, expected, rtol=1e-5, atol=1e-5)
+    key = "logits" if "logits" in answer else "predictions"
+    if not isinstance(built.head, LogisticRegressionHead):
+        np.testing.assert_allclose(answer[key], logits, rtol=1e-5, atol=1e-5)
+    assert_decoded(built.head, torch.from_numpy(answer.get("logits", logits)), answer)
     one_by_one = [export.predict({key: values[n : n + 1] for key, values in sent.items()}) for n in range(len(rows))]
-    np.testing.assert_allclose(np.concatenate([one["predictions"] for one in one_by_one]), answer, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate([one[key] for one in one_by_one]), answer[key], rtol=1e-5, atol=1e-6)
+
+
+def assert_decoded(head: Any, logits: torch.Tensor, answer: Columns) -> None:
+    """That an export makes of logits what the head makes of them; classes where logits are finite."""
+    expected = head.decode({key: value.numpy() for key, value in head.predictions(logits).items()})
+    finite = torch.isfinite(logits).all(1).numpy()
+    for key, values in expected.items():
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(answer[key][finite], values[finite], rtol=1e-4, atol=1e-5, err_msg=key)
+        else:
+            assert answer[key][finite].tolist() == values[finite].tolist(), key
+
+
+@tried(6)
+@given(st.data())
+def test_data_sets_estimators_and_files_of_exports_agree(data: st.DataObject) -> None:
+    wide, deep = data.draw(drawn.wide()), data.draw(drawn.deep())
+    features = raw_features(wide, deep)
+    rows = [drawn.trainable(row, features) for row in data.draw(drawn.rows_of(features))]
+    raw = data.draw(drawn.held(rows, features))
+    labels = np.arange(len(rows), dtype=np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        estimator = te.DNNLinearCombinedRegressor(
+            folder,
+            linear_feature_columns=wide,
+            dnn_feature_columns=deep,
+            dnn_hidden_units=[3],
+            config=te.RunConfig(tf_random_seed=1, compile=False),
+        )
+        estimator.train(lambda: te.data.Dataset.from_arrays(taken(raw, [0]), labels[:1]).batch(1), steps=1)
+        predicted = np.array(
+            [one["predictions"] for one in estimator.predict(lambda: te.data.Dataset.from_arrays(raw).batch(3))]
+        )
+        path = estimator.export_saved_model(str(Path(folder) / "export"), serving_input.raw_features([*wide, *deep]))
+        answer = ExportedModel.load(path).predict(drawn.sent(rows, features))["predictions"]
+    np.testing.assert_allclose(answer, predicted, rtol=1e-5, atol=1e-5)
 
 
 def outputs(built: Any, raw: Columns) -> Any:
     """What a model answers without an export."""
-    features = built.transform.padded(built.transform(raw))
     with torch.no_grad():
-        return built.module.eval()({key: torch.from_numpy(value) for key, value in features.items()}).numpy()
+        return built.module.eval()(tensors(built, raw)).numpy()
+
+
+def tensors(built: Any, raw: Columns) -> dict[str, torch.Tensor]:
+    """What a model's module takes."""
+    features = built.transform.padded(built.transform(raw))
+    return {key: torch.from_numpy(value) for key, value in features.items()}
 
 
 def exported(built: Any) -> ExportedModel:
