@@ -206,6 +206,13 @@ def test_labels_that_cannot_be_compared_are_one_sentence(
         estimator(nn.Linear(3, outputs), tmp_path, loss=loss).train(input_fn(X, labels), steps=1)
 
 
+def test_labels_that_are_strings_are_one_sentence(tmp_path: Path) -> None:
+    labels = np.array(["yes", "no"] * (len(Y) // 2))
+    message = "^MSELoss takes labels that are numbers, but these are strings, such as 'yes'; give numbers, or a head"
+    with pytest.raises(te.UserError, match=message):
+        estimator(nn.Linear(3, 1), tmp_path).train(input_fn(X, labels), steps=1)
+
+
 @pytest.mark.parametrize("call", ["train", "evaluate", "predict"])
 def test_an_error_inside_the_module_stays_its_own_and_names_the_batch(tmp_path: Path, call: str) -> None:
     ours = estimator(nn.Linear(4, 1), tmp_path)
