@@ -108,6 +108,32 @@ def test_every_optimizer_of_keras_resumes_bit_for_bit(tmp_path: Path) -> None:
         assert_same_variables(whole, pieces)
 
 
+@pytest.mark.parametrize("name", ["lamb", "rate"])
+def test_an_optimizer_that_keras_cannot_read_back_from_its_description(tmp_path: Path, name: str) -> None:
+    def optimizer() -> Any:
+        return keras.optimizers.Lamb(0.01) if name == "lamb" else keras.optimizers.SGD(lambda: 0.05)
+
+    whole = estimator(stateful(optimizer=optimizer()), tmp_path / "once").train(input_fn(X, Y), steps=6)
+    hand = stateful(optimizer=optimizer())
+    train_by_hand(hand, X, Y, steps=6)
+    for got, expected in zip(weights(whole.trained_module()), weights(hand), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+    estimator(stateful(optimizer=optimizer()), tmp_path / "pieces").train(input_fn(X, Y), steps=2)
+    pieces = estimator(stateful(optimizer=optimizer()), tmp_path / "pieces").train(input_fn(X, Y), steps=4)
+    assert_same_variables(whole, pieces)
+
+
+def test_labels_that_the_loss_refuses_are_one_sentence(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")], name="odds")
+    model.compile(loss="binary_crossentropy")
+    message = (
+        r"^The Keras model 'odds' gives float32 \[8, 1\], which its loss cannot compare with labels float32 \[8, 3"
+    )
+    with pytest.raises(te.UserError, match=message) as raised:
+        estimator(model, tmp_path).train(input_fn(X, np.stack([Y, Y, Y], 1)), steps=1)
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
 def test_in_bfloat16_it_learns_about_the_same(tmp_path: Path) -> None:
     losses = [
         te.model_to_estimator(stateful(dropout=0.0), model_dir=str(tmp_path / str(precision)), config=settings)
