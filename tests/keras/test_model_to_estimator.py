@@ -161,6 +161,19 @@ def test_an_optimizer_that_has_taken_steps_goes_on(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
+def test_the_trained_model_goes_on_by_hand_from_the_optimizers_state(tmp_path: Path) -> None:
+    hand = stateful(dropout=0.0, optimizer="adam")
+    given = stateful(dropout=0.0, optimizer="adam")
+    trained = estimator(given, tmp_path).train(input_fn(X, Y), steps=12).trained_module()
+    train_by_hand(hand, X, Y)
+    assert int(trained.optimizer.iterations) == 12
+    assert int(given.optimizer.iterations) == 0
+    for model in (hand, trained):
+        train_by_hand(model, X, Y)
+    for got, expected in zip(weights(trained), weights(hand), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
 def test_hooks_know_the_learning_rate_and_the_layers_by_their_names(tmp_path: Path) -> None:
     model, seen = stateful(), []
     hooks = [

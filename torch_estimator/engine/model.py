@@ -127,6 +127,18 @@ class Model:
         if self.spec.transform is not None:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
 
+    def restore_carried(self, checkpoint: Checkpoint) -> None:
+        """Copies a checkpoint's state into the optimizer that the module carries with it, as a Keras model does.
+
+        One of another kind than trained with is left as it is.
+
+        Raises:
+            CheckpointError: It has other settings than the one trained with.
+        """
+        optimizers, _ = self.make_optimizers()
+        if checkpoint.state.get(_OPTIMIZERS) == _kinds(optimizers):
+            restore_slots(self.module, optimizers, checkpoint.slots)
+
     def _shared(self, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
         """The model's variables and a checkpoint, without buffers of ``persistent=False`` that only one of them has."""
         saved, variables = dict(checkpoint.variables), self.variables()
