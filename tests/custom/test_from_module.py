@@ -416,3 +416,46 @@ def test_a_prediction_that_is_no_tensor_is_one_sentence(tmp_path: Path) -> None:
         te.UserError, match=r"^The prediction 'both' must be a tensor, but is Moments; give predictions="
     ):
         next(ours.predict(once(X)))
+
+
+AB = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
+TWO = [fc.numeric_column("a"), fc.numeric_column("b")]
+
+
+def train_on_columns(module: nn.Module, model_dir: Path, **settings: Any) -> None:
+    settings = {"loss": nn.MSELoss(), "optimizer": "Adam", **settings}
+    estimator = te.Estimator.from_module(module, columns=TWO, model_dir=str(model_dir), **settings)
+    rows = te.data.Dataset.from_arrays({"a": AB[:, 0], "b": AB[:, 1]}, AB[:, :1]).batch(8)
+    estimator.train(lambda: rows, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("module", "settings", "message"),
+    [
+        (nn.Linear(3, 1), {}, "Linear does not take the 2 numbers per row that the columns make: mat1"),
+        (nn.Identity(), {}, "has no parameters to train"),
+        (nn.Linear(2, 1), {"loss": lambda out, y: (out.detach() - y).mean()}, "does not depend on any parameter"),
+        (nn.Linear(2, 1), {"optimizer": torch.optim.LBFGS}, "LBFGS evaluates the loss several times"),
+        (
+            nn.Linear(2, 1),
+            {"optimizer": partial(torch.optim.Adam, learning_rate=0.1)},
+            "unexpected keyword argument 'learning_rate'",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_one_sentence(
+    module: nn.Module, settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(te.UserError, match=message):
+        train_on_columns(module, tmp_path, **settings)
+
+
+def test_looking_at_the_width_leaves_the_module_and_the_random_state_alone(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(), nn.Linear(2, 1))
+    state = torch.random.get_rng_state()
+
+    te.Estimator.from_module(module, columns=TWO, loss=nn.MSELoss(), optimizer="Adam", model_dir=str(tmp_path))
+
+    assert module.training
+    assert int(module[0].num_batches_tracked) == 0
+    assert torch.equal(state, torch.random.get_rng_state())

@@ -17,7 +17,7 @@ from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
 from torch_estimator.engine.schedules import Schedules, optimizers_and_schedules
 from torch_estimator.engine.variables import named_slots, named_variables, passing_names, restore_slots
 from torch_estimator.engine.warm_start import warm_start
-from torch_estimator.errors import CheckpointError
+from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.feature_structure import Structure, describe
 from torch_estimator.floating import floating_dtype
 from torch_estimator.heads.function_head import FunctionHead
@@ -85,10 +85,16 @@ class Model:
         """Calls the spec's optimizer factory.
 
         Raises:
-            InvalidTypeError: Where it returns anything but optimizers and schedules around them.
+            InvalidTypeError: Where it returns anything but optimizers and schedules around them, or cannot be called.
+            InvalidValueError: Where the module has no parameters to train.
         """
         assert self.spec.optimizer is not None
-        return optimizers_and_schedules(self.spec.optimizer(self.module.named_parameters()))
+        named = [(name, parameter) for name, parameter in self.module.named_parameters()]
+        if not any(parameter.requires_grad for _, parameter in named):
+            raise InvalidValueError(
+                f"{type(self.module).__name__} has no parameters to train; evaluate or predict with it as it is."
+            )
+        return optimizers_and_schedules(_made(self.spec.optimizer, named))
 
     def variables(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, as views."""
@@ -188,6 +194,16 @@ def _raw_columns(spec: EstimatorSpec) -> Sequence[str] | None:
 
 def _same(features: Any) -> Any:
     return features
+
+
+def _made(optimizer: Any, named: list[tuple[str, nn.Parameter]]) -> Any:
+    try:
+        return optimizer(iter(named))
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise
+        # Its very call failed: an argument that it does not have, or one that is missing.
+        raise InvalidTypeError(f"optimizer cannot be called with the module's parameters: {error}.") from error
 
 
 def _check_kinds(checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer]) -> None:

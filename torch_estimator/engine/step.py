@@ -92,6 +92,11 @@ class TrainStep:
         gathered: Gathered = []
         with self._recording(gathered):
             loss = self.loss(features, labels, weights)
+        if not loss.requires_grad:
+            raise InvalidValueError(
+                "The loss does not depend on any parameter that is trained; is it computed from the model's outputs, "
+                "without detach() or numpy in between?"
+            )
         leaves = [*self._dense, *(rows for _, _, rows in gathered)]
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         dense, of_rows = gradients[: len(self._dense)], gradients[len(self._dense) :]
