@@ -11,7 +11,7 @@ Handed to `Estimator.export_saved_model` and to the exporters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -124,7 +124,8 @@ def csv(
     """Takes one string ``csv_row`` ``[batch]`` per row; fields that the model does not use are dropped.
 
     The graph splits rows without quotes; `ExportedModel` reads quoted fields, too. An empty number takes its
-    default: that of `defaults`, else the column's `default_value`, and is an error where there is none.
+    default: that of `defaults`, else the column's `default_value`, and is an error where there is none; an integer
+    that only categorical columns read is missing, without an id.
 
     Args:
         column_names: The fields of a row, in order.
@@ -163,6 +164,8 @@ def csv(
         if feature.default is not None:
             number = feature.default[0]
             given.setdefault(key, int(number) if feature.dtype == "int64" else number)
+        elif feature.missing is not None:
+            given.setdefault(key, feature.missing)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
     return ServingInput(kind="csv", inputs=inputs, defaults=checked, transform=transformer, column_names=names)
 
@@ -202,7 +205,8 @@ def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFea
                 f"the transform {type(transform).__name__} takes {key!r}, but that is {kept.dtype} of shape "
                 f"{kept.shape} per row; a transform takes one number."
             )
-        inputs.setdefault(key, RawFeature(key=key, dtype="float32"))
+        # To a transform, -1 is a number.
+        inputs[key] = RawFeature(key=key, dtype="float32") if kept is None else replace(kept, missing=None)
     return dict(sorted(inputs.items(), key=lambda item: item[0].encode())), transform
 
 
