@@ -73,6 +73,10 @@ def json(
 ) -> ServingInput:
     """Takes a vector per raw column, shape ``[batch]``: a JSON instance has a bare value per name.
 
+    An instance has every input that has no default, as gcloud wants it, though `Dataset.from_json` reads a string or
+    list without a key as missing: give ``defaults={"job": "", "tags": []}`` (-1 for an integer of categorical columns)
+    to let instances leave them out. A string or list may be null, which is missing; a number may not.
+
     The arguments are those of `raw_features`.
     """
     return _by_name("json", columns, defaults, transform)
