@@ -53,6 +53,9 @@ def raw_features(
 ) -> ServingInput:
     """Takes every raw column under its own name: ``[batch, 1]``, ``[batch, *shape]`` or, for lists, ``[batch, n]``.
 
+    A missing string is ``''`` or None, a missing list empty or None, and a missing integer of categorical columns -1:
+    None is no integer to a served model.
+
     Args:
         columns: Feature columns, a `FeatureTransform`, `RawFeature`s, or `te.feature_column.schema(...)` of columns.
         defaults: Values of inputs that a caller may leave out. A name that no column reads declares an input
