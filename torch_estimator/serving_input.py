@@ -59,7 +59,7 @@ def raw_features(
     Args:
         columns: Feature columns, a `FeatureTransform`, `RawFeature`s, or `te.feature_column.schema(...)` of columns.
         defaults: Values of inputs that a caller may leave out. A name that no column reads declares an input
-            that the model does not use, such as a key that is handed through.
+            that the model does not use, such as a key that is handed through; a list declares one of its length.
         transform: A module from a dict of raw numeric inputs, float32 ``[batch, 1]``, to a dict of features
             that the columns read; its attribute `input_names` lists what it takes. Features that it gives are
             no inputs.
@@ -105,7 +105,8 @@ def like(features: Any, defaults: Mapping[str, Default] | None = None) -> Servin
     inputs = {name: _feature_of(name, leaf) for name, leaf in leaves(structure)}
     given = dict(defaults or {})
     for key, value in given.items():
-        inputs.setdefault(key, RawFeature(key=key, dtype=_dtype_of(key, value)))
+        if key not in inputs:
+            inputs[key] = _undeclared(key, value)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
     return ServingInput(kind="raw_features", inputs=inputs, defaults=checked, structure=structure)
 
@@ -187,7 +188,7 @@ def _by_name(
     given = dict(defaults or {})
     for key, value in given.items():
         if key not in inputs:
-            inputs[key] = RawFeature(key=key, dtype=_dtype_of(key, value))
+            inputs[key] = _undeclared(key, value)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
     return ServingInput(kind=kind, inputs=inputs, defaults=checked, transform=transformer)
 
@@ -243,6 +244,15 @@ def _input_names(transform: nn.Module) -> tuple[str, ...]:
             "a list of the raw inputs it takes."
         )
     return tuple(str(name) for name in names)
+
+
+def _undeclared(key: str, value: Any) -> RawFeature:
+    """An input that no column reads: as its default is, one value or a vector."""
+    if not isinstance(value, list | tuple) or not value:
+        return RawFeature(key=key, dtype=_dtype_of(key, value))
+    kinds = {_dtype_of(key, one) for one in value}
+    # Integers among floats are floats; strings among numbers are told by the check of the default.
+    return RawFeature(key=key, dtype=max(kinds, key=("int64", "float32", "string").index), shape=(len(value),))
 
 
 def _dtype_of(key: str, value: Any) -> RawDtype:

@@ -83,7 +83,7 @@ def build_estimator(args: argparse.Namespace) -> te.Estimator:
 
     def optimizer(named: object) -> torch.optim.lr_scheduler.LRScheduler:
         momentum = torch.optim.SGD(named, lr=peak, momentum=0.9, weight_decay=5e-5)  # type: ignore[arg-type]
-        return torch.optim.lr_scheduler.OneCycleLR(momentum, max_lr=peak, total_steps=args.train_steps + 1)
+        return torch.optim.lr_scheduler.OneCycleLR(momentum, max_lr=peak, total_steps=args.train_steps)
 
     torch.manual_seed(args.seed)
     return te.Estimator.from_module(
