@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch_estimator.engine.evaluation_reader import EvaluationReader, Results
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.early_stopping_rules import Metric, NoImprovement, Threshold
 from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.second_or_step_timer import check_number
 
 logger = logging.getLogger("torch_estimator")
 
@@ -236,7 +236,11 @@ def _seconds_or_steps(secs: float | None, steps: int | None) -> tuple[float | No
         raise InvalidValueError(
             f"Give one of run_every_secs and run_every_steps, but got run_every_secs={secs}, run_every_steps={steps}."
         )
-    if steps is not None and (not isinstance(steps, numbers.Integral) or steps < 1):
+    if steps is not None:
+        check_number("run_every_steps", steps, whole=True)
+    if secs is not None:
+        check_number("run_every_secs", secs, whole=False)
+    if steps is not None and steps < 1:
         raise InvalidValueError(f"run_every_steps must be 1 or more, but got {steps}.")
     if secs is not None and not secs >= 0:
         raise InvalidValueError(f"run_every_secs must not be negative, but got {secs}.")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 import time
 from collections.abc import Callable
 
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
 class SecondOrStepTimer:
@@ -20,6 +21,7 @@ class SecondOrStepTimer:
 
     Raises:
         InvalidValueError: Where none or both are given, or one is not positive.
+        InvalidTypeError: Where one is no number.
 
     >>> timer = SecondOrStepTimer(every_steps=10)
     >>> timer.should_trigger_for_step(1), timer.update_last_triggered_step(1), timer.should_trigger_for_step(10)
@@ -71,11 +73,23 @@ def check_seconds_or_steps(kind: str, *, at_least_one: bool = True, **given: flo
 
     Raises:
         InvalidValueError: Where it is not so.
+        InvalidTypeError: Where a value is no number, or a number of steps no integer.
     """
     got = ", ".join(f"{name}={value}" for name, value in given.items())
     set_ones = {name: value for name, value in given.items() if value is not None}
     if len(set_ones) > 1 or (at_least_one and not set_ones):
         raise InvalidValueError(f"{kind} takes exactly one of {' and '.join(given)}, but got {got}.")
     for name, value in set_ones.items():
+        check_number(f"{name} of {kind}", value, whole=not name.endswith("secs"))
         if not value > 0:
             raise InvalidValueError(f"{name} of {kind} must be positive, but got {value}.")
+
+
+def check_number(name: str, value: object, *, whole: bool) -> None:
+    """Checks that a value is a number, and if ``whole`` an integer.
+
+    Raises:
+        InvalidTypeError: Where it is not so.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real):
+        raise InvalidTypeError(f"{name} must be {'an integer' if whole else 'a number'}, but got {value!r}.")

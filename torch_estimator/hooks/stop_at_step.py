@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.second_or_step_timer import check_number
 
 
 class StopAtStepHook(Hook):
@@ -11,6 +12,7 @@ class StopAtStepHook(Hook):
 
     Raises:
         InvalidValueError: Where none or both are given.
+        InvalidTypeError: Where the one given is no integer.
     """
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
@@ -18,6 +20,9 @@ class StopAtStepHook(Hook):
             raise InvalidValueError(
                 f"Give one of num_steps and last_step, but got num_steps={num_steps}, last_step={last_step}."
             )
+        for name, value in (("num_steps", num_steps), ("last_step", last_step)):
+            if value is not None:
+                check_number(f"{name} of StopAtStepHook", value, whole=True)
         self._num_steps = num_steps
         self._last_step = last_step
 
