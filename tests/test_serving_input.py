@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -73,6 +74,30 @@ def test_defaults_are_of_the_inputs_type(column: Any, value: Any, problem: str) 
 def test_an_extra_input_needs_a_plain_default() -> None:
     with pytest.raises(InvalidTypeError, match="the default of 'key' must be a string or a number"):
         serving_input.raw_features([AGE], defaults={"key": None})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "default"),
+    [
+        ([0.0, 1], "float32", [0.0, 1]),
+        ([1, 2, 3], "int64", [1, 2, 3]),
+        (["a", "b"], "string", ["a", "b"]),
+    ],
+)
+def test_a_list_declares_an_extra_input_of_its_length(value: Any, dtype: str, default: Any) -> None:
+    for made in (
+        serving_input.raw_features([AGE], defaults={"extra": value}),
+        serving_input.json([AGE], defaults={"extra": value}),
+        serving_input.like({"x": np.zeros(1)}, defaults={"extra": value}),
+    ):
+        assert (made.inputs["extra"].dtype, made.inputs["extra"].shape) == (dtype, (len(value),))
+        assert made.defaults["extra"] == default
+
+
+@pytest.mark.parametrize("value", [[], [None], ["a", 1]])
+def test_a_list_that_declares_nothing_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"^the default of 'extra' must be "):
+        serving_input.raw_features([AGE], defaults={"extra": value})
 
 
 def test_what_is_no_column_is_refused() -> None:

@@ -164,6 +164,8 @@ class Estimator:
     def trained_module(self, checkpoint_path: str | None = None) -> torch.nn.Module:
         """Returns the module with a checkpoint's weights, ready to predict; it is the caller's own.
 
+        A Keras model comes with the optimizer's state, so that its ``fit`` goes on from there.
+
         Args:
             checkpoint_path: Whose weights; None for the newest checkpoint's.
 
@@ -175,6 +177,8 @@ class Estimator:
             model = self._build(ModeKeys.PREDICT)
         self._restore(model, path)
         module: torch.nn.Module = getattr(model.module, "unwrapped", model.module)
+        if path is not None and module is not model.module:
+            model.restore_carried(load_checkpoint(path))
         return module
 
     @property

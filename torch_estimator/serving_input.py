@@ -11,7 +11,7 @@ Handed to `Estimator.export_saved_model` and to the exporters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -53,10 +53,13 @@ def raw_features(
 ) -> ServingInput:
     """Takes every raw column under its own name: ``[batch, 1]``, ``[batch, *shape]`` or, for lists, ``[batch, n]``.
 
+    A missing string is ``''`` or None, a missing list empty or None, and a missing integer of categorical columns -1:
+    None is no integer to a served model.
+
     Args:
         columns: Feature columns, a `FeatureTransform`, `RawFeature`s, or `te.feature_column.schema(...)` of columns.
         defaults: Values of inputs that a caller may leave out. A name that no column reads declares an input
-            that the model does not use, such as a key that is handed through.
+            that the model does not use, such as a key that is handed through; a list declares one of its length.
         transform: A module from a dict of raw numeric inputs, float32 ``[batch, 1]``, to a dict of features
             that the columns read; its attribute `input_names` lists what it takes. Features that it gives are
             no inputs.
@@ -72,6 +75,10 @@ def json(
     columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
 ) -> ServingInput:
     """Takes a vector per raw column, shape ``[batch]``: a JSON instance has a bare value per name.
+
+    An instance has every input that has no default, as gcloud wants it, though `Dataset.from_json` reads a string or
+    list without a key as missing: give ``defaults={"job": "", "tags": []}`` (-1 for an integer of categorical columns)
+    to let instances leave them out. A string or list may be null, which is missing; a number may not.
 
     The arguments are those of `raw_features`.
     """
@@ -98,7 +105,8 @@ def like(features: Any, defaults: Mapping[str, Default] | None = None) -> Servin
     inputs = {name: _feature_of(name, leaf) for name, leaf in leaves(structure)}
     given = dict(defaults or {})
     for key, value in given.items():
-        inputs.setdefault(key, RawFeature(key=key, dtype=_dtype_of(key, value)))
+        if key not in inputs:
+            inputs[key] = _undeclared(key, value)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
     return ServingInput(kind="raw_features", inputs=inputs, defaults=checked, structure=structure)
 
@@ -124,7 +132,8 @@ def csv(
     """Takes one string ``csv_row`` ``[batch]`` per row; fields that the model does not use are dropped.
 
     The graph splits rows without quotes; `ExportedModel` reads quoted fields, too. An empty number takes its
-    default: that of `defaults`, else the column's `default_value`, and is an error where there is none.
+    default: that of `defaults`, else the column's `default_value`, and is an error where there is none; an integer
+    that only categorical columns read is missing, without an id.
 
     Args:
         column_names: The fields of a row, in order.
@@ -163,6 +172,8 @@ def csv(
         if feature.default is not None:
             number = feature.default[0]
             given.setdefault(key, int(number) if feature.dtype == "int64" else number)
+        elif feature.missing is not None:
+            given.setdefault(key, feature.missing)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
     return ServingInput(kind="csv", inputs=inputs, defaults=checked, transform=transformer, column_names=names)
 
@@ -177,7 +188,7 @@ def _by_name(
     given = dict(defaults or {})
     for key, value in given.items():
         if key not in inputs:
-            inputs[key] = RawFeature(key=key, dtype=_dtype_of(key, value))
+            inputs[key] = _undeclared(key, value)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
     return ServingInput(kind=kind, inputs=inputs, defaults=checked, transform=transformer)
 
@@ -202,7 +213,8 @@ def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFea
                 f"the transform {type(transform).__name__} takes {key!r}, but that is {kept.dtype} of shape "
                 f"{kept.shape} per row; a transform takes one number."
             )
-        inputs.setdefault(key, RawFeature(key=key, dtype="float32"))
+        # To a transform, -1 is a number.
+        inputs[key] = RawFeature(key=key, dtype="float32") if kept is None else replace(kept, missing=None)
     return dict(sorted(inputs.items(), key=lambda item: item[0].encode())), transform
 
 
@@ -232,6 +244,15 @@ def _input_names(transform: nn.Module) -> tuple[str, ...]:
             "a list of the raw inputs it takes."
         )
     return tuple(str(name) for name in names)
+
+
+def _undeclared(key: str, value: Any) -> RawFeature:
+    """An input that no column reads: as its default is, one value or a vector."""
+    if not isinstance(value, list | tuple) or not value:
+        return RawFeature(key=key, dtype=_dtype_of(key, value))
+    kinds = {_dtype_of(key, one) for one in value}
+    # Integers among floats are floats; strings among numbers are told by the check of the default.
+    return RawFeature(key=key, dtype=max(kinds, key=("int64", "float32", "string").index), shape=(len(value),))
 
 
 def _dtype_of(key: str, value: Any) -> RawDtype:

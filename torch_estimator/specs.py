@@ -179,7 +179,8 @@ class EstimatorSpec:
             Torch's own losses (``nn.MSELoss()``, ``functional.cross_entropy``) get labels of the shape and dtype they
             take, whether the input has them as ``[N]`` or ``[N, 1]``.
         predictions: ``predictions(outputs)`` -> dict of tensors ``[batch, ...]``; without it and without a head,
-            the outputs themselves are the predictions, called ``output`` (``output_0``, … where they are a tuple).
+            the outputs themselves are the predictions, called ``output`` (``output_0``, … where they are a tuple,
+            the names of its fields where they are a dataclass or a named tuple).
         metrics: Name -> ``metric(labels, predictions)`` -> number, over the whole evaluation, or a torchmetrics object
             or what makes one; see `torch_estimator.heads.metrics.named.NamedMetrics`.
         optimizer: Makes one `torch.optim.Optimizer`, or several, or learning-rate schedules around them, from the

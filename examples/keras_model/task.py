@@ -55,7 +55,8 @@ def run(arguments: Sequence[str] | None) -> None:
         model_dir=args.job_dir,
         config=te.RunConfig(random_seed=args.seed, save_checkpoints_steps=args.save_checkpoints_steps),
     )
-    task.train_and_evaluate(estimator, task.input_fn_of(train, held_out, args), task.serving_input())
+    input_fn, steps = task.input_fn_of(train, held_out, args), task.steps_of(train, args)
+    task.train_and_evaluate(estimator, input_fn, steps=steps, inputs=task.serving_input())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

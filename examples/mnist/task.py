@@ -85,7 +85,7 @@ def input_fn_of(
 
 
 def steps_of(train: digits.Digits, args: argparse.Namespace) -> int:
-    """Steps until the training input ends."""
+    """Steps that go through the training digits `--num-epochs` times."""
     rows: int = len(train.labels) * args.num_epochs
     return math.ceil(rows / int(args.batch_size))
 
@@ -96,15 +96,22 @@ def serving_input() -> te.serving_input.ServingInput:
 
 
 def train_and_evaluate(
-    estimator: te.Estimator, input_fn: Callable[..., te.data.Dataset], inputs: te.serving_input.ServingInput
+    estimator: te.Estimator,
+    input_fn: Callable[..., te.data.Dataset],
+    *,
+    steps: int,
+    inputs: te.serving_input.ServingInput,
 ) -> None:
-    """Trains until the input ends, and prints what was reached."""
+    """Trains up to a step, and prints what was reached."""
     metrics, exports = te.train_and_evaluate(
         estimator,
-        te.TrainSpec(input_fn),
+        te.TrainSpec(input_fn, max_steps=steps),
         te.EvalSpec(input_fn, steps=None, throttle_secs=10, exporters=te.FinalExporter("digits", inputs)),
     )
-    for path in exports:
+    if metrics is None:
+        print(f"{estimator.model_dir} already has step {steps}; evaluating it once more.")
+        metrics = estimator.evaluate(input_fn)
+    for path in exports or ():
         print(f"exported: {path}")
     print(f"reached at step {metrics['global_step']}: accuracy {metrics['accuracy']:.4f} on the digits held out")
 
@@ -125,7 +132,8 @@ def run(arguments: Sequence[str] | None) -> None:
         te.RunConfig(random_seed=args.seed, save_checkpoints_steps=args.save_checkpoints_steps),
         params={"learning_rate": args.learning_rate, "steps": steps_of(train, args)},
     )
-    train_and_evaluate(estimator, input_fn_of(train, held_out, args), serving_input())
+    input_fn = input_fn_of(train, held_out, args)
+    train_and_evaluate(estimator, input_fn, steps=steps_of(train, args), inputs=serving_input())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

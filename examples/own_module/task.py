@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -68,15 +69,13 @@ def metrics(labels: torch.Tensor, predictions: Mapping[str, torch.Tensor]) -> di
     return {"accuracy": binary_accuracy(probability, target), "auc": binary_auroc(probability, target)}
 
 
-def build_estimator(args: argparse.Namespace, numbers: recipe.Numbers) -> tuple[te.Estimator, list[Any]]:
-    """TabM behind the recipe's deep columns, as an estimator; and these columns."""
-    _, deep = recipe.wide_and_deep_columns(numbers, recipe.Settings())
+def build_estimator(args: argparse.Namespace, deep: list[Any], steps: int) -> te.Estimator:
+    """TabM behind the deep columns, as an estimator that is to be trained for `steps` steps."""
     width = sum(column.width for column in deep)
-    steps = -(-len(numbers["age"]) * args.num_epochs // args.batch_size)
 
     def optimizer(named: Iterable[tuple[str, nn.Parameter]]) -> LRScheduler:
         adamw = torch.optim.AdamW(named, lr=args.learning_rate, weight_decay=WEIGHT_DECAY)
-        return OneCycleLR(adamw, max_lr=args.learning_rate, total_steps=steps + 1)
+        return OneCycleLR(adamw, max_lr=args.learning_rate, total_steps=steps)
 
     torch.manual_seed(args.seed)
     estimator = te.Estimator.from_module(
@@ -88,7 +87,7 @@ def build_estimator(args: argparse.Namespace, numbers: recipe.Numbers) -> tuple[
         model_dir=args.job_dir,
         config=te.RunConfig(random_seed=args.seed, save_checkpoints_steps=args.save_checkpoints_steps),
     )
-    return te.add_metrics(estimator, metrics), deep
+    return te.add_metrics(estimator, metrics)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -103,26 +102,31 @@ def run(args: argparse.Namespace) -> None:
             ) from error
         args.train_file, args.eval_file = best.train_file, best.eval_file
         print(f"No --train-file was given: training on the generated {best.train_file}.")
-    estimator, deep = build_estimator(args, recipe.numeric_values(args.train_file))
-    reached, exports = te.train_and_evaluate(
-        estimator,
-        te.TrainSpec(
-            lambda: (
-                read_csv(args.train_file)
-                .shuffle(50_000, seed=args.seed)
-                .repeat(args.num_epochs)
-                .batch(args.batch_size)
-                .map(as_targets)
-            )
+    numbers = recipe.numeric_values(args.train_file)
+    _, deep = recipe.wide_and_deep_columns(numbers, recipe.Settings())
+    steps = math.ceil(len(numbers["age"]) * int(args.num_epochs) / int(args.batch_size))
+    estimator = build_estimator(args, deep, steps)
+    train_spec = te.TrainSpec(
+        lambda: (
+            read_csv(args.train_file)
+            .shuffle(50_000, seed=args.seed)
+            .repeat(args.num_epochs)
+            .batch(args.batch_size)
+            .map(as_targets)
         ),
-        te.EvalSpec(
-            lambda: read_csv(args.eval_file).batch(1024).map(as_targets),
-            steps=None,
-            throttle_secs=10,
-            exporters=te.FinalExporter("tabm", te.serving_input.json(deep)),
-        ),
+        max_steps=steps,
     )
-    for path in exports:
+    eval_spec = te.EvalSpec(
+        lambda: read_csv(args.eval_file).batch(1024).map(as_targets),
+        steps=None,
+        throttle_secs=10,
+        exporters=te.FinalExporter("tabm", te.serving_input.json(deep)),
+    )
+    reached, exports = te.train_and_evaluate(estimator, train_spec, eval_spec)
+    if reached is None:
+        print(f"{args.job_dir} already has step {steps}; evaluating it once more.")
+        reached = estimator.evaluate(eval_spec.input_fn)
+    for path in exports or ():
         print(f"exported: {path}")
     print(f"reached at step {reached['global_step']}: accuracy {reached['accuracy']:.4f}, AUC {reached['auc']:.4f}")
     if best is not None:

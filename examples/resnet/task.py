@@ -63,7 +63,7 @@ class Speed(te.Hook):
 
     def __init__(self, steps: int, batch_size: int) -> None:
         self.every_n_steps = max(1, steps // 10)
-        self.images_per_second = float("nan")
+        self.images_per_second = 0.0
         self._batch_size = batch_size
         self._start: tuple[int, float] | None = None
 
@@ -83,7 +83,7 @@ def build_estimator(args: argparse.Namespace) -> te.Estimator:
 
     def optimizer(named: object) -> torch.optim.lr_scheduler.LRScheduler:
         momentum = torch.optim.SGD(named, lr=peak, momentum=0.9, weight_decay=5e-5)  # type: ignore[arg-type]
-        return torch.optim.lr_scheduler.OneCycleLR(momentum, max_lr=peak, total_steps=args.train_steps + 1)
+        return torch.optim.lr_scheduler.OneCycleLR(momentum, max_lr=peak, total_steps=args.train_steps)
 
     torch.manual_seed(args.seed)
     return te.Estimator.from_module(
@@ -114,10 +114,11 @@ def run(args: argparse.Namespace) -> None:
     metrics = estimator.evaluate(
         lambda: te.data.Dataset.from_arrays(images.numpy(), labels.numpy()).batch(args.batch_size)
     )
+    speed_reached = f"{speed.images_per_second:.1f} images/s" if speed.images_per_second else "no step was left to take"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "the CPU"
     print(
         f"reached at step {metrics['global_step']}: loss {metrics['average_loss']:.3f} on the generated images; "
-        f"{speed.images_per_second:.1f} images/s of {args.image_size} x {args.image_size} in {args.precision} "
+        f"{speed_reached} of {args.image_size} x {args.image_size} in {args.precision} "
         f"on {device}"
     )
 

@@ -241,6 +241,12 @@ COMBINED = te.DNNLinearCombinedClassifier
         (lambda: te.DNNClassifier([2], [AGE], dropout=-0.1), ValueError, "^dropout must be at least 0 .* but got -0.1"),
         (lambda: te.DNNClassifier([2], [AGE], dropout="a"), TypeError, "^dropout must be a number, but got 'a'"),
         (lambda: te.DNNClassifier([2], [AGE], activation_fn="relu"), TypeError, "^activation_fn must be a function"),
+        (
+            lambda: te.DNNClassifier([2], [AGE], activation_fn=torch.nn.ReLU),
+            TypeError,
+            r"^activation_fn must be a function of a tensor, but got the class ReLU; give an object of it, ReLU\(\)\.$",
+        ),
+        (lambda: te.DNNClassifier([2], [AGE], batch_norm="yes"), TypeError, "^batch_norm must be True or False, but g"),
         (lambda: te.DNNClassifier([2], [AGE], n_classes=1), ValueError, "n_classes"),
         (lambda: te.LinearClassifier([AGE], n_classes=0), ValueError, "n_classes"),
         (lambda: te.LinearRegressor([AGE], label_dimension=0), ValueError, "label_dimension"),

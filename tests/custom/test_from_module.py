@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.custom.hand import SETTINGS, data, input_fn, once
+from tests.custom.hand import BATCH, SETTINGS, data, input_fn, once
 from torch_estimator import feature_column as fc
 from torch_estimator.errors import CheckpointError
 
@@ -206,6 +208,13 @@ def test_labels_that_cannot_be_compared_are_one_sentence(
         estimator(nn.Linear(3, outputs), tmp_path, loss=loss).train(input_fn(X, labels), steps=1)
 
 
+def test_labels_that_are_strings_are_one_sentence(tmp_path: Path) -> None:
+    labels = np.array(["yes", "no"] * (len(Y) // 2))
+    message = "^MSELoss takes labels that are numbers, but these are strings, such as 'yes'; give numbers, or a head"
+    with pytest.raises(te.UserError, match=message):
+        estimator(nn.Linear(3, 1), tmp_path).train(input_fn(X, labels), steps=1)
+
+
 @pytest.mark.parametrize("call", ["train", "evaluate", "predict"])
 def test_an_error_inside_the_module_stays_its_own_and_names_the_batch(tmp_path: Path, call: str) -> None:
     ours = estimator(nn.Linear(4, 1), tmp_path)
@@ -343,3 +352,110 @@ def test_an_argument_with_a_default_is_given_where_the_features_name_it(tmp_path
         outputs = [row["output"] for row in estimator.predict(lambda dataset=dataset: dataset)]
         with torch.no_grad():
             np.testing.assert_allclose(outputs, module(torch.from_numpy(x) * factor).numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+def test_an_embedding_with_sparse_gradients_trains_as_one_with_whole_ones(tmp_path: Path, clipped: bool) -> None:
+    ids = np.arange(len(Y)) % 4
+    trained = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Embedding(4, 2, sparse=sparse), nn.Linear(2, 1))
+        optimizer = te.optim.clip_gradients_by_norm(te.optim.Adagrad(lr=0.1), 0.1) if clipped else "Adam"
+        ours = estimator(module, tmp_path / str(sparse), optimizer=optimizer)
+        trained.append(ours.train(input_fn(ids, Y), steps=5).get_variable_value("0.weight"))
+    np.testing.assert_allclose(trained[1], trained[0], rtol=0, atol=1e-6)
+
+
+@dataclasses.dataclass
+class Distribution:
+    """What `Spread` gives as a dataclass."""
+
+    mean: Tensor
+    deviation: Tensor
+    unused: Tensor | None = None
+
+
+class Moments(NamedTuple):
+    """The same as a named tuple."""
+
+    mean: Tensor
+    deviation: Tensor
+
+
+class Spread(nn.Module):
+    """Gives its outputs as attributes of an object."""
+
+    def __init__(self, kind: Callable[..., Any]) -> None:
+        super().__init__()
+        self.kind = kind
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        mean, log = self.linear(x).unbind(1)
+        return self.kind(mean, log.exp())
+
+
+@pytest.mark.parametrize("kind", [Distribution, Moments])
+def test_outputs_with_fields_are_predicted_by_their_names(tmp_path: Path, kind: Callable[..., Any]) -> None:
+    ours = estimator(Spread(kind), tmp_path, loss=lambda outputs, labels: (outputs.mean - labels).pow(2).mean())
+    ours.train(input_fn(X, Y), steps=2)
+    assert ours.evaluate(once(X, Y))["loss"] > 0
+    predicted = next(ours.predict(once(X), yield_single_examples=False))
+    assert sorted(predicted) == ["deviation", "mean"]
+    exported = te.ExportedModel.load(ours.export_saved_model(str(tmp_path / "export"), te.serving_input.like(X)))
+    answers = exported.predict({"features": X[:BATCH]})
+    assert sorted(answers) == ["deviation", "mean"]
+    for key, values in predicted.items():
+        np.testing.assert_allclose(np.asarray(answers[key]), values, rtol=1e-5, atol=1e-6)
+
+
+def test_a_prediction_that_is_no_tensor_is_one_sentence(tmp_path: Path) -> None:
+    ours = estimator(Spread(lambda mean, deviation: {"both": Moments(mean, deviation)}), tmp_path)
+    with pytest.raises(
+        te.UserError, match=r"^The prediction 'both' must be a tensor, but is Moments; give predictions="
+    ):
+        next(ours.predict(once(X)))
+
+
+AB = np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32)
+TWO = [fc.numeric_column("a"), fc.numeric_column("b")]
+
+
+def train_on_columns(module: nn.Module, model_dir: Path, **settings: Any) -> None:
+    settings = {"loss": nn.MSELoss(), "optimizer": "Adam", **settings}
+    estimator = te.Estimator.from_module(module, columns=TWO, model_dir=str(model_dir), **settings)
+    rows = te.data.Dataset.from_arrays({"a": AB[:, 0], "b": AB[:, 1]}, AB[:, :1]).batch(8)
+    estimator.train(lambda: rows, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("module", "settings", "message"),
+    [
+        (nn.Linear(3, 1), {}, "Linear does not take the 2 numbers per row that the columns make: mat1"),
+        (nn.Identity(), {}, "has no parameters to train"),
+        (nn.Linear(2, 1), {"loss": lambda out, y: (out.detach() - y).mean()}, "does not depend on any parameter"),
+        (nn.Linear(2, 1), {"optimizer": torch.optim.LBFGS}, "LBFGS evaluates the loss several times"),
+        (
+            nn.Linear(2, 1),
+            {"optimizer": partial(torch.optim.Adam, learning_rate=0.1)},
+            "unexpected keyword argument 'learning_rate'",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_one_sentence(
+    module: nn.Module, settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(te.UserError, match=message):
+        train_on_columns(module, tmp_path, **settings)
+
+
+def test_looking_at_the_width_leaves_the_module_and_the_random_state_alone(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(), nn.Linear(2, 1))
+    state = torch.random.get_rng_state()
+
+    te.Estimator.from_module(module, columns=TWO, loss=nn.MSELoss(), optimizer="Adam", model_dir=str(tmp_path))
+
+    assert module.training
+    assert int(module[0].num_batches_tracked) == 0
+    assert torch.equal(state, torch.random.get_rng_state())

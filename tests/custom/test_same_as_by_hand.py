@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 import torch_estimator as te
 from tests.custom.hand import SETTINGS, assert_same_weights, data, input_fn, train_by_hand
 from tests.jobs import assert_same_variables, variables
+from torch_estimator.engine.checkpoint import load_checkpoint
+from torch_estimator.engine.model import Model
 
 
 class Tied(nn.Module):
@@ -150,3 +153,67 @@ def test_a_module_in_half_or_double_precision(tmp_path: Path) -> None:
         assert ours.trained_module().get_parameter("weight").dtype == dtype
         assert ours.evaluate(lambda: (x, y))["loss"] > 0
         assert next(ours.predict(lambda: x))["output"].shape == (1,)
+
+
+class Passing(nn.Module):
+    """Its buffers are left out of its state dict: a running mean, one made in the first pass, and an expanded view."""
+
+    mean: Tensor
+
+    def __init__(self, size: int = 3) -> None:
+        super().__init__()
+        self.out = nn.Linear(3, 1)
+        self.register_buffer("mean", torch.zeros(3), persistent=False)
+        self.register_buffer("scratch", torch.zeros(size), persistent=False)
+        self.register_buffer("ones", torch.ones(1).expand(3), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean.lerp_(x.detach().mean(0), 0.1)
+        if not hasattr(self, "rows"):
+            self.register_buffer("rows", torch.arange(5), persistent=False)
+        outputs: Tensor = self.out(x - self.mean).squeeze(1)
+        return outputs
+
+
+def passing(size: int = 3) -> nn.Module:
+    torch.manual_seed(0)
+    return Passing(size)
+
+
+def test_buffers_that_torch_does_not_save_are_saved_too(tmp_path: Path) -> None:
+    x, y = data()
+    once = estimator(passing(), tmp_path / "once").train(input_fn(x, y), steps=20)
+    pieces = estimator(passing(), tmp_path / "pieces").train(input_fn(x, y), steps=9)
+    resumed = estimator(passing(), tmp_path / "pieces").train(input_fn(x, y), steps=11)
+    assert_same_variables(once, resumed)
+    mean = resumed.trained_module().get_buffer("mean")
+    assert not torch.equal(mean, torch.zeros(3))
+    assert torch.equal(mean, once.trained_module().get_buffer("mean"))
+    assert pieces.evaluate(lambda: (x, y)) == once.evaluate(lambda: (x, y))
+
+
+def test_a_buffer_that_torch_does_not_save_may_be_missing_or_of_another_size(tmp_path: Path) -> None:
+    x, y = data()
+    before = estimator(passing(), tmp_path).train(input_fn(x, y), steps=2).trained_module()
+    larger = estimator(passing(5), tmp_path)
+    assert torch.equal(larger.trained_module().get_buffer("mean"), before.get_buffer("mean"))
+    larger.train(input_fn(x, y), steps=1)
+    assert larger.trained_module().get_buffer("scratch").shape == (5,)
+    path = tmp_path / "model.ckpt-3"
+    kept = {"out.weight": torch.ones(1, 3), "out.bias": torch.ones(1)}
+    saved = load_checkpoint(path)
+    state = {key: value for key, value in saved.state.items() if key != "passing_buffers"}
+    old = dataclasses.replace(saved, variables=kept, state=state)
+    model = Model(te.EstimatorSpec(mode=te.ModeKeys.EVAL, module=passing(), loss=nn.MSELoss()))
+    model.restore(old)
+    assert torch.equal(model.module.get_parameter("out.weight"), kept["out.weight"])
+    assert torch.equal(model.module.get_buffer("mean"), torch.zeros(3))
+
+
+def test_an_evaluation_in_memory_has_buffers_that_torch_does_not_save(tmp_path: Path) -> None:
+    x, y = data()
+    ours = estimator(passing(), tmp_path)
+    hook = te.InMemoryEvaluatorHook(ours, lambda: (x, y), every_n_iter=5)
+    ours.train(input_fn(x, y), steps=10, hooks=[hook])
+    assert "mean" in variables(ours)

@@ -153,3 +153,9 @@ def test_mistakes_are_said(make: Any, error: type[UserError], message: str) -> N
 def test_data_that_cannot_be_weighted_is_named(data: Dataset, message: str) -> None:
     with pytest.raises(DataError, match=message):
         weights(data.class_weight({1: 2}))
+
+
+def test_weights_for_labels_of_another_kind_are_refused() -> None:
+    rows = Dataset.from_arrays({"x": np.arange(4)}, np.arange(4) % 2).class_weight({"1": 3.0}, "weight").batch(2)
+    with pytest.raises(DataError, match="class_weight has weights for '1', but labels like 0; give the keys"):
+        list(rows)

@@ -32,6 +32,8 @@ def test_tabm_learns_and_its_export_takes_raw_features(tmp_path: Path, capsys: p
     model = te.ExportedModel.load(str(next((tmp_path / "job" / "export" / "tabm").iterdir())))
     lines = (ROOT / "examples" / "census" / "test.json").read_text(encoding="utf-8").splitlines()
     people = [json.loads(line) for line in lines]
+    task.main([*files, *small, "--job-dir", str(tmp_path / "job")])
+    assert "already has step 79; evaluating it once more" in capsys.readouterr().out
     chances = model.predict({name: [person[name] for person in people] for name in people[0]})["probability"]
     assert chances.shape == (len(people), 1)
     assert ((chances > 0) & (chances < 1)).all()

@@ -285,3 +285,40 @@ def test_json_receivers_take_lists_too(tmp_path: Path) -> None:
     raw: Raw = {"words": [["a"], ["b", "c"]], "x": [1.0, 2.0]}  # type: ignore[dict-item]
     expected = built.predict({"words": pa.array(raw["words"]), "x": np.array(raw["x"])})
     assert_same(expected, export.predict(raw))
+
+
+def test_json_instances_may_leave_out_what_has_a_default_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = [
+        fc.categorical_column_with_hash_bucket("job", 5),
+        fc.categorical_column_with_hash_bucket("tags", 5, multivalent=True),
+        fc.categorical_column_with_identity("id", 5),
+        fc.numeric_column("x"),
+    ]
+    built = model_of(columns, [], hidden=())
+    path = tmp_path / "instances.json"
+    path.write_text('{"x": 1}\n{"x": 1, "job": null, "tags": null, "id": -1}\n{"x": 1, "job": "a", "tags": ["b"]}\n')
+
+    def answers(export: ExportedModel) -> tuple[int, str, str]:
+        code = main(["predict", "--model-dir", export.directory, "--json-instances", str(path), "--format", "json"])
+        return (code, *capsys.readouterr())
+
+    strict = built.export(tmp_path / "strict", serving_input.json(columns))
+    code, _, problem = answers(strict)
+    assert code == 2
+    assert "Input id was missing in at least one input instance" in problem
+    defaults: dict[str, Any] = {"job": "", "tags": [], "id": -1}
+    code, found, _ = answers(built.export(tmp_path / "lenient", serving_input.json(columns, defaults=defaults)))
+    assert code == 0
+    expected = built.predict(
+        {
+            "job": np.array(["", "", "a"]),
+            "tags": pa.array([[], [], ["b"]], pa.list_(pa.string())),
+            "id": np.array([-1, -1, -1]),
+            "x": np.ones(3, np.float32),
+        }
+    )
+    np.testing.assert_allclose(
+        [one["logits"] for one in json.loads(found)["predictions"]], expected["logits"], atol=1e-5
+    )

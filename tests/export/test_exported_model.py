@@ -96,7 +96,16 @@ def test_an_empty_batch_gives_empty_outputs(model: ExportedModel) -> None:
         ({"x": 3.0}, "Input x is the single value 3.0; give a list"),
         ({"x": [1, 2, 3]}, "the inputs must have the same number of rows, but have"),
         ({"count": [1.0, 2.0]}, "Input count takes integers, but has 1.0 (float)."),
-        ({"count": [1, 2**70]}, "Input count takes integers, but has"),
+        (
+            {"count": [1, 2**70]},
+            "Input count takes integers, but has 1180591620717411303424, which does not fit into int64.",
+        ),
+        ({"count": [-1, 2**63]}, "Input count takes integers, but has 9223372036854775808, which does not fit"),
+        (
+            {"count": [1, 2**64 - 1]},
+            "Input count takes integers, but has 18446744073709551615, which does not fit",
+        ),
+        ({"count": np.array([1, 2**63], np.uint64)}, "Input count takes integers, but has 9223372036854775808, which"),
         ({"v": [1, 2]}, "Input v must have the shape [rows, 2], but has [2]."),
     ],
 )
@@ -104,6 +113,13 @@ def test_inputs_that_do_not_fit_are_one_sentence(model: ExportedModel, changes: 
     with pytest.raises(InvalidValueError, match=f"^{re.escape(problem)}") as error:
         model.predict(inputs(**changes))
     assert "\n" not in str(error.value)
+
+
+def test_the_largest_integers_are_taken(model: ExportedModel) -> None:
+    unknown = model.predict(inputs(count=[9, 9]))
+    largest = model.predict(inputs(count=np.array([2**63 - 1, 5], np.uint64)))
+    np.testing.assert_array_equal(largest["logits"], unknown["logits"])
+    model.predict(inputs(count=[-(2**63), 1]))
 
 
 def test_a_missing_input_is_named(model: ExportedModel) -> None:

@@ -254,3 +254,20 @@ def test_the_command_line_predicts_and_shows_them(
 
 def test_strings_are_ordered_by_vocabulary_and_not_changed(trained: te.Estimator) -> None:
     assert set(predicted(te.forward_features(trained, "word"))["word"]) == set(WORDS)
+
+
+@pytest.mark.parametrize("kind", ["raw_features", "json"])
+def test_a_vector_that_no_column_reads_is_declared_by_its_default(
+    trained: te.Estimator, tmp_path: Path, kind: str
+) -> None:
+    extended = te.forward_features(trained, ["vector", "tags"])
+    receiver = getattr(te.serving_input, kind)(COLUMNS, defaults={"vector": [0.0, 0.5, 1.0], "tags": ["a", "b"]})
+    model = exported(extended, tmp_path, receiver)
+    given = {key: columns()[key][:2] for key in ("x", "word")}
+    vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
+    got = model.predict({**given, "vector": vectors, "tags": np.array([["p", "q"], ["r", "s"]])})
+    np.testing.assert_array_equal(got["vector"], vectors)
+    assert np.asarray(got["tags"]).astype(str).tolist() == [["p", "q"], ["r", "s"]]
+    left_out = model.predict(given)
+    assert np.asarray(left_out["vector"]).tolist() == [[0.0, 0.5, 1.0]] * 2
+    assert np.asarray(left_out["tags"]).astype(str).tolist() == [["a", "b"]] * 2

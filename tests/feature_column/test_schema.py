@@ -42,7 +42,7 @@ def test_a_schema_has_types_lists_shapes_and_defaults() -> None:
             pa.field("age", pa.float32()),
             pa.field("city", pa.string()),
             pa.field("count", pa.int64()),
-            pa.field("id", pa.int64(), nullable=False),
+            pa.field("id", pa.int64()),
             pa.field("ids", pa.list_(pa.int64())),
             pa.field("job", pa.string()),
             pa.field("pair", pa.list_(pa.float32(), 2), nullable=False),
@@ -53,6 +53,8 @@ def test_a_schema_has_types_lists_shapes_and_defaults() -> None:
     assert {field.name: field.metadata for field in SCHEMA if field.metadata} == {
         "age": {b"default": b"30.0"},
         "count": {b"default": b"7"},
+        "id": {b"missing": b"-1"},
+        "ids": {b"missing": b"-1"},
     }
 
 

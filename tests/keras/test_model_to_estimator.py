@@ -108,6 +108,32 @@ def test_every_optimizer_of_keras_resumes_bit_for_bit(tmp_path: Path) -> None:
         assert_same_variables(whole, pieces)
 
 
+@pytest.mark.parametrize("name", ["lamb", "rate"])
+def test_an_optimizer_that_keras_cannot_read_back_from_its_description(tmp_path: Path, name: str) -> None:
+    def optimizer() -> Any:
+        return keras.optimizers.Lamb(0.01) if name == "lamb" else keras.optimizers.SGD(lambda: 0.05)
+
+    whole = estimator(stateful(optimizer=optimizer()), tmp_path / "once").train(input_fn(X, Y), steps=6)
+    hand = stateful(optimizer=optimizer())
+    train_by_hand(hand, X, Y, steps=6)
+    for got, expected in zip(weights(whole.trained_module()), weights(hand), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+    estimator(stateful(optimizer=optimizer()), tmp_path / "pieces").train(input_fn(X, Y), steps=2)
+    pieces = estimator(stateful(optimizer=optimizer()), tmp_path / "pieces").train(input_fn(X, Y), steps=4)
+    assert_same_variables(whole, pieces)
+
+
+def test_labels_that_the_loss_refuses_are_one_sentence(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")], name="odds")
+    model.compile(loss="binary_crossentropy")
+    message = (
+        r"^The Keras model 'odds' gives float32 \[8, 1\], which its loss cannot compare with labels float32 \[8, 3"
+    )
+    with pytest.raises(te.UserError, match=message) as raised:
+        estimator(model, tmp_path).train(input_fn(X, np.stack([Y, Y, Y], 1)), steps=1)
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
 def test_in_bfloat16_it_learns_about_the_same(tmp_path: Path) -> None:
     losses = [
         te.model_to_estimator(stateful(dropout=0.0), model_dir=str(tmp_path / str(precision)), config=settings)
@@ -132,6 +158,19 @@ def test_an_optimizer_that_has_taken_steps_goes_on(tmp_path: Path) -> None:
     ours = estimator(model, tmp_path).train(once(X, Y), steps=12)
     train_by_hand(model, X, Y)
     for got, expected in zip(weights(ours.trained_module()), weights(model), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+def test_the_trained_model_goes_on_by_hand_from_the_optimizers_state(tmp_path: Path) -> None:
+    hand = stateful(dropout=0.0, optimizer="adam")
+    given = stateful(dropout=0.0, optimizer="adam")
+    trained = estimator(given, tmp_path).train(input_fn(X, Y), steps=12).trained_module()
+    train_by_hand(hand, X, Y)
+    assert int(trained.optimizer.iterations) == 12
+    assert int(given.optimizer.iterations) == 0
+    for model in (hand, trained):
+        train_by_hand(model, X, Y)
+    for got, expected in zip(weights(trained), weights(hand), strict=True):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 

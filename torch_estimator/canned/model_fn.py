@@ -99,6 +99,13 @@ class Deep:
             raise InvalidTypeError(f"dropout must be a number, but got {self.dropout!r}.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise InvalidValueError(f"dropout must be at least 0 and less than 1, but got {self.dropout}.")
+        if isinstance(self.activation_fn, type):
+            raise InvalidTypeError(
+                f"activation_fn must be a function of a tensor, but got the class {self.activation_fn.__name__}; give "
+                f"an object of it, {self.activation_fn.__name__}()."
+            )
+        if not isinstance(self.batch_norm, bool):
+            raise InvalidTypeError(f"batch_norm must be True or False, but got {self.batch_norm!r}.")
         if not callable(self.activation_fn):
             raise InvalidTypeError(f"activation_fn must be a function of a tensor, but got {self.activation_fn!r}.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -70,6 +71,8 @@ class ModuleModel:
             (loss,) = copied(loss)
         self._transform = transform
         self._in_front = columns is not None
+        if columns is not None and transform is not None and transform.dnn is not None:
+            _check_width(self._module, transform.dnn.width)
         self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}
         self(ModeKeys.PREDICT)
 
@@ -105,6 +108,19 @@ def _check_module(module: object) -> None:
         raise InvalidValueError(
             f"The parameter {lazy[0]!r} of {type(module).__name__} has no shape yet; call the module on a batch first."
         )
+
+
+def _check_width(module: nn.Module, width: int) -> None:
+    """Raises unless a module takes rows of so many numbers."""
+    parameter = next((one for one in module.parameters() if one.is_floating_point()), torch.zeros(0))
+    (probe,) = copied(module)
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            probe.train(False)(torch.zeros(2, width, dtype=parameter.dtype, device=parameter.device))
+    except RuntimeError as error:
+        raise InvalidValueError(
+            f"{type(module).__name__} does not take the {width} numbers per row that the columns make: {error}."
+        ) from error
 
 
 def _check_loss(loss: object) -> None:

@@ -86,8 +86,18 @@ class ClassWeight:
         else:
             encoded = labels if isinstance(labels, pa.DictionaryArray) else labels.dictionary_encode()
             values, indices = encoded.dictionary.to_pylist(), to_numpy(encoded.indices)
+        self._check_kind(values)
         lookup = np.array([self.weights.get(value, 1.0) for value in values], dtype=np.float32)
         return np.asarray(lookup[indices.reshape(-1)])
+
+    def _check_kind(self, labels: list[Any]) -> None:
+        """Labels of one kind and weights of another would never meet."""
+        if labels and self.weights and all(isinstance(one, str) for one in self.weights) != isinstance(labels[0], str):
+            raise RowError(
+                f"class_weight has weights for {', '.join(map(repr, self.weights))}, but labels like {labels[0]!r}; "
+                "give the keys the labels' type",
+                row=0,
+            )
 
     def _present(self, chunk: Chunk) -> Array:
         column = to_numpy(chunk.features[self.column])

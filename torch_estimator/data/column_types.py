@@ -58,6 +58,16 @@ def schema_defaults(schema: pa.Schema) -> dict[str, Any]:
     }
 
 
+MISSING = b"missing"
+"""Key of a schema field's metadata: the JSON of the integer that stands for a missing one, in a list or not."""
+
+
+def schema_missing(schema: pa.Schema | None) -> dict[str, int]:
+    """Returns what missing integers without a default become, by column, where the metadata of a schema say it."""
+    metadata = {field.name: field.metadata or {} for field in schema or ()}
+    return {name: json.loads(known[MISSING]) for name, known in metadata.items() if MISSING in known}
+
+
 def schema_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     """Returns the types in a schema by column; strings are read dictionary encoded.
 

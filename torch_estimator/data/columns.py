@@ -96,13 +96,14 @@ def from_objects(array: Array, name: str | None = None, *, convert: bool = False
     return array
 
 
-def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None) -> Column:
+def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None, missing: int | None = None) -> Column:
     """Returns an Arrow array of any type as a `Column`: strings and lists as Arrow arrays, everything else as numpy.
 
     Args:
         array: Of strings, numbers, booleans, dates (which become strings) or lists of numbers or strings.
         name: Name of the column, for messages.
         default: What a missing value becomes; None is '' for strings and an error for numbers.
+        missing: What a missing integer without a default becomes, in a list or not.
 
     Raises:
         RowError: A number is missing and there is no default.
@@ -117,7 +118,9 @@ def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None)
         kind = pa.float64()
         array = array.cast(kind)
     if is_list_type(kind):
-        return _lists(array, name, default)
+        return _lists(array, name, default, missing)
+    if default is None and pa.types.is_integer(kind):
+        default = missing
     array = _without_nulls(array, name, default)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise InvalidTypeError(f"{_named(name)} has the Arrow type {kind}, which cannot be used; convert it first.")
@@ -252,12 +255,12 @@ def _without_nulls(array: pa.Array, name: str | None, default: Any) -> pa.Array:
         ) from error
 
 
-def _lists(array: pa.Array, name: str | None, default: Any) -> Column:
+def _lists(array: pa.Array, name: str | None, default: Any, missing: int | None) -> Column:
     if default is not None:
         raise InvalidValueError(
             f"{_named(name)} holds lists, which cannot have the default {default!r}: a missing list is an empty one."
         )
-    return lists_column(array, lambda values: from_arrow(values, name=name), name)
+    return lists_column(array, lambda values: from_arrow(values, name=name, missing=missing), name)
 
 
 def _named(name: str | None) -> str:

@@ -39,6 +39,7 @@ class CsvSource:
         defaults: Column -> what a missing value becomes.
         select_columns: Columns to use, or None for all.
         list_separator: What is between the values of a list, or None.
+        missing: Column -> what a missing integer without a default becomes.
     """
 
     patterns: tuple[str, ...]
@@ -48,6 +49,7 @@ class CsvSource:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     select_columns: tuple[str, ...] | None = None
     list_separator: str | None = None
+    missing: Mapping[str, int] = field(default_factory=dict)
 
     def open(self, wanted: Wanted) -> Reader:
         """Finds the files and settles columns and types.

@@ -105,14 +105,18 @@ def resolve_schema(
     if unknown:
         found = infer_types(source.format, names, unknown, sample)
         types |= {name: inferred(found[name]) if name in found else pa.float32() for name in unknown}
+    defaults = {name: value for name, value in source.defaults.items() if value is not None}
+    integers = [name for name, kind in types.items() if pa.types.is_integer(kind)]
+    stand_ins = wanted.stand_ins(source.missing)
+    defaults = {name: stand_ins[name] for name in integers if name in stand_ins} | defaults
     return CsvSchema(
         format=source.format,
         names=names,
         types=types,
         defaults={
-            name: default_as(source.defaults[name], kind, name)
+            name: default_as(defaults[name], kind, name)
             for name, kind in types.items()
-            if source.defaults.get(name) is not None and name not in lists
+            if name in defaults and name not in lists
         },
         inferred=frozenset(unknown),
         bytes_per_line=max(len(sample) / lines, 1),

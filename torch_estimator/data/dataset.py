@@ -79,7 +79,7 @@ class Dataset:
                 float32, bool or strings, as its first rows look.
             defaults: What a missing value becomes, by column, or a list of all in the order of the columns read
                 (None where a value is required; one-element lists as in tf.io.decode_csv are taken, too). Strings
-                default to '', numbers to an error.
+                default to '', integers that only categorical columns read to -1 (no id), numbers to an error.
             select_columns: Columns to use; None for all.
             schema: Columns to use, their types and defaults, instead of ``select_columns`` and ``column_types``, such
                 as ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
@@ -125,7 +125,8 @@ class Dataset:
             columns: Columns to use; None for all.
             schema: Columns to use, the types to convert them to and their defaults, instead of ``columns``, such as
                 ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
-            defaults: What a missing value becomes, by column; strings default to '', numbers to an error.
+            defaults: What a missing value becomes, by column; strings default to '', integers that only categorical
+                columns read to -1 (no id), in lists, too, and numbers to an error.
             label: Column to use as label, or several; see `label`.
         """
         source = parquet_source(files, columns=columns, schema=schema, defaults=defaults, label=label)
@@ -154,8 +155,8 @@ class Dataset:
             select_columns: Columns to use; None for those in the first rows.
             schema: Columns to use, their types and defaults, instead of both, such as
                 ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
-            defaults: What a missing value becomes, by column; strings default to '', lists to empty ones, numbers to
-                an error.
+            defaults: What a missing value becomes, by column; strings default to '', lists to empty ones,
+                integers that only categorical columns read to -1 (no id), in lists, too, and numbers to an error.
             label: Column to use as label, or several; see `label`.
 
         Raises:
@@ -182,7 +183,7 @@ class Dataset:
 
         Raises:
             InvalidValueError: Columns differ in length, or there are no rows.
-            DataError: A number is missing.
+            DataError: A number is missing; give -1 for an integer that has no id to a categorical column.
         """
         return cls(memory_source(features, labels))
 

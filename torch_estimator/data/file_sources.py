@@ -7,7 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_estimator.data.column_types import as_arrow_type, schema_defaults, schema_types, type_of_default
+from torch_estimator.data.column_types import (
+    as_arrow_type,
+    schema_defaults,
+    schema_missing,
+    schema_types,
+    type_of_default,
+)
 from torch_estimator.data.csv import CsvSource
 from torch_estimator.data.csv_format import CsvFormat
 from torch_estimator.data.csv_lists import check_separator
@@ -60,6 +66,7 @@ def csv_source(
         },
         select_columns=selected,
         list_separator=check_separator(list_separator, delimiter, quote_char),
+        missing=schema_missing(schema),
     )
 
 
@@ -81,7 +88,13 @@ def parquet_source(
         columns = _with(label, schema.names)
         defaults = schema_defaults(schema) | dict(defaults or {})
     selected = None if columns is None else _names("columns", columns)
-    return ParquetSource(patterns=as_patterns(files), columns=selected, types=types, defaults=dict(defaults or {}))
+    return ParquetSource(
+        patterns=as_patterns(files),
+        columns=selected,
+        types=types,
+        defaults=dict(defaults or {}),
+        missing=schema_missing(schema),
+    )
 
 
 def json_source(
@@ -108,6 +121,7 @@ def json_source(
         column_types=types,
         defaults={name: _checked_default(value, name) for name, value in (defaults or {}).items()},
         select_columns=None if select_columns is None else _names("select_columns", select_columns),
+        missing=schema_missing(schema),
     )
 
 

@@ -33,12 +33,14 @@ class JsonSource:
         column_types: Types that the user gave.
         defaults: Column -> what a missing value becomes.
         select_columns: Columns to use, or None for those in the first lines.
+        missing: Column -> what a missing integer without a default becomes, in a list or not.
     """
 
     patterns: tuple[str, ...]
     column_types: Mapping[str, pa.DataType] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     select_columns: tuple[str, ...] | None = None
+    missing: Mapping[str, int] = field(default_factory=dict)
 
     def open(self, wanted: Wanted) -> Reader:
         """Finds the files and settles columns and types.
@@ -61,7 +63,7 @@ class JsonSource:
             raise Locator(opened, pieces, infer, problem, BLANK).parse_error(error) from error
         types = self._types(wanted, found, named_files(opened))
         rows = sum(1 for line in sample.splitlines() if line.strip(BLANK))
-        return _JsonReader(lines, opened, JsonParser(types, self.defaults), self.defaults, wanted, len(sample) / rows)
+        return _JsonReader(lines, opened, JsonParser(types, self.defaults), self, wanted, len(sample) / rows)
 
     def _types(self, wanted: Wanted, found: Mapping[str, pa.DataType], where: str) -> dict[str, pa.DataType]:
         labels = wanted.label.columns if wanted.label is not None else ()
@@ -111,14 +113,15 @@ class _JsonReader(Reader):
         lines: LineRanges,
         opened: Sequence[ByteFile],
         parser: JsonParser,
-        defaults: Mapping[str, Any],
+        source: JsonSource,
         wanted: Wanted,
         bytes_per_row: float,
     ) -> None:
         self._lines = lines
         self._files = opened
         self._parser = parser
-        self._defaults = defaults
+        self._defaults = source.defaults
+        self._missing = wanted.stand_ins(source.missing)
         self._label = wanted.label
         self.ranges = len(lines)
         self.bytes_per_row = bytes_per_row
@@ -147,11 +150,12 @@ class _JsonReader(Reader):
         versions = [file_version(file.url) for file in self._files]
         types = {name: str(kind) for name, kind in self._parser.types.items()}
         defaults = {name: repr(value) for name, value in self._defaults.items()}
-        return {**self.signature(), "versions": versions, "types": types, "defaults": defaults}
+        missing = {name: value for name, value in self._missing.items() if name in types}
+        return {**self.signature(), "versions": versions, "types": types, "defaults": defaults, "missing": missing}
 
     def _column(self, name: str, array: pa.Array) -> Column:
         try:
-            return from_arrow(array, name=name, default=self._defaults.get(name))
+            return from_arrow(array, name=name, default=self._defaults.get(name), missing=self._missing.get(name))
         except RowError:
             raise
         except InvalidValueError as error:

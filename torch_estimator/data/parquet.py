@@ -31,12 +31,14 @@ class ParquetSource:
         columns: Columns to use, or None for all.
         types: Types to convert columns to.
         defaults: Column -> what a missing value becomes.
+        missing: Column -> what a missing integer without a default becomes, in a list or not.
     """
 
     patterns: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
 
     def open(self, wanted: Wanted) -> Reader:
         """Reads the files' metadata and settles the columns.
@@ -110,6 +112,7 @@ class _ParquetReader(Reader):
         self._names = names
         self._stored = stored
         self._wanted = wanted
+        self._missing = wanted.stand_ins(source.missing)
         self._table: tuple[tuple[str, int], pa.Table] | None = None
         rows = sum(group.rows for group in groups)
         self.ranges = len(groups)
@@ -126,7 +129,8 @@ class _ParquetReader(Reader):
         versions = [file_version(url) for url in dict.fromkeys(group.url for group in self._groups)]
         defaults = {name: repr(value) for name, value in self._source.defaults.items()}
         types = {name: str(self._source.types.get(name, "")) for name in self._names}
-        return {**self.signature(), "versions": versions, "types": types, "defaults": defaults}
+        missing = {name: value for name, value in self._missing.items() if name in self._names}
+        return {**self.signature(), "versions": versions, "types": types, "defaults": defaults, "missing": missing}
 
     def _read(self, group: _Group) -> Chunk:
         table = self._row_group(group).slice(group.start, group.rows)
@@ -158,7 +162,8 @@ class _ParquetReader(Reader):
         try:
             if name in self._source.types:
                 array = _converted(array, self._source.types[name])
-            return from_arrow(array, name=name, default=self._source.defaults.get(name))
+            default, missing = self._source.defaults.get(name), self._missing.get(name)
+            return from_arrow(array, name=name, default=default, missing=missing)
         except RowError:
             raise
         except (InvalidTypeError, InvalidValueError) as error:

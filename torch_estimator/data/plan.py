@@ -123,6 +123,7 @@ class _Plan:
             also=() if self._buckets is None else (self._buckets.column,),
             optional=frozenset(weight.column for weight in self._weights),
             others=required is not None and wants_others(self._transform),
+            missing=getattr(self._transform, "missing", {}),
         )
 
     def _at_source(self, chunk: Chunk) -> Chunk:

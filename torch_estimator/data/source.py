@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ class Wanted:
         also: Feature columns that are wanted as they are, whether or not they are in ``columns``.
         optional: Those of ``columns`` that the source need not have.
         others: Whether all other columns are wanted, too, as they are.
+        missing: Column -> what missing integers become that have no default, in lists or not.
     """
 
     columns: Required = None
@@ -38,6 +39,7 @@ class Wanted:
     also: tuple[str, ...] = ()
     optional: frozenset[str] = frozenset()
     others: bool = False
+    missing: Mapping[str, int] = field(default_factory=dict)
 
     def names(self, there: Sequence[str]) -> list[str] | None:
         """Returns the feature columns to read of those that are there (or should be); None for all."""
@@ -46,6 +48,11 @@ class Wanted:
         wanted = [name for name in self.columns if name in there or name not in self.optional]
         more = (*self.also, *(there if self.others else ()))
         return list(dict.fromkeys((*wanted, *more)))
+
+    def stand_ins(self, own: Mapping[str, int]) -> dict[str, int]:
+        """Returns what missing integers become, by feature column; ``own`` is what the source was told."""
+        labels = self.label.columns if self.label is not None else ()
+        return {name: value for name, value in {**self.missing, **own}.items() if name not in labels}
 
 
 class Reader(ABC):

@@ -118,7 +118,9 @@ def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
     wanted = _wanted(kind)
     there, what = _content(column)
     if there != wanted:
-        raise DataError(f"{chunk.place(0)}: column {name!r} holds {what}, but the model wants {wanted}.")
+        integers = isinstance(column, np.ndarray) and column.dtype.kind in "iu" and wanted == "strings"
+        cure = _INTEGERS if integers else ""
+        raise DataError(f"{chunk.place(0)}: column {name!r} holds {what}, but the model wants {wanted}{cure}.")
     return column
 
 
@@ -138,6 +140,13 @@ def _required_lists(lists: pa.ListArray, name: str, kind: pa.DataType, chunk: Ch
         return as_matrix(lists, name)
     except RowError as error:
         raise chunk.error(error) from error
+
+
+_INTEGERS = (
+    "; make it strings (astype(str), or schema=te.feature_column.schema(columns) of from_parquet), or give a "
+    "hash bucket column dtype='int64', a vocabulary column integers, and a crossed_column "
+    "categorical_column_with_identity(key, num_buckets) in the place of the key"
+)
 
 
 def _wanted(kind: pa.DataType) -> str:

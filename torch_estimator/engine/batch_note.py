@@ -24,19 +24,20 @@ def noting_batch(module: nn.Module, features: Any, labels: Any = _NO_LABELS) -> 
     except UserError:
         raise
     except Exception as error:
-        with_labels = "" if labels is _NO_LABELS else f" and labels {_described(labels)}"
+        with_labels = "" if labels is _NO_LABELS else f" and labels {described(labels)}"
         error.add_note(
             f"The module {type(module).__name__} failed in mode {'train' if module.training else 'eval'} on a batch of "
-            f"features {_described(features)}{with_labels}."
+            f"features {described(features)}{with_labels}."
         )
         raise
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
+    """The dtypes and shapes of a tensor, or of a dict or tuple of them."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key!r}: {_described(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {described(one)}" for key, one in value.items()) + "}"
     if isinstance(value, tuple | list):
-        return "(" + ", ".join(map(_described, value)) + ")"
+        return "(" + ", ".join(map(described, value)) + ")"
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return "None" if value is None else f"strings {list(value.shape)}" if hasattr(value, "shape") else repr(value)

@@ -100,6 +100,14 @@ class HostTransform:
         lists = {name: kind.value_type for name, kind in required.items() if pa.types.is_list(kind)}
         return {name: -1 for name, kind in lists.items() if pa.types.is_integer(kind)}
 
+    @property
+    def missing(self) -> dict[str, int]:
+        """What missing integers become, by raw column, where a missing value has no id."""
+        features = {} if self._transform is None else self._transform.raw_features
+        there = {name: feature.missing for name, feature in features.items()}
+        weights = set(self._weight_columns.values())
+        return {name: value for name, value in there.items() if value is not None and name not in weights}
+
     def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Returns the arrays that the module reads, and the labels as the head wants them."""
         prepared: Any = features if self._transform is None else self._transform(features)

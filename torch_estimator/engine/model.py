@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,9 +15,9 @@ from torch_estimator.data.iterator import DatasetIterator
 from torch_estimator.engine.batches import HostTransform, TensorBatch, beside_labels, to_tensors
 from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
 from torch_estimator.engine.schedules import Schedules, optimizers_and_schedules
-from torch_estimator.engine.variables import named_slots, named_variables, restore_slots
+from torch_estimator.engine.variables import named_slots, named_variables, passing_names, restore_slots
 from torch_estimator.engine.warm_start import warm_start
-from torch_estimator.errors import CheckpointError
+from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.feature_structure import Structure, describe
 from torch_estimator.floating import floating_dtype
 from torch_estimator.heads.function_head import FunctionHead
@@ -30,6 +31,7 @@ logger = logging.getLogger("torch_estimator")
 _OPTIMIZERS = "optimizers"
 _SEEN_STRINGS = "seen_strings"
 _STRUCTURE = "features"
+_PASSING = "passing_buffers"
 _PREFETCHED_BATCHES = 8
 
 
@@ -83,10 +85,16 @@ class Model:
         """Calls the spec's optimizer factory.
 
         Raises:
-            InvalidTypeError: Where it returns anything but optimizers and schedules around them.
+            InvalidTypeError: Where it returns anything but optimizers and schedules around them, or cannot be called.
+            InvalidValueError: Where the module has no parameters to train.
         """
         assert self.spec.optimizer is not None
-        return optimizers_and_schedules(self.spec.optimizer(self.module.named_parameters()))
+        named = [(name, parameter) for name, parameter in self.module.named_parameters()]
+        if not any(parameter.requires_grad for _, parameter in named):
+            raise InvalidValueError(
+                f"{type(self.module).__name__} has no parameters to train; evaluate or predict with it as it is."
+            )
+        return optimizers_and_schedules(_made(self.spec.optimizer, named))
 
     def variables(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, as views."""
@@ -95,6 +103,8 @@ class Model:
     def state(self, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
         """What a checkpoint says beside numbers: what the host half has learnt, and the optimizers' kinds."""
         state: dict[str, Any] = {_OPTIMIZERS: _kinds(optimizers)}
+        if passing := passing_names(self.module):
+            state[_PASSING] = sorted(passing)
         if self.spec.transform is not None:
             state[_SEEN_STRINGS] = self.spec.transform.seen_strings()
         if self.structure is not None:
@@ -107,7 +117,7 @@ class Model:
         Raises:
             CheckpointError: Where they belong to another model.
         """
-        variables = self.variables()
+        variables, checkpoint = self._shared(checkpoint)
         slots = None
         if optimizers is not None and all(isinstance(optimizer, Optimizer) for optimizer in optimizers):
             slots = named_slots(self.module, optimizers)
@@ -123,15 +133,43 @@ class Model:
         if self.spec.transform is not None:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
 
+    def restore_carried(self, checkpoint: Checkpoint) -> None:
+        """Copies a checkpoint's state into the optimizer that the module carries with it, as a Keras model does.
+
+        One of another kind than trained with is left as it is.
+
+        Raises:
+            CheckpointError: It has other settings than the one trained with.
+        """
+        optimizers, _ = self.make_optimizers()
+        if checkpoint.state.get(_OPTIMIZERS) == _kinds(optimizers):
+            restore_slots(self.module, optimizers, checkpoint.slots)
+
+    def _shared(self, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
+        """The model's variables and a checkpoint, without buffers of ``persistent=False`` that only one of them has."""
+        saved, variables = dict(checkpoint.variables), self.variables()
+        passing = passing_names(self.module)
+        for name in passing:
+            if name not in saved or saved[name].shape != variables[name].shape:
+                del variables[name]
+                saved.pop(name, None)
+        for name in checkpoint.state.get(_PASSING, []):
+            if name not in variables:
+                saved.pop(name, None)
+        return variables, dataclasses.replace(checkpoint, variables=saved)
+
     def copy_variables(self, source: Mapping[str, Tensor]) -> None:
         """Copies variables by name into the module.
 
         Raises:
             CheckpointError: Where ``source`` lacks one of them, or has it in another shape.
         """
-        check_compatible(Checkpoint(path="in memory", step=0, variables=dict(source)), self.variables())
+        passing = sorted(set(source) - set(self.variables()))
+        given = Checkpoint(path="in memory", step=0, variables=dict(source), state={_PASSING: passing})
+        variables, given = self._shared(given)
+        check_compatible(given, variables)
         with torch.no_grad():
-            _copy(source, self.variables())
+            _copy(given.variables, variables)
 
     def warm_start(self, checkpoint: Checkpoint, settings: WarmStartSettings) -> None:
         """Takes over another job's weights; its step and optimizer state stay behind.
@@ -156,6 +194,16 @@ def _raw_columns(spec: EstimatorSpec) -> Sequence[str] | None:
 
 def _same(features: Any) -> Any:
     return features
+
+
+def _made(optimizer: Any, named: list[tuple[str, nn.Parameter]]) -> Any:
+    try:
+        return optimizer(iter(named))
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise
+        # Its very call failed: an argument that it does not have, or one that is missing.
+        raise InvalidTypeError(f"optimizer cannot be called with the module's parameters: {error}.") from error
 
 
 def _check_kinds(checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -17,7 +17,7 @@ from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.observation import observed
 from torch_estimator.engine.threads import sized_threads
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.forwarding import all_layers, check_new_keys
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
@@ -47,6 +47,7 @@ def run_prediction(
         model_dir: The job's directory, for the hooks.
 
     Raises:
+        InvalidTypeError: A prediction is no tensor.
         InvalidValueError: None of ``keys`` is among the predictions, predictions are not of one length, or what is
             forwarded is not there or is a prediction already.
     """
@@ -86,7 +87,9 @@ def _predictions(model: Model, layers: LayerOutputs, batch: Any, context: RunCon
     ):
         outputs = model.module(tensors.features)
         predictions = model.head.predictions(outputs)
-    arrays: dict[str, np.ndarray] = model.head.decode({key: _array(value) for key, value in predictions.items()})
+    arrays: dict[str, np.ndarray] = model.head.decode(
+        {key: _array(_tensor(key, value)) for key, value in predictions.items()}
+    )
     taken = {key: _array(value) for key, value in layers.take().items()}
     for more, what in ((taken, "layer"), (_forwarded(tensors.raw, model.spec.forward_features), "feature")):
         check_new_keys(what, more, arrays)
@@ -115,6 +118,15 @@ def _forwarded(raw: Any, keys: Sequence[str] | None) -> dict[str, np.ndarray]:
             )
     # Copies: what is predicted is its receiver's to change, the input is not.
     return {key: to_numpy(raw[key]).copy() for key in (raw if keys is None else keys)}
+
+
+def _tensor(key: object, value: object) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise InvalidTypeError(
+            f"The prediction {key!r} must be a tensor, but is {type(value).__name__}; give predictions=, a function "
+            "that makes a dict of tensors of the module's outputs."
+        )
+    return value
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:

@@ -75,6 +75,10 @@ def _optimizer_of(made: object) -> torch.optim.Optimizer:
             "optimizer must make a torch.optim.Optimizer, an LRScheduler of one, or a list of these, but made "
             f"{made!r}."
         )
+    if isinstance(made, torch.optim.LBFGS):
+        raise InvalidTypeError(
+            "LBFGS evaluates the loss several times a step, which training on batches does not; use another optimizer."
+        )
     return made
 
 

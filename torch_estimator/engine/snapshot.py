@@ -95,10 +95,15 @@ def _header_bytes(header: Mapping[str, object]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
+def storable(tensor: torch.Tensor) -> bool:
+    """Whether `HostSnapshot` takes a tensor: a dense one of a dtype that safetensors has."""
+    return tensor.layout == torch.strided and tensor.dtype in _DTYPE_NAMES
+
+
 def _check(name: str, tensor: object) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise InvalidTypeError(f"variable {name!r} must be a tensor to be saved, but got {tensor!r}.")
-    if tensor.layout != torch.strided or tensor.dtype not in _DTYPE_NAMES:
+    if not storable(tensor):
         raise InvalidTypeError(
             f"variable {name!r} must be a dense tensor of a common dtype to be saved, "
             f"but it is {tensor.layout} of {tensor.dtype}."

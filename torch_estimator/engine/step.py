@@ -92,11 +92,19 @@ class TrainStep:
         gathered: Gathered = []
         with self._recording(gathered):
             loss = self.loss(features, labels, weights)
+        if not loss.requires_grad:
+            raise InvalidValueError(
+                "The loss does not depend on any parameter that is trained; is it computed from the model's outputs, "
+                "without detach() or numpy in between?"
+            )
         leaves = [*self._dense, *(rows for _, _, rows in gathered)]
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         dense, of_rows = gradients[: len(self._dense)], gradients[len(self._dense) :]
         with torch.no_grad():
-            whole = [None if gradient is None else Gradient(gradient) for gradient in dense]
+            whole = [
+                None if gradient is None else Gradient(_readable(gradient, optimizer))
+                for gradient, (optimizer, _) in zip(dense, self._dense_groups, strict=True)
+            ]
             given = [*whole, *(update.gradient(gathered, of_rows) for update in self._tables)]
             for clipping, places in self._clippings:
                 _clip(clipping, given, places)
@@ -158,6 +166,11 @@ class TrainStep:
             if parameter not in names:
                 raise InvalidValueError("An optimizer holds a parameter that is not one of the module's.")
         return {parameter: held[parameter] for parameter in names if parameter in held and parameter.requires_grad}
+
+
+def _readable(gradient: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
+    """A sparse gradient, as that of ``nn.Embedding(sparse=True)``, is whole for rules that change every element."""
+    return gradient.to_dense() if gradient.is_sparse and isinstance(optimizer, Optimizer) else gradient
 
 
 def _clip(clipping: Clipping, gradients: list[Gradient | None], places: Sequence[int]) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from torch_estimator.engine.snapshot import storable
 from torch_estimator.errors import InvalidTypeError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
 
 
 def named_variables(module: nn.Module) -> dict[str, Tensor]:
-    """Returns the parameters and persistent buffers, detached, by the name that checkpoints give them.
+    """Returns the parameters and buffers, detached, by the name that checkpoints give them.
 
     The rows of a table appear under the name of the column they belong to, so that neither the order nor the fusing of
     columns into tables shows in a checkpoint. What several modules share has one name, its first. Modules that set
@@ -22,12 +23,33 @@ def named_variables(module: nn.Module) -> dict[str, Tensor]:
     Raises:
         InvalidTypeError: The module keeps state that is no tensor.
     """
-    return _named(module, module.state_dict(keep_vars=True))
+    # Training may change buffers that torch would leave out of a state dict, too.
+    return _named(module, {**module.state_dict(keep_vars=True), **_passing(module)})
+
+
+def passing_names(module: nn.Module) -> set[str]:
+    """Returns those names of `named_variables` that are buffers registered with ``persistent=False``.
+
+    A module may make such buffers as it runs, or of another size: where a checkpoint does not have them like this
+    module does, they are left as they are.
+    """
+    return set(_named(module, _passing(module)))
 
 
 def named_parameters(module: nn.Module) -> dict[str, Tensor]:
     """Returns those of `named_variables` that are parameters."""
     return _named(module, dict(module.named_parameters()))
+
+
+def _passing(module: nn.Module) -> dict[str, Tensor]:
+    kept = module.state_dict(keep_vars=True)
+    buffers = dict(module.named_buffers())
+    return {name: one for name, one in buffers.items() if name not in kept and storable(one) and not _is_expanded(one)}
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    """Whether several elements are one in memory: torch then lets nobody change it."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def _named(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.engine.checkpoint import Checkpoint
-from torch_estimator.engine.variables import named_parameters, named_variables
+from torch_estimator.engine.variables import named_parameters, named_variables, passing_names
 from torch_estimator.errors import CheckpointError, InvalidValueError
 from torch_estimator.warm_start import VocabInfo, WarmStartSettings
 
@@ -50,7 +50,10 @@ def _chosen(module: nn.Module, settings: WarmStartSettings) -> dict[str, Tensor]
                 f"{_some(name, list(variables))}."
             )
     candidates = named_parameters(module) if isinstance(settings.vars_to_warm_start, str) else variables
-    matched = {name for name in candidates if any(re.match(one, name) for one in settings.expressions)}
+    passing = passing_names(module)
+    matched = {
+        name for name in candidates if name not in passing and any(re.match(one, name) for one in settings.expressions)
+    }
     chosen = {name: tensor for name, tensor in variables.items() if name in matched or name in explicit}
     if not chosen:
         raise InvalidValueError(

@@ -94,13 +94,29 @@ def _numbers(name: str, value: Any, info: TensorInfo) -> Array:
         array = np.asarray(value)
     except ValueError as error:
         raise _ragged(name) from error
-    dtype = NUMPY_TYPES[info.dtype]
+    dtype = np.dtype(NUMPY_TYPES[info.dtype])
     if array.size == 0:
         return np.empty(array.shape, dtype)
     if array.dtype.kind not in _KINDS[info.dtype] or _has_boolean(value, array):
-        raise _wrong(name, _WANTED[info.dtype], _first_wrong(array, value, info))
+        wrong = _first_wrong(array, value, info)
+        if type(wrong) is int and dtype.kind == "i":
+            raise _too_large(name, wrong, dtype)
+        raise _wrong(name, _WANTED[info.dtype], wrong)
+    if dtype.kind == "i":
+        _check_range(name, array, dtype)
     with np.errstate(over="ignore"):
         return array.astype(dtype, copy=False)
+
+
+def _check_range(name: str, array: Array, dtype: np.dtype[Any]) -> None:
+    limits = np.iinfo(dtype)
+    for extreme in (array.min().item(), array.max().item()):
+        if not limits.min <= extreme <= limits.max:
+            raise _too_large(name, extreme, dtype)
+
+
+def _too_large(name: str, item: int, dtype: np.dtype[Any]) -> InvalidValueError:
+    return InvalidValueError(f"Input {name} takes integers, but has {item}, which does not fit into {dtype.name}.")
 
 
 def _has_boolean(value: Any, array: Array) -> bool:
@@ -122,6 +138,9 @@ def _first_wrong(array: Array, value: Any, info: TensorInfo) -> Any:
         for item in _flat(value):
             if isinstance(item, bool) or not isinstance(item, kinds):
                 return item
+        if kinds == (int, np.integer):
+            # numpy has made floats of integers that no integer type of its own holds together.
+            return int(max(_flat(value), key=lambda item: abs(int(item))))
     return array.flat[0]
 
 

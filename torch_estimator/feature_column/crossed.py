@@ -132,6 +132,8 @@ def crossed_column(
 
     Args:
         keys: Names of raw string columns, and bucketized, vocabulary, identity and crossed columns; two or more.
+            Integers are crossed by an identity column, as ids, or read as strings, whose hashes are not those that
+            TensorFlow's crosses have for integers under their names.
         hash_bucket_size: Number of buckets, at least 1.
         hash_key: Start value of the hash.
         hash_function: ``"murmur3"``, or ``"farmhash"`` for TensorFlow's ids.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.checks import check_flag, is_count, plain
-from torch_estimator.feature_column.raw_feature import LISTS, RawFeature, check_key
+from torch_estimator.feature_column.raw_feature import RawFeature, categorical_feature, check_key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class IdentityCategoricalColumn:
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
         """The one raw column it reads."""
-        return (RawFeature(key=self.key, dtype="int64", shape=LISTS if self.multivalent else (1,)),)
+        return (categorical_feature(self.key, "int64", multivalent=self.multivalent),)
 
 
 def categorical_column_with_identity(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,9 @@ RawDtype = Literal["string", "float32", "int64"]
 LISTS = (-1,)
 """The shape of one row's value where rows hold lists of any length."""
 
+MISSING_INTEGER = -1
+"""The integer that is a missing value to a categorical column: it has no id."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawFeature:
@@ -29,12 +32,15 @@ class RawFeature:
         shape: Shape of one row's value; ``(1,)`` for a plain column, `LISTS` where rows hold lists of any length.
         default: What parsing puts in for a missing value, flattened to the shape's size; None where a value
             is required.
+        missing: What stands for a missing value in the column itself, or in a list: `MISSING_INTEGER` for integers that
+            only categorical columns read; None where a value is required, or missing ones are ``''``.
     """
 
     key: str
     dtype: RawDtype
     shape: tuple[int, ...] = (1,)
     default: tuple[float, ...] | None = None
+    missing: int | None = None
 
     @property
     def multivalent(self) -> bool:
@@ -78,6 +84,12 @@ def is_float(name: str) -> bool:
     return name.startswith(("float", "bfloat", "double", "half"))
 
 
+def categorical_feature(key: str, dtype: RawDtype, *, multivalent: bool) -> RawFeature:
+    """The raw column of a categorical column, whose missing values have no id."""
+    missing = MISSING_INTEGER if dtype == "int64" else None
+    return RawFeature(key=key, dtype=dtype, shape=LISTS if multivalent else (1,), missing=missing)
+
+
 def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
     """One raw feature per key, in key order.
 
@@ -98,11 +110,13 @@ def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
                 "column and as "
                 f"{feature.dtype} of shape {feature.shape} by another; give both the same dtype and shape."
             )
-        if known.default != feature.default:
-            if known.default is not None and feature.default is not None:
-                raise InvalidValueError(
-                    f"raw column {feature.key!r} has the default {known.default} in one feature column and "
-                    f"{feature.default} in another; give both the same default_value."
-                )
-            merged[feature.key] = known if known.default is not None else feature
+        defaults = {one.default for one in (known, feature)} - {None}
+        if len(defaults) > 1:
+            raise InvalidValueError(
+                f"raw column {feature.key!r} has the default {known.default} in one feature column and "
+                f"{feature.default} in another; give both the same default_value."
+            )
+        # To a numeric column, -1 is a number.
+        missing = known.missing if known.missing == feature.missing else None
+        merged[feature.key] = replace(known, default=next(iter(defaults), None), missing=missing)
     return dict(sorted(merged.items(), key=lambda item: item[0].encode()))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_estimator.data.column_types import DEFAULT
+from torch_estimator.data.column_types import DEFAULT, MISSING
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.raw_feature import LISTS, RawDtype, RawFeature, merge_raw_features
 
@@ -25,7 +25,8 @@ def schema(columns: Any) -> pa.Schema:
     Taken by `Dataset.from_csv`, `from_parquet` and `from_json`, and by `te.serving_input`. One value a row is a field
     of its type (``float32``, ``int64`` or ``string``), lists of any length are ``list<type>``, and a numeric column's
     shape is a ``fixed_size_list`` of as many numbers. Fields that must not be missing (numbers without a
-    `default_value`) are not nullable; a default is in the field's metadata, as JSON under ``default``.
+    `default_value`) are not nullable; a default is in the field's metadata, as JSON under ``default``, and the -1 that
+    stands for a missing integer where only categorical columns read it, in a list or not, under ``missing``.
 
     Args:
         columns: Feature columns (wide and deep ones together), a `FeatureTransform`, or `RawFeature`s.
@@ -87,7 +88,10 @@ def _field(feature: RawFeature) -> pa.Field:
     if feature.default is not None:
         numbers = [int(one) if feature.dtype == "int64" else one for one in feature.default]
         metadata[DEFAULT] = json.dumps(numbers if pa.types.is_nested(kind) else numbers[0]).encode()
-    required = feature.dtype != "string" and not feature.multivalent and feature.default is None
+    if feature.missing is not None:
+        metadata[MISSING] = json.dumps(feature.missing).encode()
+    fillable = feature.default is not None or feature.missing is not None
+    required = feature.dtype != "string" and not feature.multivalent and not fillable
     return pa.field(feature.key, kind, nullable=not required, metadata=metadata or None)
 
 
@@ -106,6 +110,7 @@ def _feature(field: pa.Field) -> RawFeature:
         dtype=_dtype(kind, field.name),
         shape=shape,
         default=None if default is None else tuple(float(one) for one in default),
+        missing=json.loads(metadata[MISSING]) if MISSING in metadata else None,
     )
 
 

@@ -9,7 +9,14 @@ from typing import Any
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.checks import as_items, check_flag, check_text, is_count, plain
 from torch_estimator.feature_column.hashing import HashFunction, check_hash_function
-from torch_estimator.feature_column.raw_feature import LISTS, RawDtype, RawFeature, check_key, dtype_name, is_integer
+from torch_estimator.feature_column.raw_feature import (
+    RawDtype,
+    RawFeature,
+    categorical_feature,
+    check_key,
+    dtype_name,
+    is_integer,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +76,7 @@ class VocabularyListCategoricalColumn:
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
         """The one raw column it reads."""
-        return (RawFeature(key=self.key, dtype=self.dtype, shape=LISTS if self.multivalent else (1,)),)
+        return (categorical_feature(self.key, self.dtype, multivalent=self.multivalent),)
 
 
 def categorical_column_with_vocabulary_list(

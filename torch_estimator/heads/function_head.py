@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +23,8 @@ class FunctionHead:
     Args:
         loss: ``loss(outputs, labels)`` -> scalar tensor; torch's own get labels of the shape and dtype they take.
         predictions: ``predictions(outputs)`` -> dict of tensors; None where the outputs are the predictions: a dict of
-            them, one called ``output``, or a tuple of ``output_0``, ``output_1``, ….
+            them, one called ``output``, a tuple of ``output_0``, ``output_1``, …, or a dataclass or named tuple, whose
+            fields name them (None is left out).
         metrics: Name -> what gives its value; see `NamedMetrics`.
     """
 
@@ -61,6 +63,9 @@ class FunctionHead:
             return dict(self._predictions(logits))
         if isinstance(logits, Mapping):
             return dict(logits)
+        if (names := _field_names(logits)) is not None:
+            fields = {name: getattr(logits, name) for name in names}
+            return {name: value for name, value in fields.items() if value is not None}
         if isinstance(logits, tuple | list):
             return {f"output_{place}": output for place, output in enumerate(logits)}
         return {"output": logits}
@@ -73,6 +78,12 @@ class FunctionHead:
 
     def signatures(self) -> dict[str, Signature]:
         return {}
+
+
+def _field_names(outputs: Any) -> Sequence[str] | None:
+    if dataclasses.is_dataclass(outputs):
+        return [field.name for field in dataclasses.fields(outputs)]
+    return getattr(outputs, "_fields", None) if isinstance(outputs, tuple) else None
 
 
 class _FunctionMetrics:

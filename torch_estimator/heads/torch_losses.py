@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 Kind = Literal["values", "classes"]
 
@@ -51,8 +52,14 @@ def fitted_labels(kind: Kind | None, loss: Callable[..., Any], outputs: Any, lab
         labels: As the input has them.
 
     Raises:
+        InvalidTypeError: The labels are strings.
         InvalidValueError: They cannot be compared: torch would broadcast ``[N]`` against ``[N, 1]`` to ``[N, N]``.
     """
+    if kind is not None and isinstance(labels, np.ndarray):
+        raise InvalidTypeError(
+            f"{_name(loss)} takes labels that are numbers, but these are strings, such as {labels.ravel()[0]!r}; give "
+            "numbers, or a head with a label_vocabulary in the place of the loss."
+        )
     if kind is None or not isinstance(outputs, Tensor) or not isinstance(labels, Tensor):
         return labels
     return _values(loss, outputs, labels) if kind == "values" else _classes(loss, outputs, labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import random
 import types
@@ -96,7 +97,7 @@ def _leave_out_unknown(config: Any, objects: Mapping[str, Any]) -> None:
 
 def _compile(made: Any, model: Any, objects: Mapping[str, Any]) -> None:
     given = model._compile_config.config
-    optimizer = keras.optimizers.deserialize(keras.optimizers.serialize(model.optimizer), custom_objects=dict(objects))
+    optimizer = _same_optimizer(model.optimizer, objects)
     keras.Model.compile(
         made,
         optimizer=optimizer,
@@ -106,6 +107,17 @@ def _compile(made: Any, model: Any, objects: Mapping[str, Any]) -> None:
     optimizer.build(made.trainable_variables)
     if model.optimizer.built:
         _assign(optimizer.variables, model.optimizer.variables)
+
+
+def _same_optimizer(optimizer: Any, objects: Mapping[str, Any]) -> Any:
+    """An optimizer with the same settings, without its state."""
+    settings = optimizer.get_config()
+    rate = getattr(optimizer, "_learning_rate", None)
+    if isinstance(rate, types.FunctionType | types.MethodType | functools.partial):
+        # Nothing is known of it but that it can be called.
+        settings["learning_rate"] = rate
+    with keras.saving.custom_object_scope(dict(objects)):
+        return type(optimizer).from_config(settings)
 
 
 def _fresh(value: Any) -> Any:

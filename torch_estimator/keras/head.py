@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_estimator.engine.batch_note import described
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.files import reason
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.keras.module import KerasModule, KerasOutputs
 
@@ -26,15 +29,26 @@ class KerasHead(FunctionHead):
         self._metric_names = metric_names
 
     def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
-        """The loss of `KerasOutputs`, with that of regularizers and of layers' ``add_loss``."""
+        """The loss of `KerasOutputs`, with that of regularizers and of layers' ``add_loss``.
+
+        Raises:
+            InvalidValueError: The compiled losses refuse the labels.
+        """
         outputs: KerasOutputs = logits
-        loss: Tensor = self._module.unwrapped._compute_loss(
-            x=outputs.inputs,
-            y=labels,
-            y_pred=outputs.values,
-            sample_weight=outputs.sample_weights,
-            training=self._module.training,
-        )
+        model = self._module.unwrapped
+        try:
+            loss: Tensor = model._compute_loss(
+                x=outputs.inputs,
+                y=labels,
+                y_pred=outputs.values,
+                sample_weight=outputs.sample_weights,
+                training=self._module.training,
+            )
+        except ValueError as error:
+            raise InvalidValueError(
+                f"The Keras model {model.name!r} gives {described(outputs.values)}, which its loss cannot compare with "
+                f"labels {described(labels)} ({reason(error)}); give labels of the shape that the loss takes."
+            ) from error
         return loss.reshape(())
 
     def predictions(self, logits: Any) -> dict[str, Tensor]:

@@ -126,7 +126,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
                 for param in group["params"]:
                     if param.grad is not None:
                         state = self.state[param]
-                        self.update(param, param.grad, state, group)
+                        grad = param.grad.to_dense() if param.grad.is_sparse else param.grad
+                        self.update(param, grad, state, group)
                         self.advance(state, group)
         return loss
 
