@@ -151,7 +151,7 @@ HEADS = [
 ]
 
 
-@tried(80)
+@tried(60)
 @given(st.data())
 def test_an_export_predicts_what_the_model_predicts(data: st.DataObject) -> None:
     wide, deep = data.draw(drawn.wide()), data.draw(drawn.deep())
