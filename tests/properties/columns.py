@@ -194,7 +194,7 @@ def texts() -> st.SearchStrategy[str]:
 
 def integers() -> st.SearchStrategy[int]:
     """Integers of 64 bits, small ones more often."""
-    return st.one_of(st.sampled_from(INTEGERS), st.integers(-(2**63), 2**63 - 1))
+    return st.one_of(st.integers(0, 3), st.sampled_from(INTEGERS), st.integers(-(2**63), 2**63 - 1))
 
 
 def floats() -> st.SearchStrategy[float]:

@@ -95,24 +95,32 @@ def test_ids_are_those_of_the_definition(kind: str) -> None:
     check()
 
 
-@tried(120)
-@given(st.data())
-def test_what_a_network_sees_is_that_of_the_definition(data: st.DataObject) -> None:
-    columns = data.draw(drawn.deep())
-    features = raw_features([], columns)
-    rows = data.draw(drawn.rows_of(features))
-    built = model_of([], data.draw(st.permutations(columns)), RegressionHead(), (3,))
-    layer = built.module.dnn.input_from_feature_columns.input_layer
-    seen = layer(tensors(built, data.draw(drawn.held(rows, features)))).detach().numpy()
-    variables = {
-        piece.name.split("/", 3)[3].removesuffix("/embedding_weights"): table.weight.detach()
-        .double()
-        .numpy()[piece.offset : piece.offset + piece.rows]
-        for table in layer.tables
-        for piece in table.pieces
-    }
-    for got, row in zip(seen, rows, strict=True):
-        np.testing.assert_allclose(got, input_of(columns, row, variables), rtol=1e-5, atol=1e-5)
+PARTS = {"indicators": drawn.indicators(), "embeddings": drawn.embeddings(), "several": drawn.deep()}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_a_network_sees_is_that_of_the_definition(part: str) -> None:
+    @tried(150)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        made = data.draw(PARTS[part])
+        columns = made if isinstance(made, list) else [made]
+        features = raw_features([], columns)
+        rows = data.draw(drawn.rows_of(features))
+        built = model_of([], data.draw(st.permutations(columns)), RegressionHead(), (3,))
+        layer = built.module.dnn.input_from_feature_columns.input_layer
+        seen = layer(tensors(built, data.draw(drawn.held(rows, features)))).detach().numpy()
+        variables = {
+            piece.name.split("/", 3)[3].removesuffix("/embedding_weights"): table.weight.detach()
+            .double()
+            .numpy()[piece.offset : piece.offset + piece.rows]
+            for table in layer.tables
+            for piece in table.pieces
+        }
+        for got, row in zip(seen, rows, strict=True):
+            np.testing.assert_allclose(got, input_of(columns, row, variables), rtol=1e-5, atol=1e-5)
+
+    check()
 
 
 @tried(80)
