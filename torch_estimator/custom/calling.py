@@ -35,20 +35,20 @@ def _names_them(parameters: Sequence[inspect.Parameter], features: Mapping[str, 
 
 def spread_features(module: nn.Module) -> None:
     """Lets a module be called with a tuple of its arguments, or a dict of them by name, as well as with each."""
-    module.register_forward_pre_hook(_spread, with_kwargs=True)
-
-
-def _spread(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if len(args) != 1 or kwargs:
-        return args, kwargs
-    (features,) = args
     parameters = list(inspect.signature(module.forward).parameters.values())
     several = _needs_several(parameters)
-    if isinstance(features, Mapping):
-        if several or _names_them(parameters, features):
-            return (), _by_name(parameters, features)
-        return args, kwargs
-    return (tuple(features) if several and isinstance(features, tuple | list) else args), kwargs
+
+    def spread(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if len(args) != 1 or kwargs:
+            return args, kwargs
+        (features,) = args
+        if isinstance(features, Mapping):
+            if several or _names_them(parameters, features):
+                return (), _by_name(parameters, features)
+            return args, kwargs
+        return (tuple(features) if several and isinstance(features, tuple | list) else args), kwargs
+
+    module.register_forward_pre_hook(spread, with_kwargs=True)
 
 
 def _by_name(parameters: Sequence[inspect.Parameter], features: Mapping[str, Any]) -> dict[str, Any]:

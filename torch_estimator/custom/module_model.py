@@ -71,10 +71,10 @@ class ModuleModel:
             (loss,) = copied(loss)
         self._transform = transform
         self._in_front = columns is not None
-        if columns is not None and transform is not None and transform.dnn is not None:
-            _check_width(self._module, transform.dnn.width)
         self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}
-        self(ModeKeys.PREDICT)
+        probe = self(ModeKeys.PREDICT).module
+        if isinstance(probe, ColumnsThenModule):
+            _check_width(probe.module, probe.input_layer.layout.width)
 
     def __call__(self, mode: str) -> EstimatorSpec:
         """Returns the spec for a mode."""
@@ -111,12 +111,11 @@ def _check_module(module: object) -> None:
 
 
 def _check_width(module: nn.Module, width: int) -> None:
-    """Raises unless a module takes rows of so many numbers."""
+    """Raises unless a module, which is nobody else's, takes rows of so many numbers."""
     parameter = next((one for one in module.parameters() if one.is_floating_point()), torch.zeros(0))
-    (probe,) = copied(module)
     try:
         with torch.random.fork_rng(), torch.no_grad():
-            probe.train(False)(torch.zeros(2, width, dtype=parameter.dtype, device=parameter.device))
+            module.train(False)(torch.zeros(2, width, dtype=parameter.dtype, device=parameter.device))
     except RuntimeError as error:
         raise InvalidValueError(
             f"{type(module).__name__} does not take the {width} numbers per row that the columns make: {error}."

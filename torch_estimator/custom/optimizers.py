@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch_estimator.custom.copies import optimizers_in
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.optim.by_name import by_name
+from torch_estimator.optim.factories import check_evaluates_once
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 Trainer = torch.optim.Optimizer | LRScheduler
@@ -80,11 +81,7 @@ def check_bound(optimizer: Any, module: nn.Module) -> None:
             )
     known = set(module.parameters())
     for one in optimizers_in(given):
-        if isinstance(one, torch.optim.LBFGS):
-            raise InvalidTypeError(
-                "LBFGS evaluates the loss several times a step, which training on batches does not; use another "
-                "optimizer."
-            )
+        check_evaluates_once(one)
         if any(parameter not in known for group in one.param_groups for parameter in group["params"]):
             raise InvalidValueError(
                 f"The optimizer {type(one).__name__} holds a parameter that is not one of the module "

@@ -89,7 +89,7 @@ class Model:
             InvalidValueError: Where the module has no parameters to train.
         """
         assert self.spec.optimizer is not None
-        named = [(name, parameter) for name, parameter in self.module.named_parameters()]
+        named = list(self.module.named_parameters())
         if not any(parameter.requires_grad for _, parameter in named):
             raise InvalidValueError(
                 f"{type(self.module).__name__} has no parameters to train; evaluate or predict with it as it is."

@@ -8,6 +8,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.optim.factories import check_evaluates_once
 
 
 class Schedules:
@@ -75,10 +76,7 @@ def _optimizer_of(made: object) -> torch.optim.Optimizer:
             "optimizer must make a torch.optim.Optimizer, an LRScheduler of one, or a list of these, but made "
             f"{made!r}."
         )
-    if isinstance(made, torch.optim.LBFGS):
-        raise InvalidTypeError(
-            "LBFGS evaluates the loss several times a step, which training on batches does not; use another optimizer."
-        )
+    check_evaluates_once(made)
     return made
 
 

@@ -56,3 +56,11 @@ def _unbound(optimizer: torch.optim.Optimizer) -> str:
         return f"te.optim.{name}(lr={rate:g})"
     home = "torch.optim." if type(optimizer).__module__.startswith("torch.optim") else ""
     return f"functools.partial({home}{name}, lr={rate:g})"
+
+
+def check_evaluates_once(optimizer: torch.optim.Optimizer) -> None:
+    """Raises InvalidTypeError for an optimizer that needs the loss of a batch more than once a step."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InvalidTypeError(
+            "LBFGS evaluates the loss several times a step, which training on batches does not; use another optimizer."
+        )
