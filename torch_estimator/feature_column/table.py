@@ -45,6 +45,7 @@ class Table(nn.Module):
     """
 
     recorder: list[tuple[Table, torch.Tensor, torch.Tensor]] | None
+    not_in_fingerprint = ("recorder",)
 
     def __init__(self, pieces: Sequence[Piece], dim: int, *, trainable: bool = True) -> None:
         super().__init__()

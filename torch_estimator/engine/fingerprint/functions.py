@@ -1,0 +1,286 @@
+"""Fingerprints of functions: their code, what they close over, and the globals that the code names."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from importlib.util import resolve_name
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any, NamedTuple
+
+from torch_estimator.engine.fingerprint.libraries import library_of_code, library_of_module, module_source
+from torch_estimator.engine.fingerprint.walk import Walk, describes, says
+
+_MISSING = object()
+_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_BETWEEN = frozenset({"EXTENDED_ARG", "CACHE"})
+
+
+class _Code(NamedTuple):
+    """What is known of a code object.
+
+    Args:
+        code: Itself, so that no other has its address.
+        digest: Of what it does, wherever it stands.
+        library: The package it belongs to, or None.
+        globals: Dotted names that begin with a global.
+        imports: Modules that it imports: the level and the name.
+        words: Names and strings in it, by which it may reach into a module that it was given.
+    """
+
+    code: CodeType
+    digest: str
+    library: str | None
+    globals: tuple[tuple[str, ...], ...]
+    imports: tuple[tuple[int, str], ...]
+    words: frozenset[str]
+
+
+_CODES: dict[int, _Code] = {}
+
+
+def code_facts(code: CodeType) -> _Code:
+    """What is known of a code object, which never changes."""
+    known = _CODES.get(id(code))
+    if known is None:
+        known = _CODES[id(code)] = _facts(code)
+    return known
+
+
+def library_of_function(function: FunctionType) -> str | None:
+    """The package that a function belongs to, or None for the user's own."""
+    code = function.__code__
+    # Written by dataclasses and their like; it runs among the names of the module that it was written for.
+    if code.co_filename == "<string>":
+        return library_of_module(str(function.__globals__.get("__name__")))
+    return code_facts(code).library
+
+
+@says(FunctionType)
+def _library_function(walk: Walk, value: FunctionType) -> str | None:
+    if value.__closure__ is not None:
+        return None
+    library = library_of_function(value)
+    return None if library is None else _function_word(walk, value, library)
+
+
+@describes(FunctionType)
+def _function(walk: Walk, value: FunctionType) -> None:
+    library = library_of_function(value)
+    walk.write(_function_word(walk, value, library))
+    if value.__defaults__ or value.__kwdefaults__:
+        walk.part(value.__defaults__, "'s defaults")
+        walk.part(value.__kwdefaults__, "'s defaults")
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+        walk.part(cell, "'s variable ", name)
+    if library is None:
+        _named_globals(walk, value, code_facts(value.__code__))
+        if value.__dict__:
+            walk.attributes(value.__dict__)
+
+
+def _function_word(walk: Walk, value: FunctionType, library: str | None) -> str:
+    digest = code_facts(value.__code__).digest
+    if library is None:
+        return f"function {digest}"
+    walk.library(library)
+    return f"function {value.__globals__.get('__name__')} {value.__code__.co_qualname} {digest}"
+
+
+def _named_globals(walk: Walk, function: FunctionType, code: _Code) -> None:
+    for first, *attributes in code.globals:
+        value = function.__globals__.get(first, _MISSING)
+        if value is _MISSING:
+            continue
+        path = [first]
+        while isinstance(value, ModuleType) and attributes:
+            inner = vars(value).get(attributes[0], _MISSING)
+            if inner is _MISSING:
+                break
+            path.append(attributes.pop(0))
+            if not isinstance(inner, ModuleType) and library_of_module(value.__name__) is not None:
+                inner = _of_library(walk, value, path[-1], inner)
+            value = inner
+        name = ".".join(path)
+        walk.write(name)
+        walk.part(value, "'s global ", name)
+        if isinstance(value, ModuleType):
+            _reached_into(walk, value, code)
+    for level, name in code.imports:
+        module = sys.modules.get(_absolute(function, level, name))
+        if module is not None:
+            walk.part(module, "'s import ", name)
+            _reached_into(walk, module, code)
+
+
+def _of_library(walk: Walk, module: ModuleType, name: str, value: Any) -> Any:
+    """What stands for something of a library: its name, unless somebody has put a function of their own there."""
+    walk.part(module, "")
+    if isinstance(value, FunctionType) and library_of_function(value) is None:
+        return value
+    return f"{module.__name__}.{name}"
+
+
+def _reached_into(walk: Walk, module: ModuleType, code: _Code) -> None:
+    """Writes what code may read of a user's module that it handles as a whole."""
+    if library_of_module(module.__name__) is None:
+        for name in sorted(code.words & vars(module).keys()):
+            walk.write(name)
+            walk.part(vars(module)[name], f"'s {module.__name__}.", name)
+
+
+def _absolute(function: FunctionType, level: int, name: str) -> str:
+    package = function.__globals__.get("__package__")
+    try:
+        return resolve_name("." * level + name, package) if level else name
+    except (ImportError, TypeError):
+        return name
+
+
+@says(ModuleType)
+def _module(walk: Walk, value: ModuleType) -> str:
+    library = library_of_module(value.__name__)
+    if library is None:
+        return f"module {value.__name__} {module_source(value)}"
+    walk.library(library)
+    return f"module {value.__name__}"
+
+
+@says(BuiltinFunctionType)
+def _builtin(walk: Walk, value: Any) -> str | None:
+    held = value.__self__
+    kind = held if isinstance(held, type) else type(held)
+    module = value.__module__ or kind.__module__
+    by_name = held is None or isinstance(held, ModuleType) or (isinstance(held, type) and _is_library(held.__module__))
+    if by_name or vars(sys.modules.get(module, sys)).get(value.__name__) is value:
+        walk.library(library_of_module(module) or "python")
+        return f"builtin {module} {value.__qualname__}"
+    return None
+
+
+@describes(BuiltinFunctionType, MethodWrapperType)
+def _bound(walk: Walk, value: Any) -> None:
+    walk.write(f"bound {value.__name__}")
+    walk.part(value.__self__, "'s object")
+
+
+@says(
+    MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType, MemberDescriptorType, ClassMethodDescriptorType
+)
+def _descriptor(walk: Walk, value: Any) -> str:
+    return f"descriptor {value.__objclass__.__module__}.{value.__objclass__.__qualname__}.{value.__name__}"
+
+
+@describes(MethodType)
+def _method(walk: Walk, value: MethodType) -> None:
+    walk.write("method")
+    walk.part(value.__func__, "'s function")
+    walk.part(value.__self__, "'s object")
+
+
+@describes(staticmethod, classmethod)
+def _wrapped(walk: Walk, value: Any) -> None:
+    walk.write(type(value).__name__)
+    walk.part(value.__func__, "")
+
+
+@describes(property)
+def _property(walk: Walk, value: property) -> None:
+    walk.kind(type(value))
+    for function in (value.fget, value.fset, value.fdel):
+        walk.part(function, "")
+
+
+@describes(functools.cached_property)
+def _cached_property(walk: Walk, value: functools.cached_property[Any]) -> None:
+    walk.write("cached property")
+    walk.part(value.func, "")
+
+
+@describes(type(functools.lru_cache(lambda: None)))
+def _cached(walk: Walk, value: Any) -> None:
+    walk.write(f"cached {value.cache_parameters()}")
+    walk.part(value.__wrapped__, "")
+
+
+@describes(CodeType)
+def _code(walk: Walk, value: CodeType) -> None:
+    walk.write(f"code {code_facts(value).digest}")
+
+
+def _facts(code: CodeType) -> _Code:
+    instructions = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
+    inner = [code_facts(one) for one in code.co_consts if isinstance(one, CodeType)]
+    chains = {*_chains(instructions), *(chain for one in inner for chain in one.globals)}
+    imports = {*_imports(instructions), *(name for one in inner for name in one.imports)}
+    words = {*code.co_names, *(one for one in code.co_consts if isinstance(one, str))}
+    return _Code(
+        code=code,
+        digest=sha256(repr(_content(code)).encode("utf-8", "surrogatepass")).hexdigest(),
+        library=library_of_code(code),
+        globals=tuple(sorted(chains)),
+        imports=tuple(sorted(imports)),
+        words=frozenset(words.union(*(one.words for one in inner))),
+    )
+
+
+def _content(code: CodeType) -> tuple[Any, ...]:
+    """Everything that code does; neither lines nor files."""
+    return (
+        code.co_name,
+        code.co_code,
+        [_constant(one) for one in code.co_consts],
+        code.co_names,
+        code.co_varnames,
+        code.co_freevars,
+        code.co_cellvars,
+        code.co_flags,
+        (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
+        code.co_exceptiontable,
+    )
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, CodeType):
+        return code_facts(value).digest
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_constant, value))})"
+    return f"frozenset {sorted(map(_constant, value))}" if isinstance(value, frozenset) else repr(value)
+
+
+def _chains(instructions: list[dis.Instruction]) -> Iterator[tuple[str, ...]]:
+    for place, first in enumerate(instructions):
+        if first.opname in _GLOBALS:
+            chain = [str(first.argval)]
+            for one in instructions[place + 1 :]:
+                if one.opname not in _ATTRIBUTES:
+                    break
+                chain.append(str(one.argval))
+            yield tuple(chain)
+
+
+def _imports(instructions: list[dis.Instruction]) -> Iterator[tuple[int, str]]:
+    for place, one in enumerate(instructions):
+        if one.opname == "IMPORT_NAME":
+            level = instructions[place - 2].argval
+            yield (level if isinstance(level, int) else 0), str(one.argval)
+
+
+def _is_library(module: str) -> bool:
+    return library_of_module(module) is not None
