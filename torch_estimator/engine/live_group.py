@@ -24,8 +24,11 @@ class LiveGroup:
         group: Of the optimizer; schedules and hooks may change its numbers between steps.
 
     Attributes:
+        MOVING: The keys of settings that may be tensors; `fixed` tells of those that are not.
         values: What the rule of the optimizer is to be given.
     """
+
+    MOVING = ("lr", "weight_decay", *_CYCLED)
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -62,9 +65,9 @@ class LiveGroup:
             self._filled = numbers
 
     def fixed(self) -> tuple[Any, ...]:
-        """All other settings, which a compiled step has in it."""
-        moving = set(self._moving())
-        return tuple(
+        """All other settings, which a compiled step has in it, and which are not among them."""
+        moving = self._moving()
+        return tuple(moving), *(
             (key, value[1:] if key == "betas" and key in moving else value)
             for key, value in self._group.items()
             if key not in _NOT_SETTINGS and (key not in moving or key == "betas")

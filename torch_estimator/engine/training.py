@@ -116,11 +116,9 @@ class TrainingRun:
                 *self._log_lines(bar),
                 *(hook for hook in given if hook.after_saving),
             ]
-            self._steps = steps = stack.enter_context(
-                steps_for(
-                    self._step, self._model, self._config, before=self._saved_state.get(_COMPILED), last_step=last_step
-                )
-            )
+            before = self._saved_state.get(_COMPILED)
+            self._steps = steps = steps_for(self._step, self._model, self._config, before=before, last_step=last_step)
+            stack.enter_context(steps)
             return run_training(_Feed(self, steps, context), context=context, last_step=last_step, hooks=all_hooks)
 
     def settle(self) -> None:

@@ -13,6 +13,7 @@ from torch_estimator.engine.compiled.compilation import SUPPORTED
 from torch_estimator.engine.compiled.jit_steps import JitSteps
 from torch_estimator.engine.compiled.steps import CompiledSteps
 from torch_estimator.engine.fingerprint import Fingerprint, fingerprint
+from torch_estimator.engine.live_group import LiveGroup
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.observation import observed
 from torch_estimator.engine.step import TrainStep
@@ -68,7 +69,14 @@ def steps_for(
         return JitSteps(step, when=config.compile, before=before, last_step=last_step)
 
     def of_step() -> Fingerprint:
-        settings = [(type(one), group.fixed()) for one, group in step.owned_groups]
-        return fingerprint(step.module, model.head, model.spec.loss, step.optimizers, settings, config.mixed_precision)
+        roots = {
+            "module": step.module,
+            "head": model.head,
+            "loss": model.spec.loss,
+            "optimizers": step.optimizers,
+            "settings": [group.fixed() for group in step.groups],
+            "mixed_precision": config.mixed_precision,
+        }
+        return fingerprint(roots, leave_out=LiveGroup.MOVING)
 
     return CompiledSteps(step, of_step, when=config.compile, before=before, last_step=last_step)

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch_estimator.engine.batches import TensorBatch
 from torch_estimator.engine.compiled.building import build
 from torch_estimator.engine.compiled.tracing import CannotBeCompiled, trace
+from torch_estimator.engine.fingerprint import Fingerprint
 from torch_estimator.engine.step import TrainStep
 
 SUPPORTED = sys.platform == "linux"
@@ -42,6 +43,7 @@ class Compilation:
         state: The tensors that it reads and writes.
         batch: Of the shapes to compile for.
         folder: Where to build; what is in it after success is what `StepProgram` loads.
+        fingerprint: Of all that the step depends on, as it is when called.
         threads: For how many threads.
         hurry: Whether somebody waits for it; else training comes first.
     """
@@ -53,6 +55,7 @@ class Compilation:
         batch: TensorBatch,
         folder: Path,
         *,
+        fingerprint: Callable[[], Fingerprint],
         threads: int,
         hurry: bool,
     ) -> None:
@@ -65,7 +68,9 @@ class Compilation:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if self._process == 0:
-            _compile_and_exit(parent, step, state, batch, folder, threads=threads, hurry=hurry)
+            _build_and_exit(
+                parent, folder, lambda: build(*trace(step, state, batch, fingerprint), folder, threads=threads), hurry
+            )
 
     def is_over(self) -> bool:
         """Whether it has ended, well or not; ends it where it takes far too long."""
@@ -112,16 +117,7 @@ class Compilation:
         return outcome["failure"]  # type: ignore[no-any-return]
 
 
-def _compile_and_exit(
-    parent: int,
-    step: TrainStep,
-    state: Sequence[Tensor],
-    batch: TensorBatch,
-    folder: Path,
-    *,
-    threads: int,
-    hurry: bool,
-) -> None:
+def _build_and_exit(parent: int, folder: Path, build: Callable[[], None], hurry: bool) -> None:
     try:
         os.setpgid(0, 0)
         _end_with(parent)
@@ -132,11 +128,12 @@ def _compile_and_exit(
         os.dup2(log, 2)
         if not hurry:
             os.nice(5)
+        warnings.simplefilter("ignore")
         # The parent's threads are not here: what would wait for them would wait for ever.
         torch.set_num_threads(1)
         failure = None
         try:
-            build(*trace(step, state, batch), folder, threads=threads)
+            build()
         except CannotBeCompiled as error:
             traceback.print_exc()
             failure = str(error)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import TensorBatch, batch_size
+from torch_estimator.engine.compiled.shape_book import ShapeBook
 from torch_estimator.engine.compiled.worth import is_worth_compiling
 from torch_estimator.engine.observation import Observer, observed
 from torch_estimator.engine.step import TrainStep
@@ -23,27 +24,18 @@ from torch_estimator.hooks.run_context import RunContext
 
 logger = logging.getLogger("torch_estimator")
 
-_ROWS = "rows"
-_SHAPES = "shapes"
-
-# Compiling takes seconds; input whose batches keep changing their shape would do nothing else.
-_MOST_SHAPES = 8
-
-Shapes = tuple[tuple[int, ...], ...]
+_MOST_RECOMPILATIONS = 32
 
 
 class JitSteps:
     """Takes training steps, compiled by `torch.compile` in this very process, on a GPU as CUDA graphs.
 
-    Smaller batches than before, such as a partial last one, run in Python. Batches of as many rows may differ in the
-    length of their lists: each shape is compiled, up to a limit, and those met after that run in Python, too.
-    Optimizers of `torch.optim` stay outside of the graph.
+    Batches that the `ShapeBook` does not admit run in Python. Optimizers of `torch.optim` stay outside of the graph.
 
     Args:
         step: What to compile.
         when: True compiles at once, ``"auto"`` when it has turned out to be worth the wait.
-        before: What `state` returned in the run before a resume, so that each batch runs as it would have run then;
-            None where there is none.
+        before: What `state` returned in the run before a resume; see `ShapeBook`.
         last_step: Global step at which training ends, if that is known.
 
     Raises:
@@ -60,8 +52,7 @@ class JitSteps:
         before: Mapping[str, Any] | None,
         last_step: int | None = None,
     ) -> None:
-        self._rows: int = before[_ROWS] if before else 0
-        self._shapes: list[Shapes] = [tuple(map(tuple, one)) for one in before[_SHAPES]] if before else []
+        self._book = ShapeBook(before)
         self._eager = step
         self._last_step = last_step
         self._compiles = when is True
@@ -74,7 +65,7 @@ class JitSteps:
             MethodType(own, step), fullgraph=True, dynamic=False, mode="reduce-overhead" if self._on_gpu else None
         )
         self._observer = Observer(step.module)
-        self._told: set[Shapes] = set()
+        self._told: set[tuple[tuple[int, ...], ...]] = set()
         if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
             raise InvalidValueError(
                 f"RunConfig(compile=True) needs a newer PyTorch than {torch.__version__}; update it or leave it off."
@@ -82,14 +73,14 @@ class JitSteps:
 
     def state(self) -> dict[str, Any]:
         """Returns what was compiled, as JSON."""
-        return {_ROWS: self._rows, _SHAPES: self._shapes}
+        return self._book.state()
 
     def __enter__(self) -> JitSteps:
         self._patches = ExitStack()
         # Lets autograd.grad be part of the compiled graph.
         self._patches.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
         # Which shapes are compiled is decided here; dynamo's own limit would end the training.
-        self._patches.enter_context(torch._dynamo.config.patch(recompile_limit=4 * _MOST_SHAPES))
+        self._patches.enter_context(torch._dynamo.config.patch(recompile_limit=_MOST_RECOMPILATIONS))
         # Dropout draws what it draws eagerly.
         self._patches.enter_context(torch._inductor.config.patch(fallback_random=True))
         return self
@@ -117,7 +108,7 @@ class JitSteps:
                 for group in self._eager.groups:
                     group.refresh()
                 if self._on_gpu:
-                    torch.compiler.cudagraph_mark_step_begin()
+                    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
                 loss, left = self._compiled(*given)
                 # The next replay of a CUDA graph writes over what this one has returned.
                 return self._eager.finish(loss.clone() if self._on_gpu else loss, left)
@@ -133,31 +124,19 @@ class JitSteps:
         self._eager_steps += 1
         return loss
 
-    def _is_compiled(self, rows: int, shapes: Shapes, context: RunContext) -> bool:
+    def _is_compiled(self, rows: int, shapes: tuple[tuple[int, ...], ...], context: RunContext) -> bool:
         """Whether a batch takes the compiled step, which may be compiled for it."""
         if not self._compiles:
             left = None if self._last_step is None else self._last_step - context.global_step
             self._compiles = is_worth_compiling(self._eager_secs, self._eager_steps, left)
-        if not self._compiles or rows < self._rows:
+        if not self._compiles or not self._book.admits(rows, shapes):
             return False
         if not self._told:
             self._eager.use_tensors(of_torch=False)
-        if shapes not in self._shapes:
-            if len(self._shapes) == _MOST_SHAPES:
-                told = "Batches come in more than %d shapes; those that are not compiled yet run uncompiled."
-                self._tell(shapes, told, _MOST_SHAPES)
-                return False
-            self._rows = rows
-            self._shapes.append(shapes)
-        self._tell(shapes, "Compiling the training step for batches of %d; this takes some seconds.", rows)
+        if shapes not in self._told:
+            self._told.add(shapes)
+            logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
         return True
-
-    def _tell(self, shapes: Shapes, message: str, number: int) -> None:
-        """Logs once per shape, and once for all that are not compiled."""
-        known = shapes if shapes in self._shapes else ()
-        if known not in self._told:
-            self._told.add(known)
-            logger.info(message, number)
 
 
 def _shapes(values: Any) -> Iterator[tuple[int, ...]]:

@@ -58,7 +58,15 @@ class StepMaker:
 
     def start(self, batch: TensorBatch, threads: int, *, hurry: bool) -> Compilation:
         """Starts to compile for batches like this one."""
-        return Compilation(self._step, self._state, batch, self._cache.workplace(), threads=threads, hurry=hurry)
+        return Compilation(
+            self._step,
+            self._state,
+            batch,
+            self._cache.workplace(),
+            fingerprint=self._compute,
+            threads=threads,
+            hurry=hurry,
+        )
 
     def finish(self, compilation: Compilation, shapes: Shapes, threads: int) -> StepProgram | str:
         """Takes over what was compiled, or says why there is nothing."""

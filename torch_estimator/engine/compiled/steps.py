@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import math
 import time
@@ -21,6 +20,7 @@ from torch_estimator.engine.compiled.compilation import Compilation
 from torch_estimator.engine.compiled.leaves import Shapes, layouts, leaves
 from torch_estimator.engine.compiled.maker import StepMaker
 from torch_estimator.engine.compiled.program import StepProgram
+from torch_estimator.engine.compiled.shape_book import ShapeBook
 from torch_estimator.engine.compiled.worth import is_worth_compiling
 from torch_estimator.engine.fingerprint import Fingerprint
 from torch_estimator.engine.observation import Observer, observed
@@ -30,11 +30,6 @@ from torch_estimator.hooks.run_context import RunContext
 
 logger = logging.getLogger("torch_estimator")
 
-_ROWS = "rows"
-_SHAPES = "shapes"
-
-# Compiling takes seconds; input whose batches keep changing their shape would do nothing else.
-_MOST_SHAPES = 8
 # Of machine code between two looks at Ctrl-C, at hooks that go by the clock, and at other threads.
 _STROKE_SECS = 0.01
 _MOST_STEPS = 128
@@ -56,16 +51,14 @@ class _Shape:
 class CompiledSteps:
     """Takes training steps.
 
-    Smaller batches than before, such as a partial last one, run in Python. Batches of as many rows may differ in the
-    length of their lists: each shape is compiled, up to a limit, and those met after that run in Python, too.
+    Batches that the `ShapeBook` does not admit run in Python.
 
     Args:
         step: What to compile.
         fingerprint: Of all that the step depends on, computed anew at every call.
         when: ``"auto"`` trains in Python until the compiled step is ready, and compiles only where that is worth it;
             True waits for it.
-        before: What `state` returned in the run before a resume, so that each batch runs as it would have run then;
-            None where there is none.
+        before: What `state` returned in the run before a resume; see `ShapeBook`.
         last_step: Global step at which training ends, if that is known.
         cache: Where compiled steps are kept.
     """
@@ -83,19 +76,18 @@ class CompiledSteps:
         self._step = step
         self._fingerprint = fingerprint
         self._maker: StepMaker | None = None
+        self._fixed: list[Any] = []
         self._waits = when is True
         self._last_step = last_step
         self._cache = cache or StepCache()
-        self._rows: int = before[_ROWS] if before else 0
-        self._known: list[Any] = list(before[_SHAPES]) if before else []
+        self._book = ShapeBook(before)
         self._shapes: dict[Shapes, _Shape] = {}
         self._observer = Observer(step.module)
         self._secs_per_step = _STROKE_SECS
-        self._told_of_shapes = False
 
     def state(self) -> dict[str, Any]:
         """Returns what was compiled, as JSON."""
-        return {_ROWS: self._rows, _SHAPES: self._known}
+        return self._book.state()
 
     def __enter__(self) -> CompiledSteps:
         return self
@@ -114,14 +106,18 @@ class CompiledSteps:
 
     def look_again(self) -> None:
         """After somebody else's code has run: begins anew where that has changed what the step computes."""
-        if self._maker is not None and self._maker.is_outdated():
+        with self._observer.unobserved():
+            outdated = self._maker is not None and self._maker.is_outdated()
+        if outdated:
             logger.info("The model or its optimizer was changed, so that the compiled step is of no use any more.")
             self.__exit__()
-            self._shapes, self._known, self._maker = {}, [], None
+            self._shapes, self._maker = {}, None
 
     def take(self, batches: Sequence[TensorBatch], context: RunContext) -> list[float]:
         """Trains on batches one after the other; returns the loss of each, up to the first that is not a number."""
         losses: list[float] = []
+        if self._maker is not None and self._settings() != self._fixed:
+            self.look_again()
         while len(losses) < len(batches):
             batch = batches[len(losses)]
             tensors = leaves(_given(batch))
@@ -165,20 +161,27 @@ class CompiledSteps:
                     context.summaries = self._observer.observe(lambda: self._step.loss(*_given(batches[0])))
             numbers = self._numbers(len(together))
             started = time.perf_counter()
-            losses, failed = program.take(together, numbers)
+            losses, failed = program.take(together[: len(numbers)], numbers)
         if failed:
             self._explain(batches[len(losses)], context.global_step + len(losses))
         self._secs_per_step = (time.perf_counter() - started) / len(losses)
         return losses.tolist()  # type: ignore[no-any-return]
 
     def _numbers(self, steps: int) -> np.ndarray:
-        """The settings of the coming steps, as schedules move them."""
+        """The settings of the coming steps, as schedules move them; of fewer steps where one changes the program."""
         groups, schedules = self._step.groups, self._step.schedules
-        rows = []
-        for _ in range(steps if schedules else 1):
+        rows, fixed = [[number for group in groups for number in group.numbers()]], self._settings()
+        if not schedules:
+            return np.repeat(np.array(rows, np.float32), steps, axis=0)
+        schedules.advance()
+        while len(rows) < steps and self._settings() == fixed:
             rows.append([number for group in groups for number in group.numbers()])
             schedules.advance()
-        return np.repeat(np.array(rows, np.float32), steps // len(rows), axis=0)
+        return np.array(rows, np.float32)
+
+    def _settings(self) -> list[Any]:
+        """What a compiled step has in it of the optimizers' settings."""
+        return [group.fixed() for group in self._step.groups]
 
     def _explain(self, batch: TensorBatch, global_step: int) -> NoReturn:
         """Meets in Python what a compiled step failed of."""
@@ -191,37 +194,23 @@ class CompiledSteps:
 
     def _shape(self, tensors: list[Tensor], batch: TensorBatch, context: RunContext) -> _Shape | None:
         """What to do with batches of this shape; None where they are not to be compiled."""
-        rows = batch_size(batch.features)
-        if rows < self._rows:
+        rows, wanted = batch_size(batch.features), layouts(tensors)
+        if not self._book.admits(rows, wanted):
             return None
-        wanted = layouts(tensors)
         shape = self._shapes.get(wanted)
         if shape is None:
-            if not self._admits(wanted):
-                return None
-            self._rows = rows
             shape = self._shapes[wanted] = _Shape(threads_for(self._step.module, rows))
         # Optimizers of `torch.optim` make their state in their first step, which is always taken in Python.
         if shape.program is None and not shape.failed and (context.global_step or not self._step.other_optimizers):
             self._see_to(shape, wanted, batch, context)
         return shape
 
-    def _admits(self, wanted: Shapes) -> bool:
-        as_json = json.loads(json.dumps(wanted))
-        if as_json not in self._known:
-            if len(self._known) == _MOST_SHAPES:
-                if not self._told_of_shapes:
-                    self._told_of_shapes = True
-                    told = "Batches come in more than %d shapes; those that are not compiled yet run uncompiled."
-                    logger.info(told, _MOST_SHAPES)
-                return False
-            self._known.append(as_json)
-        return True
-
     def _see_to(self, shape: _Shape, wanted: Shapes, batch: TensorBatch, context: RunContext) -> None:
         """Loads the compiled step where it is there, and compiles it where that is worth it."""
         if self._maker is None:
-            self._maker = StepMaker(self._step, self._fingerprint, self._cache)
+            with self._observer.unobserved():
+                self._maker = StepMaker(self._step, self._fingerprint, self._cache)
+            self._fixed = self._settings()
         if shape.compilation is None:
             if not shape.looked_up:
                 shape.looked_up = True

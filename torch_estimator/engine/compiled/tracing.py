@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from torch_estimator.engine.batches import TensorBatch
 from torch_estimator.engine.compiled.leaves import leaves, rebuilt
+from torch_estimator.engine.fingerprint import Fingerprint
 from torch_estimator.engine.step import TrainStep
 
 
@@ -21,13 +22,16 @@ class CannotBeCompiled(Exception):
     """Why a step cannot be compiled, in words that fit after "because"."""
 
 
-def trace(step: TrainStep, state: Sequence[Tensor], batch: TensorBatch) -> tuple[GraphModule, list[Tensor]]:
-    """Takes one step and records it; the step's own objects are of no use afterwards.
+def trace(
+    step: TrainStep, state: Sequence[Tensor], batch: TensorBatch, fingerprint: Callable[[], Fingerprint]
+) -> tuple[GraphModule, list[Tensor]]:
+    """Takes some steps and records the last; the step's own objects are of no use afterwards.
 
     Args:
         step: Takes the step in Python, for real.
         state: All tensors that the step reads and writes beside the batch.
         batch: Whose shapes the graph is for.
+        fingerprint: Of all that the step depends on, as it is when called.
 
     Returns:
         The graph from `state`, the settings that may move and the tensors of the batch to the loss, float32; it changes
@@ -43,11 +47,10 @@ def trace(step: TrainStep, state: Sequence[Tensor], batch: TensorBatch) -> tuple
     if own is None:
         raise CannotBeCompiled("a batch holds something other than tensors, such as strings")
     _check(step)
+    _check_steady(lambda: step.update_left(step.compute(*given)[1]), fingerprint)
     numbers = step.use_tensors(of_torch=True)
     _prefer_foreach(step)
     inputs = [*state, *numbers, *own]
-    generators = _generators()
-
     def take_step(*tensors: Tensor) -> tuple[Tensor]:
         before = _replaceable(step)
         loss, left = step.compute(*rebuilt(given, iter(tensors[len(tensors) - len(own) :])))
@@ -60,8 +63,6 @@ def trace(step: TrainStep, state: Sequence[Tensor], batch: TensorBatch) -> tuple
             graph = make_fx(take_step)(*inputs)
         except Exception as error:
             raise CannotBeCompiled(_reason(error)) from error
-    if _generators() != generators:
-        raise CannotBeCompiled("it draws from Python's or numpy's random numbers, which would always be the same")
     _check_constants(graph)
     for node in graph.graph.nodes:
         node.meta.clear()
@@ -83,6 +84,18 @@ def _check(step: TrainStep) -> None:
     for optimizer in step.optimizers:
         if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
             raise CannotBeCompiled(f"{type(optimizer).__name__} has hooks around its step")
+
+
+def _check_steady(take_step: Callable[[], None], fingerprint: Callable[[], Fingerprint]) -> None:
+    """What a step leaves behind in Python would stay for ever what it was when traced."""
+    generators = _generators()
+    take_step()
+    if _generators() != generators:
+        raise CannotBeCompiled("it draws from Python's or numpy's random numbers, which would always be the same")
+    first = fingerprint()
+    take_step()
+    if fingerprint() != first:
+        raise CannotBeCompiled("each step changes something in the model that is no tensor, such as a count")
 
 
 def _prefer_foreach(step: TrainStep) -> None:
@@ -145,7 +158,7 @@ def _check_constants(graph: GraphModule) -> None:
 
 def _generators() -> tuple[Any, ...]:
     state = np.random.get_state()
-    return random.getstate(), state[0], state[1].tobytes(), state[2:]  # type: ignore[union-attr,index]
+    return random.getstate(), state[0], state[1].tobytes(), state[2:]  # type: ignore[index]
 
 
 def _reason(error: Exception) -> str:
@@ -153,5 +166,3 @@ def _reason(error: Exception) -> str:
     if "tracing tensor" in text or "_local_scalar_dense" in text:
         return "it turns a tensor into a Python number (item(), float(), bool() or an if on a tensor)"
     return f"{type(error).__name__}: {text}"
-
-
