@@ -37,10 +37,10 @@ _LOOKED_THROUGH: dict[type, tuple[tuple[Any, ...], tuple[str, ...]]] = {}
 
 @says(type)
 def _library_class(walk: Walk, value: type) -> str | None:
-    word: str | None = walk.notes.get(("class", value), "")
+    word: str | None = walk.notes.get(("class", id(value)), "")
     if word == "":
         is_known = _is_of_library(value) and not any(_foreign(base) for base in value.__mro__)
-        word = walk.notes["class", value] = _name(value) if is_known else None
+        word = walk.notes["class", id(value)] = _name(value) if is_known else None
         if word is not None:
             walk.library(library_of_module(value.__module__) or "python")
     return word

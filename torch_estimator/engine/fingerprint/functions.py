@@ -33,12 +33,11 @@ _BETWEEN = frozenset({"EXTENDED_ARG", "CACHE"})
 
 
 class _Code(NamedTuple):
-    """What is known of a code object.
+    """What is known of a code object; of a library's only the digest.
 
     Args:
         code: Itself, so that no other has its address.
         digest: Of what it does, wherever it stands.
-        library: The package it belongs to, or None.
         globals: Dotted names that begin with a global.
         imports: Modules that it imports: the level and the name.
         words: Names and strings in it, by which it may reach into a module that it was given.
@@ -46,10 +45,9 @@ class _Code(NamedTuple):
 
     code: CodeType
     digest: str
-    library: str | None
-    globals: tuple[tuple[str, ...], ...]
-    imports: tuple[tuple[int, str], ...]
-    words: frozenset[str]
+    globals: tuple[tuple[str, ...], ...] = ()
+    imports: tuple[tuple[int, str], ...] = ()
+    words: frozenset[str] = frozenset()
 
 
 _CODES: dict[int, _Code] = {}
@@ -69,7 +67,7 @@ def library_of_function(function: FunctionType) -> str | None:
     # Written by dataclasses and their like; it runs among the names of the module that it was written for.
     if code.co_filename == "<string>":
         return library_of_module(str(function.__globals__.get("__name__")))
-    return code_facts(code).library
+    return library_of_code(code)
 
 
 @says(FunctionType)
@@ -130,11 +128,14 @@ def _named_globals(walk: Walk, function: FunctionType, code: _Code) -> None:
 
 
 def _of_library(walk: Walk, module: ModuleType, name: str, value: Any) -> Any:
-    """What stands for something of a library: its name, unless somebody has put a function of their own there."""
+    """What stands for something of a library: its name, unless somebody has put something of their own there."""
     walk.part(module, "")
-    if isinstance(value, FunctionType) and library_of_function(value) is None:
-        return value
-    return f"{module.__name__}.{name}"
+    if isinstance(value, FunctionType):
+        is_own = library_of_function(value) is None
+    else:
+        # A class of the library may be one that somebody has changed.
+        is_own = isinstance(value, type) or library_of_module(type(value).__module__) is None
+    return value if is_own else f"{module.__name__}.{name}"
 
 
 def _reached_into(walk: Walk, module: ModuleType, code: _Code) -> None:
@@ -225,15 +226,17 @@ def _code(walk: Walk, value: CodeType) -> None:
 
 
 def _facts(code: CodeType) -> _Code:
+    digest = sha256(repr(_content(code)).encode("utf-8", "surrogatepass")).hexdigest()
+    if library_of_code(code) is not None:
+        return _Code(code, digest)
     instructions = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
     inner = [code_facts(one) for one in code.co_consts if isinstance(one, CodeType)]
     chains = {*_chains(instructions), *(chain for one in inner for chain in one.globals)}
     imports = {*_imports(instructions), *(name for one in inner for name in one.imports)}
     words = {*code.co_names, *(one for one in code.co_consts if isinstance(one, str))}
     return _Code(
-        code=code,
-        digest=sha256(repr(_content(code)).encode("utf-8", "surrogatepass")).hexdigest(),
-        library=library_of_code(code),
+        code,
+        digest,
         globals=tuple(sorted(chains)),
         imports=tuple(sorted(imports)),
         words=frozenset(words.union(*(one.words for one in inner))),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -149,7 +150,7 @@ def _settings(walk: Walk, settings: Mapping[str, Any], path: str) -> None:
 def _without_number(value: Any) -> Any:
     if isinstance(value, tuple) and value:
         return (_without_number(value[0]), *value[1:])
-    return "a number" if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return "a number" if isinstance(value, int | float | np.number) and not isinstance(value, bool) else value
 
 
 def _state(walk: Walk, optimizer: torch.optim.Optimizer) -> None:

@@ -106,7 +106,11 @@ class Walk:
             self._current += 1
             value = objects[self._current]
             written.append("\n")
-            ways[type(value)][1](self, value)
+            try:
+                ways[type(value)][1](self, value)
+            except Exception:
+                # It does not let itself be looked at.
+                self.opaque(value)
 
     def part(self, value: Any, before: str, name: str = "", after: str = "") -> None:
         """Writes what the object at hand holds; ``before + name + after`` follow its path."""
