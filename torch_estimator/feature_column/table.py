@@ -70,7 +70,7 @@ class Table(nn.Module):
 
     def _gathered(self, ids: torch.Tensor) -> torch.Tensor:
         weight = self.weight.detach()
-        if self.dim > 1:
+        if self.dim > 1 or torch.compiler.is_compiling():
             return functional.embedding(ids, weight)
         # A tenth of the time for rows of one number.
         return weight.view(-1).index_select(0, ids.reshape(-1)).view(*ids.shape, 1)

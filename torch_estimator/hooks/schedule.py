@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import sys
 from collections.abc import Sequence
 
 from torch_estimator.errors import InvalidValueError
@@ -33,7 +34,10 @@ class HookSchedule:
         self._next = min((first for _, first, _ in self._counted), default=None)
 
     def due_at(self, step: int) -> list[Hook]:
-        """Hooks due at the run's ``step``-th step, from 1, in their order; asked for every step in turn."""
+        """Hooks due at the run's ``step``-th step, from 1, in their order.
+
+        Asked for steps in turn; those between which `undisturbed` says may be left out.
+        """
         due = [timed.place for timed in self._timed if timed.is_due_at(step)]
         if self._next is not None and step >= self._next:
             due += [p for p, first, every in self._counted if step >= first and (step - first) % every == 0]
@@ -41,6 +45,10 @@ class HookSchedule:
                 first if step < first else step + every - (step - first) % every for _, first, every in self._counted
             )
         return [self._hooks[place] for place in sorted(due)] if due else []
+
+    def undisturbed(self, step: int) -> int:
+        """How many steps from the run's ``step``-th on nobody is due at whom a count of steps decides."""
+        return sys.maxsize if self._next is None else max(1, self._next - step)
 
 
 class _Timed:

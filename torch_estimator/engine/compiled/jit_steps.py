@@ -1,19 +1,21 @@
-"""Training steps as compiled functions, one for each shape of batch that is worth it."""
+"""Compiled steps where they cannot be compiled beside the training: on a GPU, and on other systems than Linux."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import TensorBatch, batch_size
-from torch_estimator.engine.observation import Observer
+from torch_estimator.engine.compiled.worth import is_worth_compiling
+from torch_estimator.engine.observation import Observer, observed
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import InvalidValueError
@@ -30,26 +32,47 @@ _MOST_SHAPES = 8
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class CompiledSteps:
-    """Takes compiled steps; smaller batches than before, such as a partial last one, run eagerly.
+class JitSteps:
+    """Takes training steps, compiled by `torch.compile` in this very process, on a GPU as CUDA graphs.
 
-    Batches of as many rows may differ in the length of their lists: each shape is compiled, up to a limit, and those
-    met after that run eagerly.
+    Smaller batches than before, such as a partial last one, run in Python. Batches of as many rows may differ in the
+    length of their lists: each shape is compiled, up to a limit, and those met after that run in Python, too.
+    Optimizers of `torch.optim` stay outside of the graph.
 
     Args:
         step: What to compile.
+        when: True compiles at once, ``"auto"`` when it has turned out to be worth the wait.
         before: What `state` returned in the run before a resume, so that each batch runs as it would have run then;
             None where there is none.
+        last_step: Global step at which training ends, if that is known.
+
+    Raises:
+        InvalidValueError: This PyTorch is too old.
     """
 
-    def __init__(self, step: TrainStep, before: Mapping[str, Any] | None) -> None:
+    stroke = 1
+
+    def __init__(
+        self,
+        step: TrainStep,
+        *,
+        when: Literal["auto"] | bool,
+        before: Mapping[str, Any] | None,
+        last_step: int | None = None,
+    ) -> None:
         self._rows: int = before[_ROWS] if before else 0
         self._shapes: list[Shapes] = [tuple(map(tuple, one)) for one in before[_SHAPES]] if before else []
         self._eager = step
+        self._last_step = last_step
+        self._compiles = when is True
+        self._eager_secs, self._eager_steps = 0.0, 0
         # Dynamo counts recompilations by code object and gives up after some: a run of its own needs one of its own.
         compute = TrainStep.compute
         own = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
-        self._compiled = torch.compile(MethodType(own, step), fullgraph=True, dynamic=False)
+        self._on_gpu = any(parameter.is_cuda for parameter in step.module.parameters())
+        self._compiled = torch.compile(
+            MethodType(own, step), fullgraph=True, dynamic=False, mode="reduce-overhead" if self._on_gpu else None
+        )
         self._observer = Observer(step.module)
         self._told: set[Shapes] = set()
         if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
@@ -61,7 +84,7 @@ class CompiledSteps:
         """Returns what was compiled, as JSON."""
         return {_ROWS: self._rows, _SHAPES: self._shapes}
 
-    def __enter__(self) -> CompiledSteps:
+    def __enter__(self) -> JitSteps:
         self._patches = ExitStack()
         # Lets autograd.grad be part of the compiled graph.
         self._patches.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
@@ -74,26 +97,51 @@ class CompiledSteps:
     def __exit__(self, *exception: object) -> None:
         self._patches.close()
 
-    def take_step(self, batch: TensorBatch, context: RunContext) -> Tensor:
-        """Trains on a batch; returns the loss."""
+    def look_again(self) -> None:
+        """Nothing to do: torch's own guards see what somebody else's code has changed."""
+
+    def take(self, batches: Sequence[TensorBatch], context: RunContext) -> list[Tensor]:
+        """Trains on batches one after the other; returns the loss of each."""
+        return [self._take(batch, context) for batch in batches]
+
+    def _take(self, batch: TensorBatch, context: RunContext) -> Tensor:
         module, rows = self._eager.module, batch_size(batch.features)
         given = (batch.features, batch.labels, batch.weights)
         with sized_threads(module, rows), noting_batch(module, batch.features, batch.labels):
-            if not context.observe:
-                return self._take(rows, *given)
-            context.summaries = self._observer.observe(lambda: self._eager.loss(*given))
+            if not self._is_compiled(rows, tuple(_shapes(given)), context):
+                return self._take_in_python(given, context)
+            context.compiled = True
+            if context.observe:
+                context.summaries = self._observer.observe(lambda: self._eager.loss(*given))
             with self._observer.unobserved():
-                return self._take(rows, *given)
+                for group in self._eager.groups:
+                    group.refresh()
+                if self._on_gpu:
+                    torch.compiler.cudagraph_mark_step_begin()
+                loss, left = self._compiled(*given)
+                # The next replay of a CUDA graph writes over what this one has returned.
+                return self._eager.finish(loss.clone() if self._on_gpu else loss, left)
 
-    def _take(self, rows: int, *given: Any) -> Tensor:
-        step = self._compiled if self._is_compiled(rows, tuple(_shapes(given))) else self._eager.compute
-        self._eager.begin()
-        return self._eager.finish(*step(*given))
+    def _take_in_python(self, given: tuple[Any, Any, Any], context: RunContext) -> Tensor:
+        context.compiled = False
+        started = time.perf_counter()
+        for group in self._eager.groups:
+            group.refresh()
+        with observed(context):
+            loss = self._eager(*given)
+        self._eager_secs += time.perf_counter() - started
+        self._eager_steps += 1
+        return loss
 
-    def _is_compiled(self, rows: int, shapes: Shapes) -> bool:
+    def _is_compiled(self, rows: int, shapes: Shapes, context: RunContext) -> bool:
         """Whether a batch takes the compiled step, which may be compiled for it."""
-        if rows < self._rows:
+        if not self._compiles:
+            left = None if self._last_step is None else self._last_step - context.global_step
+            self._compiles = is_worth_compiling(self._eager_secs, self._eager_steps, left)
+        if not self._compiles or rows < self._rows:
             return False
+        if not self._told:
+            self._eager.use_tensors(of_torch=False)
         if shapes not in self._shapes:
             if len(self._shapes) == _MOST_SHAPES:
                 told = "Batches come in more than %d shapes; those that are not compiled yet run uncompiled."
