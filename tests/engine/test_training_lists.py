@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from torch_estimator.engine.compiled_steps import CompiledSteps
 
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
 from torch_estimator import feature_column as fc
-from torch_estimator.engine.compiled_steps import CompiledSteps
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.optim import Adagrad, GradientDescent
 
