@@ -88,6 +88,7 @@ class Walk:
         self._ways: dict[type, tuple[Token | None, Describe]] = {}
         self._libraries: set[str] = set()
         self._opaque: list[object] = []
+        self._paths: dict[int, str] = {-1: ""}
         self._obstacle = ""
         self._is_for_order = False
 
@@ -166,11 +167,15 @@ class Walk:
 
     def path(self, number: int) -> str:
         """How an object was reached."""
-        steps: list[str] = []
-        while number >= 0:
-            number, *step = self._reached[number]
-            steps.append("".join(step))
-        return "".join(reversed(steps))
+        steps = []
+        while number not in self._paths:
+            steps.append(number)
+            number = self._reached[number][0]
+        path = self._paths[number]
+        for step in reversed(steps):
+            _, before, name, after = self._reached[step]
+            path = self._paths[step] = f"{path}{before}{name}{after}"
+        return path
 
     def finish(self) -> Fingerprint:
         """The fingerprint of the roots gone through."""
