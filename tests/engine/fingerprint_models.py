@@ -14,11 +14,13 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import date, timedelta
 from fractions import Fraction
+from random import random as draw
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.random import rand
 from torch import Tensor, nn
 
 import torch_estimator as te
@@ -62,6 +64,18 @@ class Knot:
         self.owner = owner
 
 
+class Straight(torch.autograd.Function):
+    """Rounds, with the gradient of what it rounds."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
 def doubled(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     @functools.wraps(function)
     def twice(x: Tensor) -> Tensor:
@@ -83,6 +97,7 @@ class Everything(nn.Module):
     """Batch norm and dropout, and values of all kinds as attributes."""
 
     limit = 3.0
+    rounds = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +156,12 @@ class Everything(nn.Module):
         self.steps += 1
         hidden = self.spectral(self.normed(squashed(self.inner(x))) + OFFSETS)
         hidden, _ = self.recurrent(hidden.unsqueeze(1))
-        return self.out(self.scaled(hidden.squeeze(1)).clamp(-self.limit, math.pi))
+        hidden = Straight.apply(self.scaled(hidden.squeeze(1))) if self.rounds else self.scaled(hidden.squeeze(1))
+        return self.out(hidden.clamp(-self.limit, math.pi))
+
+    def reset(self) -> None:
+        """Never called, but draws from generators of all of Python and numpy."""
+        self.bias = random.random() + np.random.rand() + draw() + rand()
 
 
 def mean_squared(outputs: Tensor, labels: Tensor) -> Tensor:

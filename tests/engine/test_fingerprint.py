@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib.util
 import itertools
 import json
 import logging
@@ -28,6 +29,7 @@ import torch_estimator as te
 from tests.engine import fingerprint_models as models
 from tests.engine.fingerprint_models import Color, Everything, Settings, of_everything
 from torch_estimator.engine.fingerprint import Fingerprint, environment_digest, fingerprint, torch_flags
+from torch_estimator.engine.fingerprint.libraries import _roots, library_of_file, library_of_module
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.schedules import Schedules
 from torch_estimator.engine.step import TrainStep
@@ -490,6 +492,39 @@ def test_what_code_reads_of_other_modules_counts(body: str, monkeypatch: Patch) 
     assert fingerprint(scope["loss"]) != before
 
 
+@pytest.mark.parametrize(
+    "body",
+    ["return x * flags.FLAGS.scale", "from installed import FLAGS; return x * FLAGS.scale", "return x * FLAGS.scale"],
+)
+def test_objects_of_libraries_count_with_what_they_hold(body: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    package = tmp_path / "site-packages" / "installed.py"
+    package.parent.mkdir()
+    package.write_text("class Flags:\n    pass\nFLAGS = Flags()\nFLAGS.scale = 1.0\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    library_of_file.cache_clear()
+    _roots.cache_clear()
+    spec = importlib.util.spec_from_file_location("installed", package)
+    assert spec is not None and spec.loader is not None
+    installed = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "installed", installed)
+    spec.loader.exec_module(installed)
+    assert library_of_module("installed") == "installed"
+    scope: dict[str, Any] = {"flags": installed, "FLAGS": installed.FLAGS, "__name__": "made"}
+    exec(f"def loss(x):\n    {body}", scope)
+    before = fingerprint(scope["loss"])
+    assert before.portable
+    assert fingerprint(scope["loss"]) == before
+    installed.FLAGS.scale = 2.0
+    assert fingerprint(scope["loss"]) != before
+
+
+def test_what_others_draw_from_generators_of_all_does_not_count() -> None:
+    module = Everything()
+    before = fingerprint(module)
+    models.draw(), models.rand(), torch.rand(())
+    assert fingerprint(module) == before
+
+
 def test_aliases_are_told_from_copies() -> None:
     one, other = torch.zeros(2), torch.zeros(2)
     assert fingerprint([one, one]) != fingerprint([one, other])
@@ -558,12 +593,6 @@ def test_other_things_without_a_known_state_are_named(value: Any, words: str) ->
 
 
 def test_while_a_fingerprint_lives_nothing_takes_the_place_of_what_it_told_by_identity() -> None:
-    class Opaque:
-        def __getstate__(self) -> None:
-            raise TypeError
-
-    for kind in (threading.Thread, itertools.count, logging.getLogger, Opaque):
-        assert fingerprint(kind).portable
     module = Held(memoryview(b"x"))
     found = fingerprint(module)
     kept = weakref.ref(module.encoder.lookup["by"][0])

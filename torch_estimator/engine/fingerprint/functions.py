@@ -118,7 +118,7 @@ def _named_globals(walk: Walk, function: FunctionType, code: _Code) -> None:
         name = ".".join(path)
         walk.write(name)
         walk.part(value, "'s global ", name)
-        if isinstance(value, ModuleType):
+        if isinstance(value, ModuleType) and library_of_module(value.__name__) is None:
             _reached_into(walk, value, code)
     for level, name in code.imports:
         module = sys.modules.get(_absolute(function, level, name))
@@ -128,22 +128,27 @@ def _named_globals(walk: Walk, function: FunctionType, code: _Code) -> None:
 
 
 def _of_library(walk: Walk, module: ModuleType, name: str, value: Any) -> Any:
-    """What stands for something of a library: its name, unless somebody has put something of their own there."""
+    """What stands for something in a module of a library: the name for a function that belongs there."""
     walk.part(module, "")
-    if isinstance(value, FunctionType):
-        is_own = library_of_function(value) is None
-    else:
-        # A class of the library may be one that somebody has changed.
-        is_own = isinstance(value, type) or library_of_module(type(value).__module__) is None
-    return value if is_own else f"{module.__name__}.{name}"
+    return f"{module.__name__}.{name}" if _is_of_library(value) else value
+
+
+def _is_of_library(value: Any) -> bool:
+    function = value.__func__ if isinstance(value, MethodType) else value
+    if isinstance(function, FunctionType):
+        return library_of_function(function) is not None
+    # Not what it is bound to, such as the state of a random generator.
+    return function is not value or isinstance(value, BuiltinFunctionType)
 
 
 def _reached_into(walk: Walk, module: ModuleType, code: _Code) -> None:
-    """Writes what code may read of a user's module that it handles as a whole."""
-    if library_of_module(module.__name__) is None:
-        for name in sorted(code.words & vars(module).keys()):
+    """Writes what code may read of a module that it handles as a whole."""
+    of_library = library_of_module(module.__name__) is not None
+    for name in sorted(code.words & vars(module).keys()):
+        value = vars(module)[name]
+        if not of_library or not (_is_of_library(value) or isinstance(value, type | ModuleType)):
             walk.write(name)
-            walk.part(vars(module)[name], f"'s {module.__name__}.", name)
+            walk.part(value, f"'s {module.__name__}.", name)
 
 
 def _absolute(function: FunctionType, level: int, name: str) -> str:
@@ -168,7 +173,8 @@ def _builtin(walk: Walk, value: Any) -> str | None:
     held = value.__self__
     kind = held if isinstance(held, type) else type(held)
     module = value.__module__ or kind.__module__
-    by_name = held is None or isinstance(held, ModuleType) or (isinstance(held, type) and _is_library(held.__module__))
+    of_library = isinstance(held, type) and library_of_module(held.__module__) is not None
+    by_name = held is None or of_library or isinstance(held, ModuleType)
     if by_name or vars(sys.modules.get(module, sys)).get(value.__name__) is value:
         walk.library(library_of_module(module) or "python")
         return f"builtin {module} {value.__qualname__}"
@@ -186,6 +192,18 @@ def _bound(walk: Walk, value: Any) -> None:
 )
 def _descriptor(walk: Walk, value: Any) -> str:
     return f"descriptor {value.__objclass__.__module__}.{value.__objclass__.__qualname__}.{value.__name__}"
+
+
+@says(MethodType)
+def _library_method(walk: Walk, value: MethodType) -> str | None:
+    """One that a module of a library offers as a function, such as ``numpy.random.rand``."""
+    module = getattr(value, "__module__", None)
+    library = library_of_module(module) if isinstance(module, str) else None
+    name = getattr(value, "__name__", "")
+    if library is None or vars(sys.modules.get(str(module), sys)).get(name) is not value:
+        return None
+    walk.library(library)
+    return f"method {module}.{name}"
 
 
 @describes(MethodType)
@@ -283,7 +301,3 @@ def _imports(instructions: list[dis.Instruction]) -> Iterator[tuple[int, str]]:
         if one.opname == "IMPORT_NAME":
             level = instructions[place - 2].argval
             yield (level if isinstance(level, int) else 0), str(one.argval)
-
-
-def _is_library(module: str) -> bool:
-    return library_of_module(module) is not None

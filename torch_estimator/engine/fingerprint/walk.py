@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -10,6 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from torch_estimator.engine.fingerprint.libraries import library_identity
+
+logger = logging.getLogger("torch_estimator")
 
 PLAIN = frozenset({str, int, float, bool, type(None), complex, type(Ellipsis), type(NotImplemented), range})
 """Types of values that `repr` tells completely and from each other."""
@@ -110,7 +113,7 @@ class Walk:
             try:
                 ways[type(value)][1](self, value)
             except Exception:
-                # It does not let itself be looked at.
+                logger.debug("%s does not let itself be looked at.", self.path(self._current), exc_info=True)
                 self.opaque(value)
 
     def part(self, value: Any, before: str, name: str = "", after: str = "") -> None:
