@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import itertools
 import json
 import math
 import pathlib
 import random
+import re
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -136,6 +138,8 @@ class Everything(nn.Module):
         self.fraction = Fraction(1, 3)
         self.random = random.Random(4)
         self.generator = np.random.default_rng(5)
+        self.counter = itertools.count(3)
+        self.pattern = re.compile("a+b")
         self.slotted = Slotted(1)
         self.reference = weakref.ref(self.out)
         self.dtype = torch.float32
@@ -195,6 +199,15 @@ MODELS: dict[str, Callable[[], Any]] = {"everything": of_everything, "canned": c
 
 def taken() -> dict[str, Fingerprint]:
     return {name: fingerprint(make()) for name, make in MODELS.items()}
+
+
+MOVING = ("lr", "initial_lr")
+"""Keys of optimizers' groups that schedules move."""
+
+
+def taken_of(roots: Any) -> Fingerprint:
+    """As training takes it: the numbers that the step is given anew do not count."""
+    return fingerprint(roots, leave_out=(*MOVING, "betas"))
 
 
 if __name__ == "__main__":

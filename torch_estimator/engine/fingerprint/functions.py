@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import sys
-from collections.abc import Iterator
-from hashlib import sha256
 from importlib.util import resolve_name
 from types import (
     BuiltinFunctionType,
@@ -21,44 +18,13 @@ from types import (
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import Any, NamedTuple
+from typing import Any
 
+from torch_estimator.engine.fingerprint.code import Code, code_facts
 from torch_estimator.engine.fingerprint.libraries import library_of_code, library_of_module, module_source
 from torch_estimator.engine.fingerprint.walk import Walk, describes, says
 
 _MISSING = object()
-_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_BETWEEN = frozenset({"EXTENDED_ARG", "CACHE"})
-
-
-class _Code(NamedTuple):
-    """What is known of a code object; of a library's only the digest.
-
-    Args:
-        code: Itself, so that no other has its address.
-        digest: Of what it does, wherever it stands.
-        globals: Dotted names that begin with a global.
-        imports: Modules that it imports: the level and the name.
-        words: Names and strings in it, by which it may reach into a module that it was given.
-    """
-
-    code: CodeType
-    digest: str
-    globals: tuple[tuple[str, ...], ...] = ()
-    imports: tuple[tuple[int, str], ...] = ()
-    words: frozenset[str] = frozenset()
-
-
-_CODES: dict[int, _Code] = {}
-
-
-def code_facts(code: CodeType) -> _Code:
-    """What is known of a code object, which never changes."""
-    known = _CODES.get(id(code))
-    if known is None:
-        known = _CODES[id(code)] = _facts(code)
-    return known
 
 
 def library_of_function(function: FunctionType) -> str | None:
@@ -101,7 +67,7 @@ def _function_word(walk: Walk, value: FunctionType, library: str | None) -> str:
     return f"function {value.__globals__.get('__name__')} {value.__code__.co_qualname} {digest}"
 
 
-def _named_globals(walk: Walk, function: FunctionType, code: _Code) -> None:
+def _named_globals(walk: Walk, function: FunctionType, code: Code) -> None:
     for first, *attributes in code.globals:
         value = function.__globals__.get(first, _MISSING)
         if value is _MISSING:
@@ -141,7 +107,7 @@ def _is_of_library(value: Any) -> bool:
     return function is not value or isinstance(value, BuiltinFunctionType)
 
 
-def _reached_into(walk: Walk, module: ModuleType, code: _Code) -> None:
+def _reached_into(walk: Walk, module: ModuleType, code: Code) -> None:
     """Writes what code may read of a module that it handles as a whole."""
     of_library = library_of_module(module.__name__) is not None
     for name in sorted(code.words & vars(module).keys()):
@@ -241,63 +207,3 @@ def _cached(walk: Walk, value: Any) -> None:
 @describes(CodeType)
 def _code(walk: Walk, value: CodeType) -> None:
     walk.write(f"code {code_facts(value).digest}")
-
-
-def _facts(code: CodeType) -> _Code:
-    digest = sha256(repr(_content(code)).encode("utf-8", "surrogatepass")).hexdigest()
-    if library_of_code(code) is not None:
-        return _Code(code, digest)
-    instructions = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
-    inner = [code_facts(one) for one in code.co_consts if isinstance(one, CodeType)]
-    chains = {*_chains(instructions), *(chain for one in inner for chain in one.globals)}
-    imports = {*_imports(instructions), *(name for one in inner for name in one.imports)}
-    words = {*code.co_names, *(one for one in code.co_consts if isinstance(one, str))}
-    return _Code(
-        code,
-        digest,
-        globals=tuple(sorted(chains)),
-        imports=tuple(sorted(imports)),
-        words=frozenset(words.union(*(one.words for one in inner))),
-    )
-
-
-def _content(code: CodeType) -> tuple[Any, ...]:
-    """Everything that code does; neither lines nor files."""
-    return (
-        code.co_name,
-        code.co_code,
-        [_constant(one) for one in code.co_consts],
-        code.co_names,
-        code.co_varnames,
-        code.co_freevars,
-        code.co_cellvars,
-        code.co_flags,
-        (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
-        code.co_exceptiontable,
-    )
-
-
-def _constant(value: Any) -> str:
-    if isinstance(value, CodeType):
-        return code_facts(value).digest
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_constant, value))})"
-    return f"frozenset {sorted(map(_constant, value))}" if isinstance(value, frozenset) else repr(value)
-
-
-def _chains(instructions: list[dis.Instruction]) -> Iterator[tuple[str, ...]]:
-    for place, first in enumerate(instructions):
-        if first.opname in _GLOBALS:
-            chain = [str(first.argval)]
-            for one in instructions[place + 1 :]:
-                if one.opname not in _ATTRIBUTES:
-                    break
-                chain.append(str(one.argval))
-            yield tuple(chain)
-
-
-def _imports(instructions: list[dis.Instruction]) -> Iterator[tuple[int, str]]:
-    for place, one in enumerate(instructions):
-        if one.opname == "IMPORT_NAME":
-            level = instructions[place - 2].argval
-            yield (level if isinstance(level, int) else 0), str(one.argval)

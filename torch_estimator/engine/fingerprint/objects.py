@@ -68,7 +68,7 @@ def _as_pickled(walk: Walk, value: Any) -> None:
         return
     for part in reduced:
         # Items and pairs come as iterators.
-        walk.part(list(part) if hasattr(part, "__next__") else part, "'s state")
+        walk.part(list(part) if hasattr(type(part), "__next__") else part, "'s state")
 
 
 @describes(CellType)
