@@ -51,6 +51,7 @@ def trace(
     numbers = step.use_tensors(of_torch=True)
     _prefer_foreach(step)
     inputs = [*state, *numbers, *own]
+
     def take_step(*tensors: Tensor) -> tuple[Tensor]:
         before = _replaceable(step)
         loss, left = step.compute(*rebuilt(given, iter(tensors[len(tensors) - len(own) :])))

@@ -37,10 +37,10 @@ _LOOKED_THROUGH: dict[type, tuple[tuple[Any, ...], tuple[str, ...]]] = {}
 
 @says(type)
 def _library_class(walk: Walk, value: type) -> str | None:
-    word: str | None = walk.notes.get(("class", value), "")
+    word: str | None = walk.notes.get(("class", id(value)), "")
     if word == "":
-        is_known = _is_of_library(value) and not any(_foreign(base) for base in value.__mro__)
-        word = walk.notes["class", value] = _name(value) if is_known else None
+        is_known = _is_of_library(value) and not any(_foreign(walk, base) for base in value.__mro__)
+        word = walk.notes["class", id(value)] = _name(value) if is_known else None
         if word is not None:
             walk.library(library_of_module(value.__module__) or "python")
     return word
@@ -51,7 +51,7 @@ def _class(walk: Walk, value: type) -> None:
     walk.write(value.__qualname__)
     if _is_of_library(value):
         walk.library(library_of_module(value.__module__) or "python")
-        walk.attributes({name: vars(value)[name] for name in _foreign(value)})
+        walk.attributes({name: vars(value)[name] for name in _foreign(walk, value)})
     else:
         if type(value) is not type:
             walk.kind(type(value))
@@ -75,14 +75,19 @@ def _is_of_library(kind: type) -> bool:
     return found is kind or kind.__module__ == "builtins"
 
 
-def _foreign(kind: type) -> tuple[str, ...]:
+def _foreign(walk: Walk, kind: type) -> tuple[str, ...]:
     """Names of functions that somebody has put into a class of a library."""
+    found: tuple[str, ...] | None = walk.notes.get(("foreign", id(kind)))
+    if found is None:
+        found = walk.notes["foreign", id(kind)] = _look_through(kind) if _is_of_library(kind) else ()
+    return found
+
+
+def _look_through(kind: type) -> tuple[str, ...]:
     values = tuple(vars(kind).values())
     known = _LOOKED_THROUGH.get(kind)
     if known is not None and len(known[0]) == len(values) and all(map(operator.is_, known[0], values)):
         return known[1]
-    if not _is_of_library(kind):
-        return ()
     foreign = tuple(sorted(name for name, value in vars(kind).items() if _is_users(value)))
     _LOOKED_THROUGH[kind] = (values, foreign)
     return foreign

@@ -85,7 +85,7 @@ def _machine() -> tuple[str, ...]:
         f"numpy {np.__version__}",
         f"python {sys.version}",
         f"platform {platform.system()} {platform.machine()} {platform.libc_ver()}",
-        f"processor {_processor()}",
+        f"processor {torch.backends.cpu.get_cpu_capability()} {_processor()}",
         f"compiler {_compiler()}",
         f"torch_estimator {own_sources()}",
         *_gpus(),

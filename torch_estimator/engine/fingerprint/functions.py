@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import sys
-from collections.abc import Iterator
-from hashlib import sha256
 from importlib.util import resolve_name
 from types import (
     BuiltinFunctionType,
@@ -21,46 +18,13 @@ from types import (
     ModuleType,
     WrapperDescriptorType,
 )
-from typing import Any, NamedTuple
+from typing import Any
 
+from torch_estimator.engine.fingerprint.code import Code, code_facts
 from torch_estimator.engine.fingerprint.libraries import library_of_code, library_of_module, module_source
 from torch_estimator.engine.fingerprint.walk import Walk, describes, says
 
 _MISSING = object()
-_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_BETWEEN = frozenset({"EXTENDED_ARG", "CACHE"})
-
-
-class _Code(NamedTuple):
-    """What is known of a code object.
-
-    Args:
-        code: Itself, so that no other has its address.
-        digest: Of what it does, wherever it stands.
-        library: The package it belongs to, or None.
-        globals: Dotted names that begin with a global.
-        imports: Modules that it imports: the level and the name.
-        words: Names and strings in it, by which it may reach into a module that it was given.
-    """
-
-    code: CodeType
-    digest: str
-    library: str | None
-    globals: tuple[tuple[str, ...], ...]
-    imports: tuple[tuple[int, str], ...]
-    words: frozenset[str]
-
-
-_CODES: dict[int, _Code] = {}
-
-
-def code_facts(code: CodeType) -> _Code:
-    """What is known of a code object, which never changes."""
-    known = _CODES.get(id(code))
-    if known is None:
-        known = _CODES[id(code)] = _facts(code)
-    return known
 
 
 def library_of_function(function: FunctionType) -> str | None:
@@ -69,7 +33,7 @@ def library_of_function(function: FunctionType) -> str | None:
     # Written by dataclasses and their like; it runs among the names of the module that it was written for.
     if code.co_filename == "<string>":
         return library_of_module(str(function.__globals__.get("__name__")))
-    return code_facts(code).library
+    return library_of_code(code)
 
 
 @says(FunctionType)
@@ -103,7 +67,7 @@ def _function_word(walk: Walk, value: FunctionType, library: str | None) -> str:
     return f"function {value.__globals__.get('__name__')} {value.__code__.co_qualname} {digest}"
 
 
-def _named_globals(walk: Walk, function: FunctionType, code: _Code) -> None:
+def _named_globals(walk: Walk, function: FunctionType, code: Code) -> None:
     for first, *attributes in code.globals:
         value = function.__globals__.get(first, _MISSING)
         if value is _MISSING:
@@ -120,7 +84,7 @@ def _named_globals(walk: Walk, function: FunctionType, code: _Code) -> None:
         name = ".".join(path)
         walk.write(name)
         walk.part(value, "'s global ", name)
-        if isinstance(value, ModuleType):
+        if isinstance(value, ModuleType) and library_of_module(value.__name__) is None:
             _reached_into(walk, value, code)
     for level, name in code.imports:
         module = sys.modules.get(_absolute(function, level, name))
@@ -130,19 +94,27 @@ def _named_globals(walk: Walk, function: FunctionType, code: _Code) -> None:
 
 
 def _of_library(walk: Walk, module: ModuleType, name: str, value: Any) -> Any:
-    """What stands for something of a library: its name, unless somebody has put a function of their own there."""
+    """What stands for something in a module of a library: the name for a function that belongs there."""
     walk.part(module, "")
-    if isinstance(value, FunctionType) and library_of_function(value) is None:
-        return value
-    return f"{module.__name__}.{name}"
+    return f"{module.__name__}.{name}" if _is_of_library(value) else value
 
 
-def _reached_into(walk: Walk, module: ModuleType, code: _Code) -> None:
-    """Writes what code may read of a user's module that it handles as a whole."""
-    if library_of_module(module.__name__) is None:
-        for name in sorted(code.words & vars(module).keys()):
+def _is_of_library(value: Any) -> bool:
+    function = value.__func__ if isinstance(value, MethodType) else value
+    if isinstance(function, FunctionType):
+        return library_of_function(function) is not None
+    # Not what it is bound to, such as the state of a random generator.
+    return function is not value or isinstance(value, BuiltinFunctionType)
+
+
+def _reached_into(walk: Walk, module: ModuleType, code: Code) -> None:
+    """Writes what code may read of a module that it handles as a whole."""
+    of_library = library_of_module(module.__name__) is not None
+    for name in sorted(code.words & vars(module).keys()):
+        value = vars(module)[name]
+        if not of_library or not (_is_of_library(value) or isinstance(value, type | ModuleType)):
             walk.write(name)
-            walk.part(vars(module)[name], f"'s {module.__name__}.", name)
+            walk.part(value, f"'s {module.__name__}.", name)
 
 
 def _absolute(function: FunctionType, level: int, name: str) -> str:
@@ -167,7 +139,8 @@ def _builtin(walk: Walk, value: Any) -> str | None:
     held = value.__self__
     kind = held if isinstance(held, type) else type(held)
     module = value.__module__ or kind.__module__
-    by_name = held is None or isinstance(held, ModuleType) or (isinstance(held, type) and _is_library(held.__module__))
+    of_library = isinstance(held, type) and library_of_module(held.__module__) is not None
+    by_name = held is None or of_library or isinstance(held, ModuleType)
     if by_name or vars(sys.modules.get(module, sys)).get(value.__name__) is value:
         walk.library(library_of_module(module) or "python")
         return f"builtin {module} {value.__qualname__}"
@@ -185,6 +158,18 @@ def _bound(walk: Walk, value: Any) -> None:
 )
 def _descriptor(walk: Walk, value: Any) -> str:
     return f"descriptor {value.__objclass__.__module__}.{value.__objclass__.__qualname__}.{value.__name__}"
+
+
+@says(MethodType)
+def _library_method(walk: Walk, value: MethodType) -> str | None:
+    """One that a module of a library offers as a function, such as ``numpy.random.rand``."""
+    module = getattr(value, "__module__", None)
+    library = library_of_module(module) if isinstance(module, str) else None
+    name = getattr(value, "__name__", "")
+    if library is None or vars(sys.modules.get(str(module), sys)).get(name) is not value:
+        return None
+    walk.library(library)
+    return f"method {module}.{name}"
 
 
 @describes(MethodType)
@@ -222,65 +207,3 @@ def _cached(walk: Walk, value: Any) -> None:
 @describes(CodeType)
 def _code(walk: Walk, value: CodeType) -> None:
     walk.write(f"code {code_facts(value).digest}")
-
-
-def _facts(code: CodeType) -> _Code:
-    instructions = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
-    inner = [code_facts(one) for one in code.co_consts if isinstance(one, CodeType)]
-    chains = {*_chains(instructions), *(chain for one in inner for chain in one.globals)}
-    imports = {*_imports(instructions), *(name for one in inner for name in one.imports)}
-    words = {*code.co_names, *(one for one in code.co_consts if isinstance(one, str))}
-    return _Code(
-        code=code,
-        digest=sha256(repr(_content(code)).encode("utf-8", "surrogatepass")).hexdigest(),
-        library=library_of_code(code),
-        globals=tuple(sorted(chains)),
-        imports=tuple(sorted(imports)),
-        words=frozenset(words.union(*(one.words for one in inner))),
-    )
-
-
-def _content(code: CodeType) -> tuple[Any, ...]:
-    """Everything that code does; neither lines nor files."""
-    return (
-        code.co_name,
-        code.co_code,
-        [_constant(one) for one in code.co_consts],
-        code.co_names,
-        code.co_varnames,
-        code.co_freevars,
-        code.co_cellvars,
-        code.co_flags,
-        (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
-        code.co_exceptiontable,
-    )
-
-
-def _constant(value: Any) -> str:
-    if isinstance(value, CodeType):
-        return code_facts(value).digest
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_constant, value))})"
-    return f"frozenset {sorted(map(_constant, value))}" if isinstance(value, frozenset) else repr(value)
-
-
-def _chains(instructions: list[dis.Instruction]) -> Iterator[tuple[str, ...]]:
-    for place, first in enumerate(instructions):
-        if first.opname in _GLOBALS:
-            chain = [str(first.argval)]
-            for one in instructions[place + 1 :]:
-                if one.opname not in _ATTRIBUTES:
-                    break
-                chain.append(str(one.argval))
-            yield tuple(chain)
-
-
-def _imports(instructions: list[dis.Instruction]) -> Iterator[tuple[int, str]]:
-    for place, one in enumerate(instructions):
-        if one.opname == "IMPORT_NAME":
-            level = instructions[place - 2].argval
-            yield (level if isinstance(level, int) else 0), str(one.argval)
-
-
-def _is_library(module: str) -> bool:
-    return library_of_module(module) is not None

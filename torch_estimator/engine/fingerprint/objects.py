@@ -68,7 +68,7 @@ def _as_pickled(walk: Walk, value: Any) -> None:
         return
     for part in reduced:
         # Items and pairs come as iterators.
-        walk.part(list(part) if hasattr(part, "__next__") else part, "'s state")
+        walk.part(list(part) if hasattr(type(part), "__next__") else part, "'s state")
 
 
 @describes(CellType)
@@ -111,9 +111,9 @@ def _logger(walk: Walk, value: logging.Logger) -> str:
 
 
 def _layout_of(walk: Walk, kind: type) -> _Layout:
-    layout: _Layout | None = walk.notes.get(("layout", kind))
+    layout: _Layout | None = walk.notes.get(("layout", id(kind)))
     if layout is None:
-        layout = walk.notes["layout", kind] = _layout(kind)
+        layout = walk.notes["layout", id(kind)] = _layout(kind)
     return layout
 
 

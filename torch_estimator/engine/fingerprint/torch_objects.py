@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -72,8 +73,12 @@ def _tensor(walk: Walk, value: Tensor) -> None:
         walk.write(f"tensor without a shape {value.dtype} {value.device}")
         return
     place = (value.stride(), value.storage_offset()) if value.layout is torch.strided else value.layout
-    kind = (value.dtype, tuple(value.shape), place, value.device, value.requires_grad, value.is_leaf)
-    walk.write(f"tensor {kind} {value.is_conj()} {value.is_neg()} {value.is_inference()} {_storage(walk, value)}")
+    flags = (value.requires_grad, value.is_leaf, value.is_conj(), value.is_neg(), value.is_inference())
+    kind = (value.dtype, value.shape, place, value.device, flags)
+    words: dict[Any, str] = walk.notes.setdefault("tensors", {})
+    # Many are of one kind.
+    walk.write(words.get(kind) or words.setdefault(kind, f"tensor {kind}"))
+    walk.write(f"in {_storage(walk, value)}")
     if value.__dict__:
         walk.attributes(value.__dict__)
     for hooks in (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None)):
@@ -149,7 +154,7 @@ def _settings(walk: Walk, settings: Mapping[str, Any], path: str) -> None:
 def _without_number(value: Any) -> Any:
     if isinstance(value, tuple) and value:
         return (_without_number(value[0]), *value[1:])
-    return "a number" if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return "a number" if isinstance(value, int | float | np.number) and not isinstance(value, bool) else value
 
 
 def _state(walk: Walk, optimizer: torch.optim.Optimizer) -> None:

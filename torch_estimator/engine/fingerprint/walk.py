@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -10,6 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from torch_estimator.engine.fingerprint.libraries import library_identity
+
+logger = logging.getLogger("torch_estimator")
 
 PLAIN = frozenset({str, int, float, bool, type(None), complex, type(Ellipsis), type(NotImplemented), range})
 """Types of values that `repr` tells completely and from each other."""
@@ -88,6 +91,7 @@ class Walk:
         self._ways: dict[type, tuple[Token | None, Describe]] = {}
         self._libraries: set[str] = set()
         self._opaque: list[object] = []
+        self._paths: dict[int, str] = {-1: ""}
         self._obstacle = ""
         self._is_for_order = False
 
@@ -106,7 +110,11 @@ class Walk:
             self._current += 1
             value = objects[self._current]
             written.append("\n")
-            ways[type(value)][1](self, value)
+            try:
+                ways[type(value)][1](self, value)
+            except Exception:
+                logger.debug("%s does not let itself be looked at.", self.path(self._current), exc_info=True)
+                self.opaque(value)
 
     def part(self, value: Any, before: str, name: str = "", after: str = "") -> None:
         """Writes what the object at hand holds; ``before + name + after`` follow its path."""
@@ -162,11 +170,15 @@ class Walk:
 
     def path(self, number: int) -> str:
         """How an object was reached."""
-        steps: list[str] = []
-        while number >= 0:
-            number, *step = self._reached[number]
-            steps.append("".join(step))
-        return "".join(reversed(steps))
+        steps = []
+        while number not in self._paths:
+            steps.append(number)
+            number = self._reached[number][0]
+        path = self._paths[number]
+        for step in reversed(steps):
+            _, before, name, after = self._reached[step]
+            path = self._paths[step] = f"{path}{before}{name}{after}"
+        return path
 
     def finish(self) -> Fingerprint:
         """The fingerprint of the roots gone through."""
