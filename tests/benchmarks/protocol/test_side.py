@@ -1,0 +1,85 @@
+"""Scripts in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.report import Pace, peak_mb, since_process_start
+from benchmarks.protocol import Side, SideError, machine_line
+
+
+def _script(folder: Path, text: str) -> Side:
+    (folder / "benchmarks" / "peers").mkdir(parents=True)
+    for package in ("benchmarks", "benchmarks/peers"):
+        (folder / package / "__init__.py").touch()
+    (folder / "benchmarks" / "peers" / "one.py").write_text(text)
+    return Side(name="one", script="one", root=folder)
+
+
+def test_the_last_line_is_the_result(tmp_path: Path) -> None:
+    text = "import json, os, sys; print('noise'); print(json.dumps({'x': sys.argv[1], 'v': os.environ['V']}))"
+    one = _script(tmp_path, text)
+
+    assert one.run([3], variables={"V": "4"}) == {"x": "3", "v": "4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise SystemExit('no such file')", "ended with 1:\nno such file"),
+        ("print('done')", "did not end with a line of JSON, but with:\ndone"),
+        ("import time; time.sleep(60)", "did not end within 1 s"),
+    ],
+)
+def test_a_script_without_a_result_says_why(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SideError, match=said):
+        _script(tmp_path, text).run([], timeout=1.0)
+
+
+def test_an_environment_that_is_not_there_is_not_made_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TE_BENCH_DIR", str(tmp_path))
+
+    assert Side(name="JAX", script="jax_census", environment="jax").interpreter(install=False) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_clock_counts_from_the_start_of_the_process() -> None:
+    before = since_process_start()
+
+    assert 0 < before <= since_process_start()
+    assert peak_mb() > 10
+    assert before < time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_the_pace_leaves_the_warm_up_out() -> None:
+    waited: list[int] = []
+    pace = Pace(warmup=3, synchronise=lambda: waited.append(pace.steps))
+
+    for _ in range(5):
+        pace.step(2)
+    pace.end()
+
+    assert waited == [2, 4, 10]
+    assert pace.first_step_s is not None
+    assert pace.steps_per_s is not None and pace.steps_per_s > 0
+
+
+def test_a_run_no_longer_than_its_warm_up_has_no_steady_state() -> None:
+    pace = Pace(warmup=3)
+
+    pace.step()
+    pace.end()
+
+    assert pace.steps_per_s is None
+
+
+def test_the_machine_line_names_the_processor_and_the_versions() -> None:
+    line = machine_line({"TensorFlow": "2.15.1"})
+
+    assert f"{len(os.sched_getaffinity(0))} cores" in line
+    assert "TensorFlow 2.15.1" in line
+    assert "torch 2." in line
