@@ -61,12 +61,16 @@ class Pace:
     def step(self, count: int = 1) -> None:
         """To be called after every step, or after every `count` steps that ran in one call."""
         self.steps += count
-        if self.first_step_s is None:
-            self._synchronise()
-            self.first_step_s = since_process_start()
+        self.first()
         if self._started is None and self.steps >= self._warmup:
             self._synchronise()
             self._started, self._started_at = time.perf_counter(), self.steps
+
+    def first(self) -> None:
+        """To be called after the first step, where `step` is called later than that."""
+        if self.first_step_s is None:
+            self._synchronise()
+            self.first_step_s = since_process_start()
 
     def end(self) -> None:
         """To be called after the last step, before anything else is done."""
