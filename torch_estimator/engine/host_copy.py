@@ -70,7 +70,9 @@ def _copy_in_threads(pieces: Sequence[tuple[_Bytes, _Bytes]]) -> None:
         for target, source in left:
             np.copyto(target, source)
 
-    helpers = min(torch.get_num_threads(), _MOST_THREADS, len(pieces)) - 1
+    # For less than a piece each, waking threads on a busy machine takes longer than copying.
+    worth = sum(len(target) for target, _ in pieces) // _PIECE_BYTES
+    helpers = min(torch.get_num_threads(), _MOST_THREADS, worth) - 1
     if helpers < 1:
         work()
         return
