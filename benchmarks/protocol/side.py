@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,33 +29,42 @@ class Side:
         name: Name in the tables.
         script: Module below `benchmarks.peers`, such as `tensorflow_census`.
         environment: Which of `.bench/` it runs in; None is the interpreter of this process.
+        arguments: What the script is always given, before what `run` gives it.
         root: The checkout that holds the script.
     """
 
     name: str
     script: str
     environment: str | None = None
+    arguments: tuple[str, ...] = ()
     root: Path = ROOT
 
-    def interpreter(self, *, install: bool) -> Path | None:
-        """The Python that runs it; None where its environment is missing and shall not be installed."""
-        if self.environment is None:
-            return Path(sys.executable)
-        if not install and not environment.is_installed(self.environment):
+    def missing(self, *, install: bool) -> str | None:
+        """Why it cannot run, None where it can; an environment that is not there is made first, if so wished."""
+        if not (self.root / "benchmarks" / "peers" / f"{self.script}.py").is_file():
+            return f"benchmarks/peers/{self.script}.py is not there"
+        if self.environment is None or environment.is_installed(self.environment):
             return None
-        return environment.python_of(self.environment)
+        if not install:
+            return f"its environment is not installed (python -m benchmarks.peers.environment {self.environment})"
+        try:
+            environment.python_of(self.environment)
+        except subprocess.SubprocessError as error:
+            return f"its environment could not be installed: {error}"
+        return None
 
     def run(
         self, arguments: Sequence[object], *, variables: Mapping[str, str] | None = None, timeout: float = 900.0
     ) -> dict[str, Any]:
-        """Runs the script and gives what its last line says.
+        """Runs the script and gives what its last line says, and as `wall_s` the seconds from its start to its end.
 
         Raises:
             SideError: It failed, took longer than `timeout` seconds, or its last line is not JSON.
         """
-        python = self.interpreter(install=True)
-        command = [str(python), "-m", f"benchmarks.peers.{self.script}", *map(str, arguments)]
+        python = Path(sys.executable) if self.environment is None else environment.python_of(self.environment)
+        command = [str(python), "-m", f"benchmarks.peers.{self.script}", *self.arguments, *map(str, arguments)]
         shown = f"{self.name} ({' '.join(command[1:])})"
+        started = time.perf_counter()
         try:
             done = subprocess.run(
                 command,
@@ -67,11 +77,12 @@ class Side:
             )
         except subprocess.TimeoutExpired:
             raise SideError(f"{shown} did not end within {timeout:.0f} s.") from None
+        seconds = time.perf_counter() - started
         if done.returncode != 0:
             raise SideError(f"{shown} ended with {done.returncode}:\n{_tail(done.stderr or done.stdout)}")
         try:
-            return dict(json.loads(done.stdout.strip().splitlines()[-1]))
-        except (IndexError, ValueError):
+            return {**json.loads(done.stdout.strip().splitlines()[-1]), "wall_s": seconds}
+        except (IndexError, TypeError, ValueError):
             raise SideError(f"{shown} did not end with a line of JSON, but with:\n{_tail(done.stdout)}") from None
 
 
