@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from pathlib import Path
@@ -21,10 +22,13 @@ def _script(folder: Path, text: str) -> Side:
 
 
 def test_the_last_line_is_the_result(tmp_path: Path) -> None:
-    text = "import json, os, sys; print('noise'); print(json.dumps({'x': sys.argv[1], 'v': os.environ['V']}))"
+    text = "import json, os, sys; print('noise'); print(json.dumps({'x': sys.argv[1:], 'v': os.environ['V']}))"
     one = _script(tmp_path, text)
 
-    assert one.run([3], variables={"V": "4"}) == {"x": "3", "v": "4"}
+    result = dataclasses.replace(one, arguments=("3",)).run([5], variables={"V": "4"})
+
+    assert result.pop("wall_s") > 0
+    assert result == {"x": ["3", "5"], "v": "4"}
 
 
 @pytest.mark.parametrize(
@@ -40,11 +44,30 @@ def test_a_script_without_a_result_says_why(tmp_path: Path, text: str, said: str
         _script(tmp_path, text).run([], timeout=1.0)
 
 
-def test_an_environment_that_is_not_there_is_not_made_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TE_BENCH_DIR", str(tmp_path))
+def test_what_a_script_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    child = f"open({str(fifo)!r}).read()"
+    one = _script(
+        tmp_path, f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); print('{{}}')"
+    )
 
-    assert Side(name="JAX", script="jax_census", environment="jax").interpreter(install=False) is None
-    assert not list(tmp_path.iterdir())
+    assert one.run([], timeout=60.0).keys() == {"wall_s"}
+
+    fifo.write_text("the child may end")
+
+
+def test_an_environment_that_is_not_there_is_not_made_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TE_BENCH_DIR", str(tmp_path / "bench"))
+    one = dataclasses.replace(_script(tmp_path, ""), environment="jax")
+
+    assert "is not installed" in str(one.missing(install=False))
+    assert not (tmp_path / "bench").exists()
+
+
+def test_a_script_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    assert _script(tmp_path, "").missing(install=False) is None
+    assert "two.py is not there" in str(Side(name="two", script="two", root=tmp_path).missing(install=True))
 
 
 def test_the_clock_counts_from_the_start_of_the_process() -> None:
