@@ -13,7 +13,7 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
 from torch_estimator.engine.batches import TensorBatch
 from torch_estimator.engine.checkpoint import Checkpoint
-from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
+from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.compiled.choice import AnySteps, steps_for
 from torch_estimator.engine.event_writers import EventWriters
@@ -121,6 +121,11 @@ class TrainingRun:
             stack.enter_context(steps)
             return run_training(_Feed(self, steps, context), context=context, last_step=last_step, hooks=all_hooks)
 
+    def wait(self) -> None:
+        """Waits as `settle` does; raises what went wrong with it."""
+        if self._writer is not None:
+            self._writer.wait()
+
     def settle(self) -> None:
         """Waits until the checkpoint that is being written, if any, can be read."""
         if self._writer is not None:
@@ -139,6 +144,9 @@ class TrainingRun:
                 keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
             )
         )
+
+        def prepare() -> None:
+            writer.prepare(self._model.variables(), named_slots(self._model.module, self._optimizers))
 
         def save(step: int, *, wait: bool) -> None:
             self._saved_state = {**self._state(), _HOOKS: hook_states(hooks)}
@@ -166,7 +174,8 @@ class TrainingRun:
                 listeners=listeners,
                 saved_step=self._checkpoint.step if self._checkpoint is not None else None,
                 amend=amend,
-            )
+            ),
+            CheckpointMemoryHook(prepare),
         ]
 
     def _summaries(self) -> list[Hook]:
