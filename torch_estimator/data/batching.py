@@ -61,6 +61,15 @@ class _Batches(Stream):
             batch = self._straddling()
         return self._padding.apply(batch) if self._has_lists and batch is not None else batch
 
+    def next_together(self, rows: int, count: int) -> tuple[Chunk | None, int]:
+        # Lists are padded to the longest of a batch: that of many batches may be much longer.
+        there = 0 if self._chunk is None or self._has_lists else self._chunk.rows - self._row
+        together = min(count, min(rows, there) // self._size)
+        if self._chunk is None or together < 2:
+            return self.next(), 1
+        start, self._row = self._row, self._row + together * self._size
+        return self._chunk.slice(start, self._row), together
+
     def state(self) -> State:
         return {"row": self._row, "of": self._before}
 

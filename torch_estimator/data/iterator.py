@@ -35,6 +35,19 @@ class DatasetIterator:
             raise StopIteration
         return Batch(chunk.features, chunk.labels)
 
+    def next_together(self, rows: int, count: int) -> tuple[Batch | None, int]:
+        """Returns several of the next batches as one where that takes no copy, and how many they are.
+
+        Args:
+            rows: How many they may have together, unless the first alone has more.
+            count: How many they may be.
+
+        Returns:
+            The batch, whose parts all have the same length, and 1 or more; None at the end.
+        """
+        chunk, together = self._stream.next_together(rows, count)
+        return (None if chunk is None else Batch(chunk.features, chunk.labels)), together
+
     def state(self) -> dict[str, Any]:
         """Returns the position after the last batch returned: a small dict of JSON's types."""
         return {"signature": self._signature, "position": self._stream.state()}

@@ -100,6 +100,15 @@ class _Portion(Stream):
                 return part
         return None
 
+    def next_together(self, rows: int, count: int) -> tuple[Chunk | None, int]:
+        left = count if self._stop is None else min(count, self._stop - self._seen)
+        if not self._of_batches or self._step > 1 or self._seen < self._skip or left < 2:
+            return self.next(), 1
+        chunk, together = self._upstream.next_together(rows, left)
+        if chunk is not None:
+            self._seen += together
+        return chunk, together
+
     def state(self) -> State:
         return {"seen": self._seen, "of": self._upstream.state()}
 

@@ -41,16 +41,19 @@ class _Repeated(Stream):
         self._begin(0)
 
     def next(self) -> Chunk | None:
+        return self.next_together(0, 1)[0]
+
+    def next_together(self, rows: int, count: int) -> tuple[Chunk | None, int]:
         while self._count is None or self._epoch < self._count:
-            chunk = self._upstream.next()
+            chunk, together = self._upstream.next_together(rows, count)
             if chunk is not None:
                 self._empty = False
-                return chunk
+                return chunk, together
             if self._empty:
                 # An epoch without a row will not be followed by one with rows: do not loop for ever.
-                return None
+                break
             self._begin(self._epoch + 1)
-        return None
+        return None, 1
 
     def state(self) -> State:
         return {"outer": self._outer, "epoch": self._epoch, "empty": self._empty, "of": self._upstream.state()}

@@ -25,6 +25,18 @@ class Stream(ABC):
     def next(self) -> Chunk | None:
         """Returns the next chunk, never one without rows; None at the end."""
 
+    def next_together(self, rows: int, count: int) -> tuple[Chunk | None, int]:
+        """Returns several of the next chunks as one, and how many they are; all of them have the same length.
+
+        Whoever looks at rows one by one is faster with few large chunks. There is no second chunk where putting them
+        together would take a copy.
+
+        Args:
+            rows: How many they may have together, unless the first alone has more.
+            count: How many they may be.
+        """
+        return self.next(), 1
+
     @abstractmethod
     def state(self) -> State:
         """Returns the position of the next chunk."""

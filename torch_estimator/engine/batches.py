@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +45,22 @@ class WeightsAndFeatures(NamedTuple):
 
     weights: Any
     features: dict[str, Tensor]
+
+
+def apart(values: Any, rows: int, batches: int) -> Iterator[Any]:
+    """Yields some batches of one length that came as one.
+
+    Args:
+        values: A tensor, array or column, or dicts and tuples of them.
+        rows: How many they have together.
+        batches: How many they are.
+    """
+    if batches == 1:
+        yield values
+        return
+    size = rows // batches
+    for start in range(0, rows, size):
+        yield _rows_of(values, slice(start, start + size))
 
 
 def beside_labels(weights: Any) -> tuple[Any, ...]:
@@ -166,6 +182,15 @@ def batch_size(features: Any) -> int:
     while isinstance(first, Mapping | tuple | list):
         first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
     return len(first)
+
+
+def _rows_of(values: Any, where: slice) -> Any:
+    if isinstance(values, Mapping):
+        return {key: _rows_of(value, where) for key, value in values.items()}
+    if isinstance(values, tuple | list):
+        parts = [_rows_of(value, where) for value in values]
+        return type(values)(*parts) if hasattr(values, "_fields") else tuple(parts)
+    return None if values is None else values[where]
 
 
 def _tensors(values: Any, device: torch.device) -> Any:

@@ -89,7 +89,7 @@ def run_training(
             hook.before_step(context)
         if due:
             steps.told(due)
-        wanted = 1 if due else min(steps.stroke, schedule.undisturbed(taken + 1))
+        wanted = 1 if due else max(1, schedule.steps_without(taken + 1, steps.stroke))
         if last_step is not None:
             wanted = min(wanted, last_step - context.global_step)
         losses = steps.take(wanted)

@@ -12,11 +12,12 @@ import torch
 from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batch_note import noting_batch
-from torch_estimator.engine.batches import batch_size
+from torch_estimator.engine.batches import apart, batch_size
 from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.observation import observed
 from torch_estimator.engine.threads import sized_threads
+from torch_estimator.engine.together import BatchesTogether
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.forwarding import all_layers, check_new_keys
 from torch_estimator.hooks.hook import Hook, RunContext
@@ -62,17 +63,28 @@ def run_prediction(
         schedule = HookSchedule(all_hooks)
         batches = stack.enter_context(closing(model.batches(dataset)))
         layers = stack.enter_context(LayerOutputs(model.module, all_layers(model.spec.forward_layers)))
-        for number, batch in enumerate(batches, 1):
-            due = schedule.due_at(number)
+        together = BatchesTogether(batches, model, schedule, own_hooks=layers.hooks)
+        most = None if getattr(model.head, "rows_are_independent", False) else 1
+        taken, stopped = 0, False
+        while not stopped:
+            batch, count = together.next(taken + 1, most)
+            if batch is None:
+                break
+            due = schedule.due_at(taken + 1) if count == 1 else []
             for hook in due:
                 hook.before_step(context)
             arrays = _selected(_predictions(model, layers, batch, context), keys)
             for hook in due:
                 hook.after_step(context)
+            if due:
+                together.hooks_were_told()
             context.observe = False
-            yield from _examples(arrays) if single_examples else (arrays,)
-            if context.stop_requested:
-                break
+            taken += count
+            for part in apart(arrays, batch_size(batch.features), count):
+                yield from _examples(part) if single_examples else (part,)
+                stopped = context.stop_requested
+                if stopped:
+                    break
         for hook in all_hooks:
             hook.end(context)
 

@@ -11,6 +11,11 @@ from torch import nn
 _WORTH_SHARING = 20_000_000
 
 
+def rows_worth_a_thread(module: nn.Module) -> int:
+    """Rows that keep one thread busy for a while, in a module that says its ``multiply_adds_per_row``."""
+    return max(1, _WORTH_SHARING // max(1, getattr(module, "multiply_adds_per_row", _WORTH_SHARING)))
+
+
 def threads_for(module: nn.Module, rows: int) -> int:
     """How many threads a step is worth.
 

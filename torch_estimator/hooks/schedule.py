@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import sys
 from collections.abc import Sequence
 
 from torch_estimator.errors import InvalidValueError
@@ -46,9 +45,16 @@ class HookSchedule:
             )
         return [self._hooks[place] for place in sorted(due)] if due else []
 
-    def undisturbed(self, step: int) -> int:
-        """How many steps from the run's ``step``-th on nobody is due at whom a count of steps decides."""
-        return sys.maxsize if self._next is None else max(1, self._next - step)
+    def steps_without(self, step: int, most: int) -> int:
+        """How many steps from the run's ``step``-th on no hook is due at, ``most`` at most; `due_at` may skip them.
+
+        Seconds are looked at now, for all of these steps.
+        """
+        if self._next is not None:
+            most = min(most, self._next - step)
+        for timed in self._timed:
+            most = min(most, timed.steps_without(step, most))
+        return max(most, 0)
 
 
 class _Timed:
@@ -66,10 +72,18 @@ class _Timed:
         if step < self._first_step:
             return False
         now = self._clock()
-        if self._told_at is not None and now < self._told_at + self._every_secs:
+        if not self._is_time(now):
             return False
         self._told_at = now
         return True
+
+    def steps_without(self, step: int, most: int) -> int:
+        if self._is_time(self._clock()):
+            return self._first_step - step
+        return most
+
+    def _is_time(self, now: float) -> bool:
+        return self._told_at is None or now >= self._told_at + self._every_secs
 
 
 def _wants_steps(hook: Hook) -> bool:
