@@ -23,9 +23,7 @@ class BatchesTogether:
         own_hooks: Forward hooks of ours on the module, which do not mind.
     """
 
-    def __init__(
-        self, batches: DatasetIterator, model: Model, schedule: HookSchedule, *, own_hooks: int = 0
-    ) -> None:
+    def __init__(self, batches: DatasetIterator, model: Model, schedule: HookSchedule, *, own_hooks: int = 0) -> None:
         self._batches = batches
         self._module = model.module
         self._schedule = schedule

@@ -35,7 +35,7 @@ class HookSchedule:
     def due_at(self, step: int) -> list[Hook]:
         """Hooks due at the run's ``step``-th step, from 1, in their order.
 
-        Asked for steps in turn; those between which `undisturbed` says may be left out.
+        Asked for steps in turn; those that `steps_without` tells may be left out.
         """
         due = [timed.place for timed in self._timed if timed.is_due_at(step)]
         if self._next is not None and step >= self._next:
