@@ -45,7 +45,6 @@ class Compilation:
         folder: Where to build; what is in it after success is what `StepProgram` loads.
         fingerprint: Of all that the step depends on, as it is when called.
         threads: For how many threads.
-        hurry: Whether somebody waits for it; else training comes first.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class Compilation:
         *,
         fingerprint: Callable[[], Fingerprint],
         threads: int,
-        hurry: bool,
     ) -> None:
         self.folder = folder
         self._started = time.monotonic()
@@ -69,7 +67,7 @@ class Compilation:
             self._process = os.fork()
         if self._process == 0:
             _build_and_exit(
-                parent, folder, lambda: build(*trace(step, state, batch, fingerprint), folder, threads=threads), hurry
+                parent, folder, lambda: build(*trace(step, state, batch, fingerprint), folder, threads=threads)
             )
 
     def is_over(self) -> bool:
@@ -117,7 +115,7 @@ class Compilation:
         return outcome["failure"]  # type: ignore[no-any-return]
 
 
-def _build_and_exit(parent: int, folder: Path, build: Callable[[], None], hurry: bool) -> None:
+def _build_and_exit(parent: int, folder: Path, build: Callable[[], None]) -> None:
     try:
         os.setpgid(0, 0)
         _end_with(parent)
@@ -126,8 +124,6 @@ def _build_and_exit(parent: int, folder: Path, build: Callable[[], None], hurry:
         log = os.open(folder / _LOG, os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        if not hurry:
-            os.nice(5)
         warnings.simplefilter("ignore")
         # The parent's threads are not here: what would wait for them would wait for ever.
         torch.set_num_threads(1)

@@ -56,7 +56,7 @@ class StepMaker:
             self._cache.remove(folder)
             return None
 
-    def start(self, batch: TensorBatch, threads: int, *, hurry: bool) -> Compilation:
+    def start(self, batch: TensorBatch, threads: int) -> Compilation:
         """Starts to compile for batches like this one."""
         return Compilation(
             self._step,
@@ -65,7 +65,6 @@ class StepMaker:
             self._cache.workplace(),
             fingerprint=self._compute,
             threads=threads,
-            hurry=hurry,
         )
 
     def finish(self, compilation: Compilation, shapes: Shapes, threads: int) -> StepProgram | str:

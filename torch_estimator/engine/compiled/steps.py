@@ -221,7 +221,7 @@ class CompiledSteps:
             told = "this takes some seconds" if self._waits else "training goes on beside it"
             logger.info("Compiling the training step for batches of %d; %s.", rows, told)
             with self._observer.unobserved():
-                shape.compilation = self._maker.start(batch, shape.threads, hurry=self._waits)
+                shape.compilation = self._maker.start(batch, shape.threads)
         if self._waits:
             shape.compilation.wait()
         if shape.compilation.is_over():
