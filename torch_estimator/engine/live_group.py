@@ -22,6 +22,7 @@ class LiveGroup:
 
     Args:
         group: Of the optimizer; schedules and hooks may change its numbers between steps.
+        of_torch: Whether the optimizer is one of `torch.optim`, which read nothing but the group itself.
 
     Attributes:
         MOVING: The keys of settings that may be tensors; `fixed` tells of those that are not.
@@ -30,8 +31,9 @@ class LiveGroup:
 
     MOVING = ("lr", "weight_decay", *_CYCLED)
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, *, of_torch: bool = False) -> None:
         self._group = group
+        self._of_torch = of_torch
         self.values: Group = group
         self._tensors: list[Tensor] = []
         self._filled: list[float] = []
@@ -40,17 +42,13 @@ class LiveGroup:
         """The numbers that may move, as they are now."""
         return [float(_read(self._group, key)) for key in self._moving()]
 
-    def use_tensors(self, *, in_group: bool) -> list[Tensor]:
-        """From now on the rule sees tensors; returns them, in the order of `numbers`.
-
-        Args:
-            in_group: Whether to put them into the optimizer's own group, for optimizers that read nothing else.
-        """
+    def use_tensors(self) -> list[Tensor]:
+        """From now on the rule sees tensors; returns them, in the order of `numbers`."""
         params = self._group["params"]
         device = params[0].device if params else torch.device("cpu")
         self._filled = self.numbers()
         self._tensors = [torch.tensor(number, dtype=torch.float32, device=device) for number in self._filled]
-        self.values = self._group if in_group else dict(self._group)
+        self.values = self._group if self._of_torch else dict(self._group)
         for key, tensor in zip(self._moving(), self._tensors, strict=True):
             # Of betas the schedules cycle the first; 1 - 0.999 would be off by 1e-5 in float32.
             self.values[key] = (tensor, *self._group[key][1:]) if key == "betas" else tensor
@@ -76,7 +74,8 @@ class LiveGroup:
     def _moving(self) -> list[str]:
         # Schedules that cycle the momentum leave this mark. A decay of 0 is left out of the computation.
         cycled = _CYCLED if "max_momentum" in self._group else ()
-        wanted = ("lr", *(("weight_decay",) if self._group.get("weight_decay") else ()), *cycled)
+        decay = ("weight_decay",) if self._group.get("weight_decay") else ()
+        wanted = ("lr", *decay, *cycled)
         return [key for key in wanted if key in self._group and not isinstance(_read(self._group, key), Tensor)]
 
 

@@ -143,7 +143,7 @@ class TrainStep:
             tensor
             for optimizer, group in self.owned_groups
             if of_torch or isinstance(optimizer, Optimizer)
-            for tensor in group.use_tensors(in_group=not isinstance(optimizer, Optimizer))
+            for tensor in group.use_tensors()
         ]
 
     def scratch(self) -> list[Tensor]:
@@ -175,7 +175,7 @@ class TrainStep:
         held: dict[nn.Parameter, tuple[Any, LiveGroup]] = {}
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                live = LiveGroup(group)
+                live = LiveGroup(group, of_torch=not isinstance(optimizer, Optimizer))
                 self.owned_groups.append((optimizer, live))
                 for parameter in group["params"]:
                     if parameter in held:

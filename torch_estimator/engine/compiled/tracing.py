@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from torch_estimator.engine.batches import TensorBatch
 from torch_estimator.engine.compiled.leaves import leaves, rebuilt
+from torch_estimator.engine.compiled.tensor_settings import TensorSettings
 from torch_estimator.engine.fingerprint import Fingerprint
 from torch_estimator.engine.step import TrainStep
 
@@ -48,14 +49,17 @@ def trace(
         raise CannotBeCompiled("a batch holds something other than tensors, such as strings")
     _check(step)
     _check_steady(lambda: step.update_left(step.compute(*given)[1]), fingerprint)
+    values = [number for group in step.groups for number in group.numbers()]
     numbers = step.use_tensors(of_torch=True)
-    _prefer_foreach(step)
+    settings = dict(zip(map(id, numbers), values, strict=True))
+    _read_only_tensors(step)
     inputs = [*state, *numbers, *own]
 
     def take_step(*tensors: Tensor) -> tuple[Tensor]:
         before = _replaceable(step)
         loss, left = step.compute(*rebuilt(given, iter(tensors[len(tensors) - len(own) :])))
-        _update(step, left)
+        with TensorSettings(settings):
+            _update(step, left)
         _put_back(step, before)
         return (loss.float(),)
 
@@ -99,21 +103,30 @@ def _check_steady(take_step: Callable[[], None], fingerprint: Callable[[], Finge
         raise CannotBeCompiled("each step changes something in the model that is no tensor, such as a count")
 
 
-def _prefer_foreach(step: TrainStep) -> None:
-    # The rule for one tensor at a time reads the learning rate as a number.
+def _read_only_tensors(step: TrainStep) -> None:
+    """Lets optimizers of `torch.optim` take those of their ways that read no tensor as a number."""
     for optimizer in step.other_optimizers:
         for group in optimizer.param_groups:
-            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-                group["foreach"] = True
+            for key in ("foreach", "capturable"):
+                if key in group and not group.get("fused"):
+                    group[key] = True
 
 
 def _update(step: TrainStep, left: Sequence[Tensor | None]) -> None:
     step.assign(left)
     with torch.no_grad():
         for optimizer in step.other_optimizers:
+            _count_in_double(optimizer)
             # Without what torch wraps around it for profilers.
             inspect.unwrap(type(optimizer).step)(optimizer)
     step.assign([None] * len(left))
+
+
+def _count_in_double(optimizer: torch.optim.Optimizer) -> None:
+    # 1 - 0.999 ** step would be off by 1e-5 in float32; `_put_back` writes the count into the old tensor.
+    for slots in optimizer.state.values():
+        if isinstance(slots.get("step"), Tensor):
+            slots["step"] = slots["step"].double()
 
 
 _Places = list[tuple[Any, Any, Any]]
