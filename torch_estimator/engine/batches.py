@@ -185,6 +185,8 @@ def batch_size(features: Any) -> int:
 
 
 def _rows_of(values: Any, where: slice) -> Any:
+    if isinstance(values, Tensor | np.ndarray):
+        return values[where]
     if isinstance(values, Mapping):
         return {key: _rows_of(value, where) for key, value in values.items()}
     if isinstance(values, tuple | list):

@@ -111,7 +111,7 @@ def _evaluate_batches(
             for hook in due:
                 hook.before_step(context)
             tensors = model.to_tensors(batch)
-            with sized_threads(model.module, batch_size(batch.features)):
+            with sized_threads(model.module, batch_size(batch.features), beside_input=not dataset.runs_user_code):
                 with noting_batch(model.module, tensors.features, tensors.labels), observed(context):
                     outputs = model.module(tensors.features)
                     context.loss_tensor = scores.add_losses(outputs, tensors, count)

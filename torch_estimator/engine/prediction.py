@@ -73,14 +73,16 @@ def run_prediction(
             due = schedule.due_at(taken + 1) if count == 1 else []
             for hook in due:
                 hook.before_step(context)
-            arrays = _selected(_predictions(model, layers, batch, context), keys)
+            rows = batch_size(batch.features)
+            with sized_threads(model.module, rows, beside_input=not dataset.runs_user_code):
+                arrays = _selected(_predictions(model, layers, batch, context), keys)
             for hook in due:
                 hook.after_step(context)
             if due:
                 together.hooks_were_told()
             context.observe = False
             taken += count
-            for part in apart(arrays, batch_size(batch.features), count):
+            for part in apart(arrays, rows, count):
                 yield from _examples(part) if single_examples else (part,)
                 stopped = context.stop_requested
                 if stopped:
@@ -93,7 +95,6 @@ def _predictions(model: Model, layers: LayerOutputs, batch: Any, context: RunCon
     tensors = model.to_tensors(batch)
     with (
         torch.inference_mode(),
-        sized_threads(model.module, batch_size(batch.features)),
         noting_batch(model.module, tensors.features),
         observed(context),
     ):

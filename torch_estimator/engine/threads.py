@@ -9,15 +9,17 @@ import torch
 from torch import nn
 
 _WORTH_SHARING = 20_000_000
+_WORTH_A_CALL = 40_000_000
+_AS_CHEAP_AS_READING = 50_000
 
 
-def rows_worth_a_thread(module: nn.Module) -> int:
-    """Rows that keep one thread busy for a while, in a module that says its ``multiply_adds_per_row``."""
-    return max(1, _WORTH_SHARING // max(1, getattr(module, "multiply_adds_per_row", _WORTH_SHARING)))
+def rows_worth_a_call(module: nn.Module) -> int:
+    """Rows for which the time of a call itself does not count, in a module that says its ``multiply_adds_per_row``."""
+    return max(1, _WORTH_A_CALL // max(1, getattr(module, "multiply_adds_per_row", _WORTH_A_CALL)))
 
 
 @contextmanager
-def sized_threads(module: nn.Module, rows: int) -> Iterator[None]:
+def sized_threads(module: nn.Module, rows: int, *, beside_input: bool = False) -> Iterator[None]:
     """Runs the body on one thread where the module is too small for several.
 
     Waking threads for a matrix product of some microseconds costs more than it saves, and very much more on a machine
@@ -27,13 +29,18 @@ def sized_threads(module: nn.Module, rows: int) -> Iterator[None]:
     Args:
         module: About to be run.
         rows: In the batch.
+        beside_input: Whether a thread reads ahead meanwhile, to which one is left where it has as much to do.
     """
     per_row = getattr(module, "multiply_adds_per_row", None)
-    threads = torch.get_num_threads()
-    if per_row is None or threads == 1 or per_row * rows > _WORTH_SHARING:
+    threads = wanted = torch.get_num_threads()
+    if per_row is not None and per_row * rows <= _WORTH_SHARING:
+        wanted = 1
+    elif per_row is not None and per_row <= _AS_CHEAP_AS_READING and beside_input:
+        wanted = max(1, threads - 1)
+    if wanted == threads:
         yield
         return
-    torch.set_num_threads(1)
+    torch.set_num_threads(wanted)
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.engine.model import Model
-from torch_estimator.engine.threads import rows_worth_a_thread
+from torch_estimator.engine.threads import rows_worth_a_call
 from torch_estimator.hooks.schedule import HookSchedule
 
 _MOST_ROWS = 8192
@@ -23,14 +23,12 @@ class BatchesTogether:
         own_hooks: Forward hooks of ours on the module, which do not mind.
     """
 
-    def __init__(
-        self, batches: DatasetIterator, model: Model, schedule: HookSchedule, *, own_hooks: int = 0
-    ) -> None:
+    def __init__(self, batches: DatasetIterator, model: Model, schedule: HookSchedule, *, own_hooks: int = 0) -> None:
         self._batches = batches
         self._module = model.module
         self._schedule = schedule
         self._own_hooks = own_hooks
-        self._rows = min(rows_worth_a_thread(model.module), _MOST_ROWS) if _can_be_one(model) else 0
+        self._rows = min(rows_worth_a_call(model.module), _MOST_ROWS) if _can_be_one(model) else 0
         self._watched = self._is_watched()
 
     def next(self, step: int, most: int | None) -> tuple[Batch | None, int]:
