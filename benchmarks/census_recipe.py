@@ -32,7 +32,6 @@ from torch_estimator import feature_column as fc
 Columns = tuple[list[Any], list[Any]]
 Model = Callable[[People, People, int], Score]
 
-REQUIREMENTS = ["lightgbm==4.7.0"]
 # The best of 24 random settings in the same cross-validation.
 _TUNED = {
     "num_iterations": 300,
@@ -180,7 +179,7 @@ def _models(args: argparse.Namespace) -> dict[str, Model]:
     if args.test:
         models = {name: models[name] for name in ("the recipe", "the trainer's columns and optimizers")}
     if not args.no_peers:
-        python = environment.python_with("lightgbm", REQUIREMENTS)
+        python = environment.python_of("lightgbm")
         models |= {
             name: partial(lightgbm_model, python=python, parameters=parameters, amounts=amounts)
             for name, (parameters, amounts) in LIGHTGBM.items()

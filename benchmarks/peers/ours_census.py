@@ -1,0 +1,140 @@
+"""The census example through torch-estimator's public API; runs in the project's own environment.
+
+Columns, model and input are those of `examples/census/trainer`; all settings are the defaults, so that Ftrl trains the
+wide half and Adagrad the deep one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch_estimator as te
+from benchmarks.peers.report import Pace, Report, parser
+from examples.census import columns
+from examples.census.trainer import featurizer, input, model
+from torch_estimator.feature_column import NumericColumn
+
+COMPILE: dict[str, Any] = {"auto": "auto", "yes": True, "no": False}
+
+
+class PaceHook(te.Hook):
+    """Tells the clock of the first step, of the one that ends the warm-up, and of the last."""
+
+    def __init__(self, pace: Pace, warmup: int, steps: int) -> None:
+        self._pace = pace
+        self._told = 0
+        self._last = steps
+        self.first_step = warmup
+        self.every_n_steps = max(1, steps - warmup)
+
+    def after_step(self, context: te.RunContext) -> None:
+        self._pace.step(context.global_step - self._told)
+        self._told = context.global_step
+        if context.global_step == self._last:
+            self._pace.end()
+
+
+class FirstStepHook(te.Hook):
+    """Tells the clock of the first step alone."""
+
+    every_n_steps = sys.maxsize
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+
+    def after_step(self, context: te.RunContext) -> None:
+        self._pace.first()
+
+
+def read_csv(args: argparse.Namespace) -> te.data.Dataset:
+    """The rows to train on, endlessly."""
+    files = [str(args.train_file or args.data / "adult.data.csv")]
+    return input.read_csv(files, batch_size=args.batch, num_epochs=None, shuffle_seed=args.seed)
+
+
+def test_rows(args: argparse.Namespace, batch: int) -> te.data.Dataset:
+    """The rows to evaluate on."""
+    return input.read_csv([str(args.data / "adult.test.csv")], batch_size=batch)
+
+
+def build_estimator(args: argparse.Namespace, model_dir: str) -> te.DNNLinearCombinedClassifier:
+    """The example's classifier."""
+    wide, deep = feature_columns(args)
+    return te.DNNLinearCombinedClassifier(
+        linear_feature_columns=wide,
+        dnn_feature_columns=deep,
+        dnn_hidden_units=model.hidden_units(100, 4, 0.7),
+        label_vocabulary=list(columns.LABELS),
+        config=te.RunConfig(model_dir=model_dir, compile=COMPILE[args.compile], random_seed=args.seed),
+    )
+
+
+def feature_columns(args: argparse.Namespace) -> tuple[list[Any], list[Any]]:
+    """The example's columns; capital gain and loss as they are, if so wished, as in Google's sample."""
+    wide, deep = featurizer.wide_and_deep_columns()
+    if args.gains == "raw":
+        deep = [
+            te.feature_column.numeric_column(column.key) if isinstance(column, NumericColumn) else column
+            for column in deep
+        ]
+    return wide, deep
+
+
+def train_and_evaluate(args: argparse.Namespace, estimator: te.Estimator, pace: Pace) -> Mapping[str, Any]:
+    """The whole command: training, evaluation on 100 batches, export."""
+    wide, deep = feature_columns(args)
+    metrics, _ = te.train_and_evaluate(
+        estimator,
+        te.TrainSpec(lambda: read_csv(args), max_steps=args.steps, hooks=[FirstStepHook(pace)]),
+        te.EvalSpec(
+            lambda: test_rows(args, args.batch),
+            steps=100,
+            name="census-eval",
+            exporters=te.FinalExporter("census", input.json_serving_input(wide + deep)),
+        ),
+    )
+    return metrics or {}
+
+
+def main() -> None:
+    """Measures what was asked for."""
+    arguments = parser(__doc__)
+    add = arguments.add_argument
+    add("--whole-command", action="store_true", help="train_and_evaluate with its export, without a steady state")
+    add("--compile", choices=COMPILE, default="auto", help="RunConfig's compile")
+    add("--train-file", type=Path, help="instead of the data folder's adult.data.csv")
+    add("--gains", choices=("log", "raw"), default="log", help="capital gain and loss: log1p of them, or as they are")
+    add("--seed", type=int, default=1, help="of the initial weights and the shuffling")
+    args = arguments.parse_args()
+    logging.getLogger("torch_estimator").setLevel(logging.WARNING)
+    if args.threads:
+        import torch
+
+        torch.set_num_threads(args.threads)
+    pace = Pace(args.warmup)
+    report = Report(peer="torch-estimator", version=te.__version__)
+    with tempfile.TemporaryDirectory() as model_dir:
+        estimator = build_estimator(args, model_dir)
+        metrics: Mapping[str, Any] = {}
+        if args.whole_command:
+            metrics = train_and_evaluate(args, estimator, pace)
+        else:
+            hooks = [FirstStepHook(pace), PaceHook(pace, args.warmup, args.steps)]
+            estimator.train(lambda: read_csv(args), hooks=hooks, max_steps=args.steps)
+        report.take(pace, args.batch)
+        if args.evaluate:
+            metrics = estimator.evaluate(lambda: test_rows(args, 512))
+    report.auc, report.average_loss, report.accuracy = (
+        float(metrics[name]) if name in metrics else None for name in ("auc", "average_loss", "accuracy")
+    )
+    report.print()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""How the benchmarks measure: sides in processes of their own, in turn, and verdicts on medians of paired ratios."""
+
+from __future__ import annotations
+
+from benchmarks.protocol.machine import machine_line
+from benchmarks.protocol.rounds import Measured, alternate
+from benchmarks.protocol.side import ROOT, Side, SideError
+from benchmarks.protocol.table import table
+from benchmarks.protocol.verdict import Verdict, at_least, at_most, conclude
+
+__all__ = [
+    "ROOT",
+    "Measured",
+    "Side",
+    "SideError",
+    "Verdict",
+    "alternate",
+    "at_least",
+    "at_most",
+    "conclude",
+    "machine_line",
+    "table",
+]
