@@ -226,8 +226,8 @@ def test_lists_are_evaluated_batch_by_batch(tmp_path: Path) -> None:
 
 
 def test_a_large_model_takes_as_many_rows_as_fill_a_thread(tmp_path: Path) -> None:
-    estimator = te.DNNClassifier([1000, 1000], DEEP, str(tmp_path)).train(people, steps=1)
-    # A million multiply-adds a row.
+    estimator = te.DNNClassifier([1000, 2000], DEEP, str(tmp_path)).train(people, steps=1)
+    # Two million multiply-adds a row.
     check_evaluation(estimator, people, [7] + [14] * 13 + [7, 4])
 
 
@@ -256,7 +256,7 @@ def test_hooks_told_after_seconds_are_asked_between(tmp_path: Path) -> None:
             self.clock = clock  # type: ignore[method-assign]
 
     watch = Watch()
-    estimator = te.DNNClassifier([1000, 1000], DEEP, str(tmp_path)).train(people, steps=1)
+    estimator = te.DNNClassifier([1000, 2000], DEEP, str(tmp_path)).train(people, steps=1)
     # Each pass takes a second; twice as many rows as one batch are as many as fill a thread.
     timed = Timed(lambda: float(len(watch.rows)))
     estimator.evaluate(people, hooks=[timed, watch])

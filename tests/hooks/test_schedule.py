@@ -1,4 +1,4 @@
-"""When hooks are due, and how many steps nobody wants to be told of."""
+"""When hooks are told."""
 
 from __future__ import annotations
 
@@ -6,16 +6,56 @@ from typing import Any
 
 import pytest
 
-import torch_estimator as te
+from torch_estimator.hooks import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 
 
-class Told(te.Hook):
+class Told(Hook):
     def __init__(self, **when: Any) -> None:
-        vars(self).update(when)
+        for name, value in when.items():
+            setattr(self, name, value)
 
-    def after_step(self, context: te.RunContext) -> None:
-        raise AssertionError("Nobody runs here.")
+    def after_step(self, context: RunContext) -> None:
+        """Here so that it wants to be told."""
+
+
+def steps_told(hooks: list[Hook], steps: int, tick: Any = lambda: None) -> list[list[int]]:
+    schedule = HookSchedule(hooks)
+    told: list[list[int]] = [[] for _ in hooks]
+    for step in range(1, steps + 1):
+        for hook in schedule.due_at(step):
+            told[hooks.index(hook)].append(step)
+        tick()
+    return told
+
+
+def test_by_seconds_the_clock_decides() -> None:
+    now = [0.0]
+
+    def tick() -> None:
+        now[0] += 1.0
+
+    by_seconds = Told(every_secs=2.5, clock=lambda: now[0])
+    later = Told(every_secs=4, first_step=3, clock=lambda: now[0])
+    every_third = Told(every_n_steps=3)
+    assert steps_told([by_seconds, later, every_third], 9, tick) == [[1, 4, 7], [3, 7], [1, 4, 7]]
+
+
+def test_those_due_come_in_their_order_whatever_decides() -> None:
+    hooks: list[Hook] = [Told(every_n_steps=2), Told(every_secs=0), Told()]
+    assert HookSchedule(hooks).due_at(1) == hooks
+
+
+def test_without_steps_and_seconds_a_hook_is_not_told_of_steps() -> None:
+    assert steps_told([Told(every_n_steps=None), Told(every_n_steps=2)], 3) == [[], [1, 3]]
+
+
+def test_a_hook_without_anything_to_do_at_a_step_is_not_told() -> None:
+    class Ends(Hook):
+        def end(self, context: RunContext) -> None:
+            """Nothing at a step."""
+
+    assert steps_told([Ends(), Told(every_n_steps=3)], 3) == [[], [1]]
 
 
 HOOKS: list[list[dict[str, Any]]] = [
@@ -58,5 +98,20 @@ def test_no_steps_are_without_a_hook_whose_time_has_come() -> None:
     assert len(schedule.due_at(54)) == 1
 
 
-def test_a_hook_that_is_never_told_of_steps_is_never_due() -> None:
-    assert HookSchedule([te.Hook()]).steps_without(1, 1000) == 1000
+def test_all_steps_are_without_a_hook_that_has_nothing_to_do() -> None:
+    assert HookSchedule([Hook()]).steps_without(1, 1000) == 1000
+
+
+@pytest.mark.parametrize(
+    ("when", "message"),
+    [
+        ({"every_n_steps": 0}, "every_n_steps of Told must be 1 or more, but is 0."),
+        ({"every_n_steps": 2.5}, "every_n_steps of Told must be 1 or more, but is 2.5."),
+        ({"first_step": 0}, "first_step of Told must be 1 or more, but is 0."),
+        ({"every_secs": -1}, "every_secs of Told must not be negative, but is -1."),
+        ({"every_secs": "60"}, "every_secs of Told must not be negative, but is '60'."),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(when: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        HookSchedule([Told(**when)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch_estimator.data.checks import check_count
@@ -111,6 +112,12 @@ class _Portion(Stream):
 
     def state(self) -> State:
         return {"seen": self._seen, "of": self._upstream.state()}
+
+    def positions(self, together: int) -> Callable[[int], State]:
+        if together == 1:
+            return super().positions(1)
+        of, after = self._upstream.positions(together), self._seen
+        return lambda used: {"seen": after - (together - used), "of": of(used)}
 
     def restore(self, state: State) -> None:
         self._upstream.restore(state["of"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch_estimator.data.checks import check_count
@@ -57,6 +58,10 @@ class _Repeated(Stream):
 
     def state(self) -> State:
         return {"outer": self._outer, "epoch": self._epoch, "empty": self._empty, "of": self._upstream.state()}
+
+    def positions(self, together: int) -> Callable[[int], State]:
+        of, position = self._upstream.positions(together), self.state()
+        return lambda used: {**position, "of": of(used)}
 
     def restore(self, state: State) -> None:
         self._outer = state["outer"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from torch_estimator.data.chunk import Chunk
@@ -40,6 +41,17 @@ class Stream(ABC):
     @abstractmethod
     def state(self) -> State:
         """Returns the position of the next chunk."""
+
+    def positions(self, together: int) -> Callable[[int], State]:
+        """Returns a function that tells the position after each of the chunks that `next_together` gave last.
+
+        It is called with the number of those that were used, from 1, when the stream may be elsewhere.
+
+        Args:
+            together: How many they are.
+        """
+        state = self.state()
+        return lambda used: state
 
     @abstractmethod
     def restore(self, state: State) -> None:

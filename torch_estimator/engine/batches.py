@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +30,7 @@ class TensorBatch(NamedTuple):
         features: What the module takes: a tensor, or a dict or tuple of them.
         labels: The same, or None.
         weights: ``[batch, 1]``, by head with a `MultiHead`, or None; with features for a loss `WeightsAndFeatures`.
-        raw: On the host: the raw columns by name that somebody wants beside what the module takes; where there are
-            none, the features.
+        raw: On the host: the raw columns by name that somebody wants beside what the module takes, or None.
     """
 
     features: Any
@@ -45,22 +44,6 @@ class WeightsAndFeatures(NamedTuple):
 
     weights: Any
     features: dict[str, Tensor]
-
-
-def apart(values: Any, rows: int, batches: int) -> Iterator[Any]:
-    """Yields some batches of one length that came as one.
-
-    Args:
-        values: A tensor, array or column, or dicts and tuples of them.
-        rows: How many they have together.
-        batches: How many they are.
-    """
-    if batches == 1:
-        yield values
-        return
-    size = rows // batches
-    for start in range(0, rows, size):
-        yield _rows_of(values, slice(start, start + size))
 
 
 def beside_labels(weights: Any) -> tuple[Any, ...]:
@@ -79,6 +62,7 @@ class HostTransform:
 
     Attributes:
         others: Whether columns other than those required are wanted, too.
+        wants_raw: Whether raw columns are.
     """
 
     def __init__(
@@ -91,6 +75,7 @@ class HostTransform:
     ) -> None:
         self._transform = transform
         self._raw = None if raw is None else tuple(raw)
+        self.wants_raw = self._raw != ()
         self._head = head
         self._with_labels = with_labels
         self._loss_features = head is not None and with_labels and head.wants_features
@@ -133,7 +118,7 @@ class HostTransform:
         if self._loss_features:
             numbers = _numbers(features)
             prepared = {**prepared, _LOSS_FEATURES: numbers}
-        if self._transform is not None and self._raw != ():
+        if self._transform is not None and self.wants_raw:
             prepared = {**prepared, _RAW: {key: features[key] for key in (self._raw or features)}}
         if not self._with_labels:
             return prepared, None
@@ -182,15 +167,6 @@ def batch_size(features: Any) -> int:
     while isinstance(first, Mapping | tuple | list):
         first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
     return len(first)
-
-
-def _rows_of(values: Any, where: slice) -> Any:
-    if isinstance(values, Mapping):
-        return {key: _rows_of(value, where) for key, value in values.items()}
-    if isinstance(values, tuple | list):
-        parts = [_rows_of(value, where) for value in values]
-        return type(values)(*parts) if hasattr(values, "_fields") else tuple(parts)
-    return None if values is None else values[where]
 
 
 def _tensors(values: Any, device: torch.device) -> Any:

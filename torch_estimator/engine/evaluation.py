@@ -104,14 +104,13 @@ def _evaluate_batches(
         together = BatchesTogether(batches, model, schedule)
         while (steps is None or scores.batches < steps) and not context.stop_requested:
             before = scores.batches
-            batch, count = together.next(before + 1, None if steps is None else steps - before)
-            if batch is None:
+            tensors, count = together.next(before + 1, None if steps is None else steps - before)
+            if tensors is None:
                 break
             due = schedule.due_at(before + 1) if count == 1 else []
             for hook in due:
                 hook.before_step(context)
-            tensors = model.to_tensors(batch)
-            with sized_threads(model.module, batch_size(batch.features)):
+            with sized_threads(model.module, batch_size(tensors.features), beside_input=not dataset.runs_user_code):
                 with noting_batch(model.module, tensors.features, tensors.labels), observed(context):
                     outputs = model.module(tensors.features)
                     context.loss_tensor = scores.add_losses(outputs, tensors, count)

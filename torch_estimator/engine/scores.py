@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from torch_estimator.engine.batches import TensorBatch, apart, batch_size, beside_labels
+from torch_estimator.data.runs import split
+from torch_estimator.engine.batches import TensorBatch, beside_labels
 from torch_estimator.engine.extra_metrics import ExtraMetrics
 from torch_estimator.engine.model import Model
 from torch_estimator.errors import InvalidValueError
@@ -48,7 +49,7 @@ class Scores:
             self._loss += float(losses.sum())
             last = losses[-1]
         else:
-            for one, part in self._apart(outputs, tensors, batches):
+            for one, part in _apart(outputs, tensors, batches):
                 last = self._head.loss(one, part.labels, *beside_labels(part.weights))
                 self._loss += float(last)
         return last
@@ -58,15 +59,11 @@ class Scores:
         if batches > 1 and self._as_one:
             self._metrics.update_batches(outputs, tensors.labels, tensors.weights, batches=batches)
         else:
-            for one, part in self._apart(outputs, tensors, batches):
+            for one, part in _apart(outputs, tensors, batches):
                 self._metrics.update(one, part.labels, *beside_labels(part.weights))
         if self._extra.wanted:
-            for one, part in self._apart(outputs, tensors, batches):
+            for one, part in _apart(outputs, tensors, batches):
                 self._extra.update(one, part)
-
-    @staticmethod
-    def _apart(outputs: Any, tensors: TensorBatch, batches: int) -> Iterator[tuple[Any, TensorBatch]]:
-        return apart((outputs, tensors), batch_size(tensors.features), batches)
 
     def compute(self) -> dict[str, float]:
         """Returns all metrics, and the mean ``loss``; zeros if there was no batch."""
@@ -79,3 +76,7 @@ def _check_names(results: Mapping[str, float]) -> None:
     for reserved in RESERVED:
         if reserved in results:
             raise InvalidValueError(f"A metric must not be called {reserved!r}, which the evaluation adds itself.")
+
+
+def _apart(outputs: Any, tensors: TensorBatch, batches: int) -> Sequence[tuple[Any, TensorBatch]]:
+    return [(outputs, tensors)] if batches == 1 else split((outputs, tensors), batches)

@@ -9,14 +9,16 @@ import torch
 from torch import nn
 
 _WORTH_SHARING = 20_000_000
+_WORTH_A_CALL = 40_000_000
+_AS_CHEAP_AS_READING = 50_000
 
 
-def rows_worth_a_thread(module: nn.Module) -> int:
-    """Rows that keep one thread busy for a while, in a module that says its ``multiply_adds_per_row``."""
-    return max(1, _WORTH_SHARING // max(1, getattr(module, "multiply_adds_per_row", _WORTH_SHARING)))
+def rows_worth_a_call(module: nn.Module) -> int:
+    """Rows for which the time of a call itself does not count, in a module that says its ``multiply_adds_per_row``."""
+    return max(1, _WORTH_A_CALL // max(1, getattr(module, "multiply_adds_per_row", _WORTH_A_CALL)))
 
 
-def threads_for(module: nn.Module, rows: int) -> int:
+def threads_for(module: nn.Module, rows: int, *, beside_input: bool = False) -> int:
     """How many threads a step is worth.
 
     Waking threads for a matrix product of some microseconds costs more than it saves, and very much more on a machine
@@ -26,16 +28,22 @@ def threads_for(module: nn.Module, rows: int) -> int:
     Args:
         module: About to be run.
         rows: In the batch.
+        beside_input: Whether a thread reads ahead meanwhile, to which one is left where it has as much to do.
     """
     per_row = getattr(module, "multiply_adds_per_row", None)
-    return torch.get_num_threads() if per_row is None or per_row * rows > _WORTH_SHARING else 1
+    threads = torch.get_num_threads()
+    if per_row is None:
+        return threads
+    if per_row * rows <= _WORTH_SHARING:
+        return 1
+    return max(1, threads - 1) if beside_input and per_row <= _AS_CHEAP_AS_READING else threads
 
 
 @contextmanager
-def sized_threads(module: nn.Module, rows: int) -> Iterator[None]:
+def sized_threads(module: nn.Module, rows: int, *, beside_input: bool = False) -> Iterator[None]:
     """Runs the body on as many threads as it is worth; see `threads_for`."""
     threads = torch.get_num_threads()
-    wanted = threads_for(module, rows)
+    wanted = threads_for(module, rows, beside_input=beside_input)
     if wanted == threads:
         yield
         return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch_estimator.data.iterator import Batch, DatasetIterator
+from torch_estimator.data.iterator import DatasetIterator
+from torch_estimator.engine.batches import TensorBatch
 from torch_estimator.engine.model import Model
-from torch_estimator.engine.threads import rows_worth_a_thread
+from torch_estimator.engine.threads import rows_worth_a_call
 from torch_estimator.hooks.schedule import HookSchedule
 
 _MOST_ROWS = 8192
@@ -28,10 +29,11 @@ class BatchesTogether:
         self._module = model.module
         self._schedule = schedule
         self._own_hooks = own_hooks
-        self._rows = min(rows_worth_a_thread(model.module), _MOST_ROWS) if _can_be_one(model) else 0
+        independent = getattr(model.module, "rows_are_independent", False)
+        self._rows = min(rows_worth_a_call(model.module), _MOST_ROWS) if independent else 0
         self._watched = self._is_watched()
 
-    def next(self, step: int, most: int | None) -> tuple[Batch | None, int]:
+    def next(self, step: int, most: int | None) -> tuple[TensorBatch | None, int]:
         """Returns what to compute next, and how many batches it is; None at the end.
 
         Where it is one, the hooks due at `step` are to be told.
@@ -53,9 +55,3 @@ class BatchesTogether:
     def _is_watched(self) -> bool:
         hooks = sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in self._module.modules())
         return hooks > self._own_hooks
-
-
-def _can_be_one(model: Model) -> bool:
-    # Lists are padded to the longest of all rows at once: that of many batches may be much longer than each.
-    lists = model.spec.transform is not None and model.spec.transform.bags
-    return getattr(model.module, "rows_are_independent", False) and not lists

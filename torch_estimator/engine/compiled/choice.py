@@ -49,7 +49,7 @@ class EagerSteps:
     def _take(self, batch: TensorBatch, context: RunContext) -> Tensor:
         module = self._step.module
         with (
-            sized_threads(module, batch_size(batch.features)),
+            sized_threads(module, batch_size(batch.features), beside_input=True),
             noting_batch(module, batch.features, batch.labels),
             observed(context),
         ):

@@ -98,7 +98,7 @@ class JitSteps:
     def _take(self, batch: TensorBatch, context: RunContext) -> Tensor:
         module, rows = self._eager.module, batch_size(batch.features)
         given = (batch.features, batch.labels, batch.weights)
-        with sized_threads(module, rows), noting_batch(module, batch.features, batch.labels):
+        with sized_threads(module, rows, beside_input=True), noting_batch(module, batch.features, batch.labels):
             if not self._is_compiled(rows, tuple(_shapes(given)), context):
                 return self._take_in_python(given, context)
             context.compiled = True

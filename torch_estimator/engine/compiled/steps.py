@@ -134,7 +134,7 @@ class CompiledSteps:
         module, started = self._step.module, time.perf_counter()
         context.compiled = False
         with (
-            sized_threads(module, batch_size(batch.features)),
+            sized_threads(module, batch_size(batch.features), beside_input=True),
             noting_batch(module, batch.features, batch.labels),
             observed(context),
         ):
@@ -155,7 +155,7 @@ class CompiledSteps:
             if tensors is None or layouts(tensors) != wanted:
                 break
             together.append(tensors)
-        with sized_threads(self._step.module, batch_size(batches[0].features)):
+        with sized_threads(self._step.module, batch_size(batches[0].features), beside_input=True):
             if context.observe:
                 with noting_batch(self._step.module, batches[0].features, batches[0].labels):
                     context.summaries = self._observer.observe(lambda: self._step.loss(*_given(batches[0])))
@@ -199,7 +199,7 @@ class CompiledSteps:
             return None
         shape = self._shapes.get(wanted)
         if shape is None:
-            shape = self._shapes[wanted] = _Shape(threads_for(self._step.module, rows))
+            shape = self._shapes[wanted] = _Shape(threads_for(self._step.module, rows, beside_input=True))
         # Optimizers of `torch.optim` make their state in their first step, which is always taken in Python.
         if shape.program is None and not shape.failed and (context.global_step or not self._step.other_optimizers):
             self._see_to(shape, wanted, batch, context)

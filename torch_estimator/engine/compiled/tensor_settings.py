@@ -33,7 +33,7 @@ _SCALED = {
 
 
 class TensorSettings(TorchFunctionMode):
-    """While it is entered, factors such as ``alpha=`` may be tensors, and asking whether a setting is 0 gives an answer.
+    """While it is entered, factors such as ``alpha=`` may be tensors, and whether a setting is 0 has an answer.
 
     Args:
         settings: By ``id`` of the tensor that stands for it, what each setting is now.
