@@ -17,7 +17,7 @@ def masked_crc32c(data: bytes) -> int:
     """CRC-32C (Castagnoli) of `data`, rotated and offset as TFRecord files have it.
 
     >>> hex(masked_crc32c(b"123456789"))
-    '0xa87276ca'
+    '0xc78ab0e5'
     """
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
