@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 REQUIREMENTS: Mapping[str, Sequence[str]] = {
     "jax": ["jax==0.10.2", "optax==0.2.8", "numpy==2.4.6"],
-    "keras": ["keras==3.15.1", "jax==0.10.2", "numpy==2.4.6"],
+    "keras": ["keras==3.15.1", "tensorflow-cpu==2.21.0"],
     "lightgbm": ["lightgbm==4.7.0"],
     # tf.estimator's last release; it has wheels for Python 3.9 to 3.11 and is older than NumPy 2.
     "tensorflow": ["tensorflow-cpu==2.15.1", "numpy<2", "setuptools<81"],

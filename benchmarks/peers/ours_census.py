@@ -20,7 +20,7 @@ from examples.census import columns
 from examples.census.trainer import featurizer, input, model
 from torch_estimator.feature_column import NumericColumn
 
-COMPILE = {"auto": "auto", "yes": True, "no": False}
+COMPILE: dict[str, Any] = {"auto": "auto", "yes": True, "no": False}
 
 
 class PaceHook(te.Hook):

@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from benchmarks.peers import environment
 
@@ -64,27 +65,35 @@ class Side:
         python = Path(sys.executable) if self.environment is None else environment.python_of(self.environment)
         command = [str(python), "-m", f"benchmarks.peers.{self.script}", *self.arguments, *map(str, arguments)]
         shown = f"{self.name} ({' '.join(command[1:])})"
-        started = time.perf_counter()
-        try:
-            done = subprocess.run(
-                command,
-                cwd=self.root,
-                env={**os.environ, "PYTHONPATH": str(self.root), **(variables or {})},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-            )
-        except subprocess.TimeoutExpired:
-            raise SideError(f"{shown} did not end within {timeout:.0f} s.") from None
-        seconds = time.perf_counter() - started
+        # Files, since a pipe would be waited for until the side's own children, such as a compiler, have ended, too.
+        with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+            started = time.perf_counter()
+            try:
+                done = subprocess.run(
+                    command,
+                    cwd=self.root,
+                    env={**os.environ, "PYTHONPATH": str(self.root), **(variables or {})},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    timeout=timeout,
+                )
+            except subprocess.TimeoutExpired:
+                raise SideError(f"{shown} did not end within {timeout:.0f} s.") from None
+            seconds = time.perf_counter() - started
+            said, complained = _written(out), _written(err)
         if done.returncode != 0:
-            raise SideError(f"{shown} ended with {done.returncode}:\n{_tail(done.stderr or done.stdout)}")
+            raise SideError(f"{shown} ended with {done.returncode}:\n{_tail(complained or said)}")
         try:
-            return {**json.loads(done.stdout.strip().splitlines()[-1]), "wall_s": seconds}
+            return {**json.loads(said.splitlines()[-1]), "wall_s": seconds}
         except (IndexError, TypeError, ValueError):
-            raise SideError(f"{shown} did not end with a line of JSON, but with:\n{_tail(done.stdout)}") from None
+            raise SideError(f"{shown} did not end with a line of JSON, but with:\n{_tail(said)}") from None
+
+
+def _written(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read().strip()
 
 
 def _tail(text: str, lines: int = 15) -> str:
-    return "\n".join(text.strip().splitlines()[-lines:])
+    return "\n".join(text.splitlines()[-lines:])

@@ -44,6 +44,19 @@ def test_a_script_without_a_result_says_why(tmp_path: Path, text: str, said: str
         _script(tmp_path, text).run([], timeout=1.0)
 
 
+def test_what_a_script_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    child = f"open({str(fifo)!r}).read()"
+    one = _script(
+        tmp_path, f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); print('{{}}')"
+    )
+
+    assert one.run([], timeout=60.0).keys() == {"wall_s"}
+
+    fifo.write_text("the child may end")
+
+
 def test_an_environment_that_is_not_there_is_not_made_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TE_BENCH_DIR", str(tmp_path / "bench"))
     one = dataclasses.replace(_script(tmp_path, ""), environment="jax")
