@@ -26,7 +26,8 @@ def measure(setup: Setup, batch: int) -> Part:
             measured.median(key, "steps_per_s"),
             measured.median(key, "examples_per_s"),
             measured.ratio("steps_per_s", over="ours", under=key),
-            measured.median(key, "first_step_s"),
+            # Ours waits for its compiler here; the whole command is what its first step is measured in.
+            None if side is OURS else measured.median(key, "first_step_s"),
             measured.median(key, "peak_mb"),
         ]
         for key, side in sides.items()
