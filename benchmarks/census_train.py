@@ -70,12 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         part = PARTS[name](setup)
         print(f"\n{part.title}\n\n{part.table}", flush=True)
         parts.append(part)
-    versions = {
-        setup.peers[key].name: version
-        for part in parts
-        for key, version in part.measured.versions().items()
-        if key in setup.peers
-    }
+    versions = {peer: version for part in parts for peer, version in part.measured.versions().items()}
     print(f"\n{machine_line(versions)}\n")
     verdicts = [verdict for part in parts for verdict in part.verdicts]
     failed = [side for part in parts for side in part.measured.failures]

@@ -48,7 +48,7 @@ STEPS = {
     "jax-scan": Steps((12_800, 3_200), (3_200, 640)),
 }
 _OTHERS = Steps((2_000, 400), (600, 100))
-_QUICK = Steps((60, 20), (30, 10))
+_QUICK = Steps((128, 32), (64, 32))
 
 
 def steps_of(key: str, *, batch: int, quick: bool) -> tuple[int, int]:

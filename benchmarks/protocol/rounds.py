@@ -41,8 +41,9 @@ class Measured:
         return statistics.median(ratios) if ratios else None
 
     def versions(self) -> dict[str, str]:
-        """The version that each side reported."""
-        return {side: str(results[0]["version"]) for side, results in self.results.items() if results}
+        """The version of every library that reported one, by the name that it reported."""
+        first = [results[0] for results in self.results.values() if results]
+        return {str(result["peer"]): str(result["version"]) for result in first if "peer" in result}
 
 
 def alternate(sides: Mapping[str, Callable[[], Result]], rounds: int, progress: str = "") -> Measured:

@@ -34,11 +34,16 @@ class Verdict:
         return self.value <= self.limit if self.upper else self.value >= self.limit
 
     def __str__(self) -> str:
+        if self.holds is None:
+            return self.measured()
+        return f"{self.measured()}, {'holds' if self.holds else 'DOES NOT HOLD'}"
+
+    def measured(self) -> str:
+        """What was promised and measured, without a judgement."""
         promised = f"{self.what}: {'at most' if self.upper else 'at least'} {self.limit:g}"
         if self.value is None:
             return f"{promised}: not measured"
-        value = number(self.value) if self.digits is None else f"{self.value:.{self.digits}f}"
-        return f"{promised}: {value}, {'holds' if self.holds else 'DOES NOT HOLD'}"
+        return f"{promised}: {number(self.value) if self.digits is None else f'{self.value:.{self.digits}f}'}"
 
 
 def at_least(what: str, limit: float, value: float | None, digits: int | None = None) -> Verdict:
@@ -66,8 +71,8 @@ def conclude(verdicts: Sequence[Verdict], *, failed: Sequence[str] = (), quick: 
     judge by: only a side that failed makes its status 1.
     """
     if quick:
-        print("A quick run: too short to judge by.")
+        print("A quick run, too short to judge by:")
     for verdict in verdicts:
-        print(verdict)
+        print(verdict.measured() if quick else verdict)
     broken = not quick and any(verdict.holds is False for verdict in verdicts)
     return int(broken or bool(failed))

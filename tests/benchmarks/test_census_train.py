@@ -47,7 +47,7 @@ def test_a_quick_run_without_peers_prints_tables_and_verdicts(data: Path, capsys
     assert any(line.startswith("seconds to the first step, no compiled code yet: at most 6: ") for line in lines)
     assert "first step, no compiled code yet: at most 6: not measured" not in printed
     assert any(line.startswith("seconds that import torch_estimator adds") for line in lines)
-    assert "A quick run: too short to judge by." in lines
+    assert "A quick run, too short to judge by:" in lines
 
 
 def test_a_peer_whose_script_is_not_there_is_left_out_with_a_line(

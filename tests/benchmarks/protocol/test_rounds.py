@@ -15,7 +15,7 @@ def reporting(name: str, values: list[float], order: list[str]) -> Callable[[], 
 
     def run() -> dict[str, Any]:
         order.append(name)
-        return {"version": "1", "steps_per_s": next(left), "auc": None}
+        return {"peer": name.title(), "version": "1", "steps_per_s": next(left), "auc": None}
 
     return run
 
@@ -37,7 +37,7 @@ def test_the_ratio_is_the_median_of_ratios_within_rounds() -> None:
     assert measured.median("ours", "steps_per_s") == 90
     assert measured.median("ours", "auc") is None
     assert measured.ratio("steps_per_s", over="ours", under="nobody") is None
-    assert measured.versions() == {"ours": "1", "theirs": "1"}
+    assert measured.versions() == {"Ours": "1", "Theirs": "1"}
 
 
 def test_a_side_that_fails_is_left_out_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,6 +66,12 @@ def test_the_exit_status_tells_a_broken_promise_and_a_side_that_failed(
     value: float | None, failed: tuple[str, ...], quick: bool, status: int
 ) -> None:
     assert conclude([at_least("ratio", 8, value)], failed=failed, quick=quick) == status
+
+
+def test_a_quick_run_is_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    conclude([at_least("ratio", 8, 7.0)], quick=True)
+
+    assert capsys.readouterr().out.splitlines() == ["A quick run, too short to judge by:", "ratio: at least 8: 7.00"]
 
 
 def test_columns_are_aligned() -> None:
