@@ -144,7 +144,7 @@ def test_auto_trains_on_while_it_compiles_and_takes_over(
 def test_short_jobs_are_not_compiled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "torch_estimator")
     job(tmp_path, "auto", save_summary_steps=None).train(lambda: data().map(lambda *row: row).repeat(), steps=30)
-    assert not [record for record in caplog.records if "ompil" in record.getMessage()]
+    assert not [record for record in caplog.records if "ompil" in record.msg]
 
 
 def test_a_hook_that_changes_the_model_is_followed(tmp_path: Path, compilations: Callable[[], list[int]]) -> None:
