@@ -172,3 +172,28 @@ def test_files_without_rows_are_an_error_unless_another_one_has_some(tmp_path: P
     with pytest.raises(DataError, match=r"a\.parquet has no rows\."):
         list(Dataset.from_parquet(empty).batch(2))
     assert numbers(Dataset.from_parquet([empty, written(tmp_path / "b.parquet", x=[1])]).batch(2)) == [1]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("distinct", [3, 200_000])
+def test_strings_of_many_pages_and_row_groups_are_read_as_written(
+    kind: pa.DataType, distinct: int, tmp_path: Path
+) -> None:
+    """Of many distinct strings, files hold some as codes and the rest spelt out."""
+    words = [None if i % 7 == 0 else f"wörd {i * 7919 % distinct}" for i in range(150_000)]
+    table = pa.table({"s": pa.array(words, kind), "x": np.arange(len(words))})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100_000, dictionary_pagesize_limit=10_000)
+    for data in (
+        Dataset.from_parquet(tmp_path / "a.parquet"),
+        Dataset.from_parquet(tmp_path / "*", schema=table.schema),
+    ):
+        read = [word for batch in data.batch(40_000) for word in batch["s"]]
+        assert read == [word or "" for word in words]
+
+
+def test_codes_reach_the_model_as_codes(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"s": ["a", "b", None, "a"] * 100}), tmp_path / "a.parquet")
+    with Dataset.from_parquet(tmp_path / "a.parquet").batch(400).iterator() as batches:
+        column = next(batches).features["s"]
+    assert column.type == pa.dictionary(pa.int32(), pa.string())
+    assert sorted(column.dictionary.to_pylist()) == ["", "a", "b"]

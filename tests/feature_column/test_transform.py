@@ -116,6 +116,14 @@ def test_boundaries_are_compared_as_float32() -> None:
     assert flat(ids_of(column, {"x": np.array([np.float32(0.1), 0.1])})) == [1, 1]
 
 
+@pytest.mark.parametrize("count", [1, 64, 65, 300])
+def test_few_and_many_boundaries_make_the_same_buckets(count: int) -> None:
+    boundaries = np.sort(np.random.default_rng(count).normal(size=count).astype(np.float32))
+    column = fc.bucketized_column(fc.numeric_column("x"), boundaries.tolist())
+    x = np.concatenate([boundaries, np.linspace(-4, 4, 100, dtype=np.float32), np.float32([np.nan, np.inf, -np.inf])])
+    assert flat(ids_of(column, {"x": x})) == np.searchsorted(boundaries, x, side="right").tolist()
+
+
 def test_every_number_of_a_bucketized_shape_has_its_own_ids() -> None:
     column = fc.bucketized_column(fc.numeric_column("x", shape=2), [0.0, 1.0])
     assert ids_of(column, {"x": np.array([[-1, 5], [0.5, -1]])}) == [[0, 5], [1, 3]]

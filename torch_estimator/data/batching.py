@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
 
 from torch_estimator.data.checks import check_count
 from torch_estimator.data.chunk import Chunk, concat_chunks
+from torch_estimator.data.lists import is_list_type
 from torch_estimator.data.padding import PLAIN, Padding, has_lists
 from torch_estimator.data.stream import State, Stream
 from torch_estimator.errors import DataError
@@ -43,6 +47,7 @@ class _Batches(Stream):
         self._drop_remainder = batching.drop_remainder
         self._padding = batching.padding
         self._has_lists = False
+        self._is_uneven = False
         self._before = upstream.state()
         self._row = 0
         self._chunk: Chunk | None = None
@@ -61,8 +66,20 @@ class _Batches(Stream):
             batch = self._straddling()
         return self._padding.apply(batch) if self._has_lists and batch is not None else batch
 
+    def next_together(self, rows: int, count: int) -> tuple[Chunk | None, int]:
+        there = 0 if self._chunk is None or self._is_uneven else self._chunk.rows - self._row
+        together = min(count, min(rows, there) // self._size)
+        if self._chunk is None or together < 2:
+            return self.next(), 1
+        start, self._row = self._row, self._row + together * self._size
+        return self._chunk.slice(start, self._row), together
+
     def state(self) -> State:
         return {"row": self._row, "of": self._before}
+
+    def positions(self, together: int) -> Callable[[int], State]:
+        size, before, after = self._size, self._before, self._row
+        return lambda used: {"row": after - (together - used) * size, "of": before}
 
     def restore(self, state: State) -> None:
         self._upstream.restore(state["of"])
@@ -106,4 +123,6 @@ class _Batches(Stream):
         self._chunk = chunk
         # All chunks have the same columns.
         self._has_lists = has_lists(chunk)
+        # Lists are padded to the longest of a batch, by whomever: that of many batches may be much longer.
+        self._is_uneven = any(not isinstance(one, np.ndarray) and is_list_type(one.type) for one in chunk.columns())
         return self._row < chunk.rows or self._has_rows()

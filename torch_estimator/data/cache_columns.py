@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from torch_estimator import arrow
 from torch_estimator.data.chunk import Chunk, LabelPlace
 from torch_estimator.data.columns import STRINGS, Column, from_objects, is_strings
 from torch_estimator.data.lists import is_lists
@@ -128,4 +129,4 @@ def _column(array: pa.Array, shape: tuple[int, ...]) -> Column:
     rows = len(array)
     for _ in shape:
         array = array.flatten()
-    return np.asarray(array.to_numpy(zero_copy_only=False)).reshape(rows, *shape)
+    return arrow.to_numpy(array).reshape(rows, *shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from torch_estimator.data import columns as column_functions
 from torch_estimator.data.columns import Array
-from torch_estimator.data.structure import as_columns, count_rows, map_columns
+from torch_estimator.data.structure import as_columns, columns_of, count_rows, map_columns
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
 Place = Callable[[int], str]
@@ -68,6 +68,11 @@ class Chunk:
             self.label_column,
             None if self.lengths is None else self.lengths[indices],
         )
+
+    def columns(self) -> Iterator[Any]:
+        """Yields the columns of features and labels."""
+        yield from columns_of(self.features)
+        yield from columns_of(self.labels)
 
     def with_columns(self, features: Any, labels: Any) -> Chunk:
         """Returns a chunk of the same rows with other columns."""

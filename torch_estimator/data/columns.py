@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from torch_estimator import arrow
 from torch_estimator.data.lists import concat_lists, is_list_type, is_lists, lists_column, padded
 from torch_estimator.data.odd_values import converted, unequal_rows
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
@@ -36,11 +37,11 @@ def to_numpy(column: Column) -> Array:
     if isinstance(column, np.ndarray):
         return column
     if isinstance(column, pa.DictionaryArray):
-        values = column.dictionary.to_numpy(zero_copy_only=False)
-        return np.asarray(values.take(column.indices.to_numpy(zero_copy_only=False)))
+        values = arrow.to_numpy(column.dictionary)
+        return np.asarray(values.take(arrow.to_numpy(column.indices)))
     if is_lists(column):
         return padded(column)
-    return np.asarray(column.to_numpy(zero_copy_only=False))
+    return arrow.to_numpy(column)
 
 
 def as_column(value: Any, name: str | None = None, *, lists: bool = False) -> Column:
@@ -124,7 +125,7 @@ def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None,
     array = _without_nulls(array, name, default)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise InvalidTypeError(f"{_named(name)} has the Arrow type {kind}, which cannot be used; convert it first.")
-    return np.asarray(array.to_numpy(zero_copy_only=False))
+    return arrow.to_numpy(array)
 
 
 def is_strings(column: Column) -> bool:
@@ -138,7 +139,7 @@ def take(column: Column, indices: Array) -> Column:
     """Returns the rows of a column at ``indices``."""
     if isinstance(column, np.ndarray):
         return column.take(indices, axis=0)
-    return column.take(pa.array(indices))
+    return column.take(arrow.from_numpy(indices))
 
 
 def concat(columns: Sequence[Column]) -> Column:
@@ -177,8 +178,8 @@ def replace_empty(strings: pa.DictionaryArray, default: str) -> pa.DictionaryArr
     distinct = list(dict.fromkeys(value or default for value in values))
     place = {value: index for index, value in enumerate(distinct)}
     lookup = np.array([place[value or default] for value in values], dtype=np.int32)
-    indices = lookup[strings.indices.to_numpy(zero_copy_only=False)]
-    return pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(distinct, pa.string()))
+    indices = lookup[arrow.to_numpy(strings.indices)]
+    return pa.DictionaryArray.from_arrays(arrow.from_numpy(indices), pa.array(distinct, pa.string()))
 
 
 def _kind(column: Column) -> str:
@@ -245,7 +246,7 @@ def _without_nulls(array: pa.Array, name: str | None, default: Any) -> pa.Array:
     if not array.null_count:
         return array
     if default is None:
-        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        row = int(np.flatnonzero(arrow.to_numpy(array.is_null()))[0])
         raise RowError("the value is missing and has no default", row=row, column=name)
     try:
         return pc.fill_null(array, pa.scalar(default).cast(array.type))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from torch_estimator import arrow
 from torch_estimator.data.byte_files import ByteFile
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Array, Column, replace_empty
@@ -138,10 +139,10 @@ class _CsvReader(Reader):
             return replace_empty(array, default) if default else array
         if array.null_count:
             if default is None:
-                row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+                row = int(np.flatnonzero(arrow.to_numpy(array.is_null()))[0])
                 raise RowError("the value is missing and has no default", row=row, column=name)
             array = array.fill_null(default)
-        return np.asarray(array.to_numpy(zero_copy_only=False))
+        return arrow.to_numpy(array)
 
     def _locator(self, pieces: Sequence[Piece]) -> Locator:
         parser = self._parser

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from torch_estimator import arrow
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 
 
@@ -54,14 +55,14 @@ def split_lists(fields: pa.DictionaryArray, separator: str, value_type: pa.DataT
 
 def _numbers(lists: pa.ListArray, value_type: pa.DataType, fields: pa.DictionaryArray, name: str) -> pa.ListArray:
     texts = pc.utf8_trim_whitespace(lists.flatten())
-    lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+    lengths = arrow.to_numpy(lists.value_lengths())
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     try:
-        return pa.ListArray.from_arrays(pa.array(offsets), texts.cast(value_type))
+        return pa.ListArray.from_arrays(arrow.from_numpy(offsets), texts.cast(value_type))
     except pa.ArrowInvalid as error:
         place, text = next((i, one) for i, one in enumerate(texts.to_pylist()) if not _is_number(one, value_type))
         code = int(np.searchsorted(offsets, place, side="right")) - 1
-        row = int(np.flatnonzero(fields.indices.to_numpy(zero_copy_only=False) == code)[0])
+        row = int(np.flatnonzero(arrow.to_numpy(fields.indices) == code)[0])
         wanted = "whole number" if pa.types.is_integer(value_type) else "number"
         raise RowError(f"{text!r} in the list is not a {wanted} ({value_type})", row=row, column=name) from error
 

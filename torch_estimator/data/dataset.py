@@ -16,7 +16,7 @@ from torch_estimator.data.class_weight import ClassWeight
 from torch_estimator.data.file_sources import csv_source, json_source, parquet_source
 from torch_estimator.data.frames import frame_columns, is_frame, is_series, series_column
 from torch_estimator.data.iterable import IterableSource
-from torch_estimator.data.iterator import DatasetIterator
+from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.data.label import Label, LabelColumns
 from torch_estimator.data.mapping import Map
 from torch_estimator.data.memory import memory_source
@@ -376,12 +376,17 @@ class Dataset:
         """Whether batches come from, or go through, a function or an iterable of the user's."""
         return isinstance(self._source, IterableSource) or any(isinstance(one, Map) for one in self._operations)
 
-    def iterator(self, transform: Transform | None = None) -> DatasetIterator:
+    def iterator(
+        self, transform: Transform | None = None, convert: Callable[[Batch], Any] | None = None
+    ) -> DatasetIterator:
         """Returns an iterator whose position can be saved and restored.
 
         Args:
             transform: A model's host half: says which raw columns it wants, and turns them into arrays. Without one,
                 batches hold raw columns: numpy arrays, and Arrow arrays of strings.
+            convert: What to make of every batch, row by row, in the thread that works ahead, if there is one: it may
+                be given many batches as one, and what it makes of them, tensors or arrays in dicts and tuples, is taken
+                apart.
 
         Raises:
             DataError: Files cannot be found or read, or columns are missing.
@@ -389,7 +394,7 @@ class Dataset:
         """
         if not self._batched:
             raise InvalidValueError("the Dataset has no batch size; call batch(size) on it.")
-        return make_iterator(self._source, self._operations, transform)
+        return make_iterator(self._source, self._operations, transform, convert)
 
     def __iter__(self) -> Iterator[Any]:
         """Yields (features, labels), or features if there are no labels: numpy arrays, strings as object arrays."""

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from torch_estimator import arrow
 from torch_estimator.errors import InvalidTypeError, RowError
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ def lists_column(array: pa.Array, convert: Callable[[pa.Array], Any], name: str 
         RowError: A number in a list is missing.
         InvalidTypeError: The lists hold something else.
     """
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    lengths = arrow.to_numpy(pc.fill_null(pc.list_value_length(array), 0))
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     if pa.types.is_null(array.type.value_type) and not offsets[-1]:
         # Python's empty lists have no type.
-        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.nulls(0))
+        return pa.ListArray.from_arrays(arrow.from_numpy(offsets.astype(np.int32)), pa.nulls(0))
     try:
         values = convert(array.flatten())
     except RowError as error:
@@ -58,7 +59,7 @@ def lists_column(array: pa.Array, convert: Callable[[pa.Array], Any], name: str 
         return values.reshape(len(array), array.type.list_size)
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+    return pa.ListArray.from_arrays(arrow.from_numpy(offsets.astype(np.int32)), pa.array(values))
 
 
 def concat_lists(columns: list[pa.ListArray]) -> pa.ListArray:
@@ -77,7 +78,7 @@ def concat_lists(columns: list[pa.ListArray]) -> pa.ListArray:
 
 def list_lengths(column: pa.ListArray) -> Array:
     """Returns the length of every list: int64 ``[rows]``."""
-    return np.asarray(column.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
+    return arrow.to_numpy(column.value_lengths()).astype(np.int64)
 
 
 def as_lists(column: Any) -> Any:
@@ -87,7 +88,7 @@ def as_lists(column: Any) -> Any:
     if not isinstance(column, np.ndarray):
         values, length = column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column, 1
     elif column.ndim <= 2 and column.dtype.kind in "biuf":
-        values, length = pa.array(column.reshape(-1)), column.size // max(len(column), 1)
+        values, length = arrow.from_numpy(column.reshape(-1)), column.size // max(len(column), 1)
     elif column.ndim == 2 and column.dtype.kind in "OUST":
         values, length = _of_objects(column.reshape(-1)), column.shape[1]
     else:
@@ -95,7 +96,7 @@ def as_lists(column: Any) -> Any:
     if values is None:
         return column
     offsets = np.arange(len(column) + 1, dtype=np.int32) * length
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
+    return pa.ListArray.from_arrays(arrow.from_numpy(offsets.astype(np.int32)), values)
 
 
 def _of_objects(values: Array) -> pa.Array | None:
@@ -156,7 +157,7 @@ def padded(column: pa.ListArray, *, value: Any = None, length: int | None = None
 def _values(column: pa.ListArray) -> Array:
     if pa.types.is_null(column.type.value_type):
         return np.empty(0, np.float32)
-    return np.asarray(column.flatten().to_numpy(zero_copy_only=False))
+    return arrow.to_numpy(column.flatten())
 
 
 def _named(name: str | None) -> str:

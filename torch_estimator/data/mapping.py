@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from torch_estimator import arrow
 from torch_estimator.data.chunk import Chunk, chunk_of
 from torch_estimator.data.columns import Array, Column, to_numpy
 from torch_estimator.data.lists import is_lists
@@ -70,7 +71,7 @@ class _Mapped(Passing):
 def _row_by_row(column: Column) -> Array:
     if isinstance(column, np.ndarray) or not is_lists(column):
         return to_numpy(column)
-    return np.asarray(column.to_numpy(zero_copy_only=False))
+    return arrow.to_numpy(column)
 
 
 def _pair(result: Any) -> tuple[Any, Any]:

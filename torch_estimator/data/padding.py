@@ -10,7 +10,6 @@ from typing import Any
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.lists import is_lists, list_lengths, padded
 from torch_estimator.data.stream import Passing
-from torch_estimator.data.structure import columns_of
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
 
 LENGTH_SUFFIX = "_length"
@@ -85,7 +84,7 @@ PLAIN = Padding()
 
 def has_lists(chunk: Chunk) -> bool:
     """Whether a chunk has list-valued columns."""
-    return any(map(is_lists, columns_of(chunk.features))) or any(map(is_lists, columns_of(chunk.labels)))
+    return any(map(is_lists, chunk.columns()))
 
 
 class PadStream(Passing):

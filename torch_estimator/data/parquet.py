@@ -47,17 +47,19 @@ class ParquetSource:
             DataError: There is no file or no row, one cannot be read, or a column is missing.
         """
         groups: list[_Group] = []
+        texts: dict[str, list[str]] = {}
         stored: list[FileIdentity] = []
         urls = expand(self.patterns)
         for url in urls:
             with _opened(url) as file:
                 names = self._columns_to_read(wanted, file.schema_arrow, url)
+                texts[url] = [name for name in names if _is_text(file.schema_arrow.field(name).type)]
                 groups += _groups(url, file.metadata)
             stored.append(identify(url))
         if not groups:
             raise DataError(f"{', '.join(urls[:3])}{', ...' if len(urls) > 3 else ''} has no rows.")
         ranges = groups if wanted.shuffled else [part for group in groups for part in group.slices()]
-        return _ParquetReader(self, ranges, names, stored, wanted)
+        return _ParquetReader(self, ranges, names, texts, stored, wanted)
 
     def _columns_to_read(self, wanted: Wanted, schema: pa.Schema, url: str) -> list[str]:
         labels = wanted.label.columns if wanted.label is not None else ()
@@ -104,12 +106,14 @@ class _ParquetReader(Reader):
         source: ParquetSource,
         groups: Sequence[_Group],
         names: Sequence[str],
+        texts: Mapping[str, list[str]],
         stored: Sequence[FileIdentity],
         wanted: Wanted,
     ) -> None:
         self._source = source
         self._groups = groups
         self._names = names
+        self._texts = texts
         self._stored = stored
         self._wanted = wanted
         self._missing = wanted.stand_ins(source.missing)
@@ -151,7 +155,7 @@ class _ParquetReader(Reader):
         key = (group.url, group.group)
         if self._table is None or self._table[0] != key:
             self._table = None
-            with _opened(group.url) as file:
+            with _opened(group.url, self._texts[group.url]) as file:
                 self._table = key, file.read_row_group(group.group, columns=list(self._names), use_threads=False)
         return self._table[1]
 
@@ -174,23 +178,30 @@ class _ParquetReader(Reader):
 
 
 def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if isinstance(array, pa.DictionaryArray) and not pa.types.is_dictionary(kind):
-        array = array.dictionary_decode()
     # Encoding is from_arrow's business.
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return array if array.type == kind or isinstance(array, pa.DictionaryArray) else array.cast(kind)
+    if isinstance(array, pa.DictionaryArray):
+        if array.type.value_type == kind:
+            return array
+        array = array.dictionary_decode()
+    return array if array.type == kind else array.cast(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[pq.ParquetFile]:
+def _opened(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """Opens a file; columns of ``texts`` stay the codes that most files hold, and are not spelt out for every row."""
     try:
         if files.is_local(url):
-            with pq.ParquetFile(url) as file:
+            with pq.ParquetFile(url, read_dictionary=texts) as file:
                 yield file
             return
         import fsspec
 
-        with fsspec.open(url, "rb") as stream, pq.ParquetFile(stream) as file:
+        with fsspec.open(url, "rb") as stream, pq.ParquetFile(stream, read_dictionary=texts) as file:
             yield file
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{url} cannot be read as Parquet: {files.reason(error)}.") from error

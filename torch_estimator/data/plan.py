@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -14,12 +14,12 @@ from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.class_weight import ClassWeight
 from torch_estimator.data.function_identity import function_identity
 from torch_estimator.data.iterable import IterableSource
-from torch_estimator.data.iterator import DatasetIterator
+from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.data.label import Label
 from torch_estimator.data.mapping import Map
 from torch_estimator.data.padding import PadStream
 from torch_estimator.data.portion import Shard
-from torch_estimator.data.prefetch import Prefetch, PrefetchStream
+from torch_estimator.data.prefetch import Prefetch
 from torch_estimator.data.shuffle import Shuffle
 from torch_estimator.data.source import Reader, Source, Wanted
 from torch_estimator.data.state import Signature
@@ -42,7 +42,10 @@ class Operation(Protocol):
 
 
 def make_iterator(
-    source: Source | IterableSource, operations: Sequence[Operation], transform: Transform | None
+    source: Source | IterableSource,
+    operations: Sequence[Operation],
+    transform: Transform | None,
+    convert: Callable[[Batch], Any] | None = None,
 ) -> DatasetIterator:
     """Returns an iterator over what the operations make of the source, in their order.
 
@@ -52,7 +55,7 @@ def make_iterator(
     plan = _Plan(operations, transform)
     stream, signature = plan.over_iterable(source) if isinstance(source, IterableSource) else plan.over_rows(source)
     steps = [step for step in (operation.signature() for operation in operations) if step]
-    return DatasetIterator(stream, {**signature, "steps": steps})
+    return DatasetIterator(stream, {**signature, "steps": steps}, convert=convert, ahead=plan.ahead)
 
 
 class _Plan:
@@ -60,6 +63,10 @@ class _Plan:
 
     Labels and class weights before any map are taken out of the operations: rows do not depend on each other, so that
     it does not matter how they are mixed before.
+
+    Attributes:
+        ahead: Whether a thread is to make batches ahead: many are handed over at once, for which there must be no
+            function of the user's in between.
     """
 
     def __init__(self, operations: Sequence[Operation], transform: Transform | None) -> None:
@@ -73,6 +80,7 @@ class _Plan:
         kept = [one for one in operations if not any(one is other for other in early)]
         self._operations = [_padding_missing(one, transform) for one in kept]
         self._late = any(map(_wants_raw, self._operations))
+        self.ahead = False
         self._buckets = next((one for one in operations if isinstance(one, Bucketing)), None)
 
     def over_iterable(self, source: IterableSource) -> tuple[Stream, Signature]:
@@ -91,7 +99,7 @@ class _Plan:
 
     def over_rows(self, source: Source) -> tuple[Stream, Signature]:
         """Returns the stream over the rows of files or arrays."""
-        operations = self._with_threads_before_batches(self._operations)
+        operations = self._with_the_thread_at_the_end(self._operations)
         shuffle = operations.pop(0) if operations and isinstance(operations[0], Shuffle) else None
         assert shuffle is None or isinstance(shuffle, Shuffle)
         shuffled = shuffle is not None and shuffle.buffer > 1
@@ -176,28 +184,11 @@ class _Plan:
         steps = [_identity(one) for one in (*early, *before) if not isinstance(one, Prefetch)]
         return cache.file_stream(stream, [_CACHE_FORMAT, reader.identity(), signature, steps])
 
-    def _with_threads_before_batches(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Moves prefetching below batching: one handover per window costs less than one per batch.
-
-        With a map it stays, since the user's function is what may be slow.
-        """
+    def _with_the_thread_at_the_end(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Leaves prefetching to the iterator; with a map it stays, since the user's function is what may be slow."""
         prefetches = [operation for operation in operations if isinstance(operation, Prefetch) and operation.count]
-        if self._mapped or not prefetches:
-            return list(operations)
-        moved = [operation for operation in operations if not isinstance(operation, Prefetch)]
-        batching = (place for place, operation in enumerate(moved) if isinstance(operation, Batching | Bucketing))
-        moved.insert(next(batching, len(moved)), _OneWindow())
-        return moved
-
-
-class _OneWindow:
-    """Reads one window ahead."""
-
-    def stream(self, upstream: Stream) -> Any:
-        return PrefetchStream(upstream, 1)
-
-    def signature(self) -> str:
-        return ""
+        self.ahead = bool(prefetches) and not self._mapped
+        return [operation for operation in operations if not (self.ahead and isinstance(operation, Prefetch))]
 
 
 def _padding_missing(operation: Operation, transform: Transform | None) -> Operation:

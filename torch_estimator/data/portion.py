@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch_estimator.data.checks import check_count
@@ -100,8 +101,23 @@ class _Portion(Stream):
                 return part
         return None
 
+    def next_together(self, rows: int, count: int) -> tuple[Chunk | None, int]:
+        left = count if self._stop is None else min(count, self._stop - self._seen)
+        if not self._of_batches or self._step > 1 or self._seen < self._skip or left < 2:
+            return self.next(), 1
+        chunk, together = self._upstream.next_together(rows, left)
+        if chunk is not None:
+            self._seen += together
+        return chunk, together
+
     def state(self) -> State:
         return {"seen": self._seen, "of": self._upstream.state()}
+
+    def positions(self, together: int) -> Callable[[int], State]:
+        if together == 1:
+            return super().positions(1)
+        of, after = self._upstream.positions(together), self._seen
+        return lambda used: {"seen": after - (together - used), "of": of(used)}
 
     def restore(self, state: State) -> None:
         self._upstream.restore(state["of"])

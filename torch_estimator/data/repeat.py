@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch_estimator.data.checks import check_count
@@ -41,19 +42,26 @@ class _Repeated(Stream):
         self._begin(0)
 
     def next(self) -> Chunk | None:
+        return self.next_together(0, 1)[0]
+
+    def next_together(self, rows: int, count: int) -> tuple[Chunk | None, int]:
         while self._count is None or self._epoch < self._count:
-            chunk = self._upstream.next()
+            chunk, together = self._upstream.next_together(rows, count)
             if chunk is not None:
                 self._empty = False
-                return chunk
+                return chunk, together
             if self._empty:
                 # An epoch without a row will not be followed by one with rows: do not loop for ever.
-                return None
+                break
             self._begin(self._epoch + 1)
-        return None
+        return None, 1
 
     def state(self) -> State:
         return {"outer": self._outer, "epoch": self._epoch, "empty": self._empty, "of": self._upstream.state()}
+
+    def positions(self, together: int) -> Callable[[int], State]:
+        of, position = self._upstream.positions(together), self.state()
+        return lambda used: {**position, "of": of(used)}
 
     def restore(self, state: State) -> None:
         self._outer = state["outer"]

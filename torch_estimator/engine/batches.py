@@ -30,8 +30,7 @@ class TensorBatch(NamedTuple):
         features: What the module takes: a tensor, or a dict or tuple of them.
         labels: The same, or None.
         weights: ``[batch, 1]``, by head with a `MultiHead`, or None; with features for a loss `WeightsAndFeatures`.
-        raw: On the host: the raw columns by name that somebody wants beside what the module takes; where there are
-            none, the features.
+        raw: On the host: the raw columns by name that somebody wants beside what the module takes, or None.
     """
 
     features: Any
@@ -63,6 +62,7 @@ class HostTransform:
 
     Attributes:
         others: Whether columns other than those required are wanted, too.
+        wants_raw: Whether raw columns are.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class HostTransform:
     ) -> None:
         self._transform = transform
         self._raw = None if raw is None else tuple(raw)
+        self.wants_raw = self._raw != ()
         self._head = head
         self._with_labels = with_labels
         self._loss_features = head is not None and with_labels and head.wants_features
@@ -117,7 +118,7 @@ class HostTransform:
         if self._loss_features:
             numbers = _numbers(features)
             prepared = {**prepared, _LOSS_FEATURES: numbers}
-        if self._transform is not None and self._raw != ():
+        if self._transform is not None and self.wants_raw:
             prepared = {**prepared, _RAW: {key: features[key] for key in (self._raw or features)}}
         if not self._with_labels:
             return prepared, None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.data.iterator import DatasetIterator
+from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.engine.batches import HostTransform, TensorBatch, beside_labels, to_tensors
 from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
 from torch_estimator.engine.schedules import Schedules, optimizers_and_schedules
@@ -45,6 +45,9 @@ class Model:
         structure: Of the features that the module was trained on, where it takes them as the input has them.
     """
 
+    # `loss` reads the head.
+    not_in_fingerprint = ("spec", "structure", "_host", "_floating")
+
     def __init__(self, spec: EstimatorSpec) -> None:
         self.spec = spec
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -67,15 +70,19 @@ class Model:
         # A user's own function may draw from torch's generator, as the training step does: in a thread beside it, what
         # each of them draws would be left to chance.
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
-        return dataset.prefetch(ahead).iterator(self._host)
+        return dataset.prefetch(ahead).iterator(self._host, self._on_device)
 
-    def to_tensors(self, batch: Any) -> TensorBatch:
-        """Moves one batch to the model's device, floating features in the dtype of its parameters."""
+    def to_tensors(self, batch: TensorBatch) -> TensorBatch:
+        """Returns a batch of `batches`, which are on the model's device already; notes the structure of the first."""
+        if self.structure is None and self.spec.transform is None and self.spec.mode == ModeKeys.TRAIN:
+            self.structure = describe(getattr(self.module, "inputs_of", _same)(batch.features))
+        return batch
+
+    def _on_device(self, batch: Batch) -> TensorBatch:
+        """Moves batches to the model's device, floating features in the dtype of its parameters."""
         features = batch.features if self.spec.transform is None else self.spec.transform.padded(batch.features)
         tensors = to_tensors(features, batch.labels, self.device, self._floating)
-        if self.structure is None and self.spec.transform is None and self.spec.mode == ModeKeys.TRAIN:
-            self.structure = describe(getattr(self.module, "inputs_of", _same)(tensors.features))
-        return tensors
+        return tensors if self._host.wants_raw else tensors._replace(raw=None)
 
     def loss(self, module: nn.Module, features: Any, labels: Any, weights: Any) -> Tensor:
         """The training loss of one batch."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from torch_estimator.feature_column.bucketized import BucketizedColumn
 from torch_estimator.feature_column.categorical import CategoricalColumn
@@ -22,6 +23,8 @@ from torch_estimator.feature_column.vocabulary_list import VocabularyListCategor
 HasherOf: TypeAlias = Callable[[str, HashFunction], StringHasher]
 KeyColumn: TypeAlias = HashedCategoricalColumn | IdentityCategoricalColumn | VocabularyListCategoricalColumn
 
+_FEW_BOUNDARIES = 64
+
 
 class BucketIds:
     """Ids of a bucketized column: number i of a row uses ids from ``i * (len(boundaries) + 1)``."""
@@ -35,8 +38,19 @@ class BucketIds:
 
     def __call__(self, chunk: Chunk) -> Ids:
         """The chunk's ids; NaN, which numpy sorts last, is in the last bucket."""
-        codes = np.searchsorted(self._boundaries, chunk.numbers(self._source), side="right")
+        codes = _buckets(self._boundaries, chunk.numbers(self._source))
         return Ids(self._ids, codes + self._first if len(self._first) > 1 else codes)
+
+
+def _buckets(boundaries: npt.NDArray[np.float32], numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
+    """How many boundaries are not above each number, NaN being above all."""
+    if len(boundaries) > _FEW_BOUNDARIES:
+        return np.searchsorted(boundaries, numbers, side="right")
+    # Several times faster than looking for the place of each number.
+    codes = np.full(numbers.shape, len(boundaries), dtype=np.uint8)
+    for boundary in boundaries:
+        codes -= (numbers < boundary).view(np.uint8)
+    return codes.astype(np.intp)
 
 
 class KeyIds:

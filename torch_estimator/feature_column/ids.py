@@ -30,10 +30,15 @@ class Ids:
     table: Int64Array
     codes: Codes | None
 
-    def placed(self, offset: int, padding: int) -> Int64Array:
-        """Ids ``[N, slots]`` moved up by `offset`, with `padding` where there is none."""
+    def place(self, slots: Int64Array, offset: int, padding: int) -> None:
+        """Writes the ids into ``slots``, ``[slots, N]``, moved up by `offset`, with `padding` where there is none."""
         moved = np.where(self.table < 0, padding, self.table + offset)
-        return moved if self.codes is None else moved.take(self.codes)
+        if self.codes is None:
+            slots[:] = moved.T
+            return
+        for slot, codes in zip(slots, self.codes.T, strict=True):
+            # Codes are in range: to clip them costs nothing, while the default would copy all that is written.
+            moved.take(codes, out=slot, mode="clip")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from torch_estimator import arrow
 from torch_estimator.feature_column.ids import IdLists
 
 
@@ -17,11 +18,11 @@ def id_lists(found: IdLists, offset: int) -> tuple[pa.Array, pa.Array | None]:
     They are large lists, which pass through the pipeline as they are: it pads plain lists, those of raw columns.
     """
     kept = found.keep(found.ids >= 0)
-    offsets = pa.array(kept.offsets)
-    ids = pa.LargeListArray.from_arrays(offsets, pa.array(kept.ids + offset))
+    offsets = arrow.from_numpy(kept.offsets)
+    ids = pa.LargeListArray.from_arrays(offsets, arrow.from_numpy(kept.ids + offset))
     if kept.weights is None:
         return ids, None
-    return ids, pa.LargeListArray.from_arrays(offsets, pa.array(kept.weights))
+    return ids, pa.LargeListArray.from_arrays(offsets, arrow.from_numpy(kept.weights))
 
 
 def padded_lists(lists: pa.Array, padding: Any) -> npt.NDArray[Any]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from torch_estimator import arrow
 from torch_estimator.errors import InvalidValueError, RowError
 from torch_estimator.feature_column.raw_values import (
     Distinct,
@@ -93,7 +94,7 @@ def _flat(column: RawColumn, key: str) -> tuple[Any, Offsets]:
         column = _from_objects(column, key)
     if not is_list(column.type):
         return column, one_per_row(len(column))
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    lengths = arrow.to_numpy(pc.fill_null(pc.list_value_length(column), 0))
     offsets = np.zeros(len(column) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return column.flatten(), offsets

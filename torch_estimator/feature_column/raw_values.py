@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from torch_estimator import arrow
 from torch_estimator.errors import InvalidValueError, RowError
 
 RawColumn: TypeAlias = Any  # pyarrow.Array | numpy.ndarray; pyarrow has no types for mypy
@@ -60,7 +61,7 @@ def distinct_integers(column: RawColumn, key: str) -> Distinct:
     else:
         if column.dtype.kind not in "iu":
             raise _wrong_dtype(key, "int64", column.dtype)
-        array = pa.array(_one_per_row(column, key))
+        array = arrow.from_numpy(_one_per_row(column, key))
     if not pa.types.is_integer(array.type):
         raise _wrong_dtype(key, "int64", array.type)
     encoded = _signed(array, key).dictionary_encode()
@@ -77,11 +78,11 @@ def integers(column: RawColumn, key: str) -> npt.NDArray[np.int64]:
         if not pa.types.is_integer(column.type):
             raise _wrong_dtype(key, "int64", column.type)
         column = _signed(column, key)
-        column = (column.fill_null(-1) if column.null_count else column).to_numpy(zero_copy_only=False)
+        column = arrow.to_numpy(column.fill_null(-1) if column.null_count else column)
     if column.dtype.kind not in "iu":
         raise _wrong_dtype(key, "int64", column.dtype)
     if column.dtype == np.uint64:
-        return integers(pa.array(_one_per_row(column, key)), key)
+        return integers(arrow.from_numpy(_one_per_row(column, key)), key)
     return _one_per_row(column, key).astype(np.int64, copy=False)
 
 
@@ -113,7 +114,7 @@ def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[
             pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)
         ):
             raise _wrong_dtype(key, "float32", column.type)
-        column = column.to_numpy(zero_copy_only=False)
+        column = arrow.to_numpy(column)
         if column.dtype.kind == "O":
             column = column.astype(np.float32)
     if column.dtype.kind not in "biuf":
@@ -134,7 +135,7 @@ def _with_nulls(indices: Any, values: list[Any], missing: Any) -> Distinct:
     if indices.null_count:
         indices = indices.fill_null(len(values))
         values = [*values, missing]
-    return Distinct(values, indices.to_numpy(zero_copy_only=False).astype(np.intp, copy=False))
+    return Distinct(values, arrow.to_numpy(indices).astype(np.intp, copy=False))
 
 
 def _arrow_strings(column: npt.NDArray[Any], key: str) -> Any:

@@ -232,8 +232,9 @@ def _columns(columns: Iterable[Any], where: str) -> tuple[Any, ...]:
 def _all_ids(
     chunk: Chunk, padding: int, slots: int, ids: Sequence[tuple[PlacedIds, IdEncoder]]
 ) -> npt.NDArray[np.int64]:
-    result = np.empty((chunk.rows, slots), dtype=np.int64)
+    # Slot by slot, for the processor's caches: to write one number here and there into all rows takes twice as long.
+    by_slot = np.empty((slots, chunk.rows), dtype=np.int64)
     for placed, encoder in ids:
         encoded = chunk.once(encoder, lambda encoder=encoder: encoder(chunk))  # type: ignore[misc]
-        result[:, placed.start : placed.stop] = encoded.placed(placed.offset, padding)
-    return result
+        encoded.place(by_slot[placed.start : placed.stop], placed.offset, padding)
+    return np.ascontiguousarray(by_slot.T)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from torch_estimator import arrow
 from torch_estimator.data.lists import as_matrix, is_list_type
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 
@@ -171,7 +172,8 @@ def vocabulary_ids(strings: pa.Array, vocabulary: Sequence[str]) -> Array:
     # One place more than there are distinct strings, so that a missing label (index -1) is unknown, too.
     distinct = [id_of.get(string, -1) for string in encoded.dictionary.to_pylist()]
     lookup = np.array([*distinct, -1], dtype=np.int64)
-    ids: Array = lookup[np.asarray(pc.fill_null(encoded.indices, -1))]
+    indices = pc.fill_null(encoded.indices, -1) if encoded.null_count else encoded.indices
+    ids: Array = lookup[arrow.to_numpy(indices)]
     return ids
 
 
@@ -200,7 +202,7 @@ def as_numbers(column: Array | pa.Array, hint: str | None) -> Array:
         raise InvalidTypeError(f"labels are strings (the first is {strings[0].as_py()!r}); {advice}.")
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
-    values: Array = column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column
+    values: Array = arrow.to_numpy(column) if isinstance(column, pa.Array) else column
     if values.dtype == object:
         try:
             values = values.astype(np.float64)

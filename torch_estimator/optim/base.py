@@ -77,7 +77,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group as torch does, and makes the state of its parameters at once."""
-        super().add_param_group(param_group)
+        # What torch wraps around it would import its whole compiler, a second or two before the first step.
+        inherited = torch.optim.Optimizer.add_param_group
+        getattr(inherited, "__wrapped__", inherited)(self, param_group)
         group = self.param_groups[-1]
         for param in group["params"]:
             self.state[param] = self.init_state(param, group)

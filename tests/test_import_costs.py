@@ -1,0 +1,57 @@
+"""What takes long to import is imported by those who use it, and not before the first training step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from torch_estimator.engine.crc32c import masked_crc32c
+
+HEAVY = ["torch._dynamo", "torch._inductor", "sympy", "pandas", "keras", "onnx", "onnxruntime", "onnxscript", "absl"]
+
+TRAINING = """
+import logging, sys
+import torch_estimator as te
+from torch_estimator import feature_column as fc
+
+file, model_dir = sys.argv[1:]
+color = fc.categorical_column_with_hash_bucket("color", 10)
+size = fc.numeric_column("size")
+estimator = te.DNNLinearCombinedClassifier(
+    linear_feature_columns=[color, fc.crossed_column(["color", "shape"], 100)],
+    dnn_feature_columns=[fc.embedding_column(color, 4), size, fc.bucketized_column(size, [1.0, 2.0])],
+    dnn_hidden_units=[8],
+    label_vocabulary=["no", "yes"],
+    config=te.RunConfig(model_dir=model_dir, compile=False),
+)
+data = te.data.Dataset.from_csv(file, label="bought").shuffle(100, seed=1).repeat().batch(2)
+estimator.train(lambda: data, max_steps=3)
+assert estimator.evaluate(lambda: data, steps=2)["global_step"] == 3
+"""
+
+
+def imported(program: str, *arguments: str) -> list[str]:
+    """The heavy modules that a program imports."""
+    report = f"\nimport sys\nprint([name for name in {HEAVY} if name in sys.modules])"
+    command = [sys.executable, "-c", program + report, *arguments]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    names: list[str] = eval(output)
+    return names
+
+
+def test_no_public_name_needs_them() -> None:
+    assert imported("import torch_estimator as te\nfor name in te.__all__: getattr(te, name)") == []
+
+
+def test_training_and_evaluating_need_none_of_them(tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text("color,shape,size,bought\nred,round,0.5,yes\nblue,square,1.5,no\nred,square,2.5,no\n")
+    assert imported(TRAINING, str(file), str(tmp_path / "model")) == []
+
+
+def test_checksums_are_tensorboards() -> None:
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c as reference
+
+    for data in (b"", b"a", b"123456789", bytes(range(256)) * 5):
+        assert masked_crc32c(data) == reference(data)
