@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from benchmarks.protocol import Side
+from benchmarks.protocol import Side, ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +63,4 @@ def present(names: Iterable[str], *, install: bool) -> dict[str, Side]:
         names: Keys of `PEERS`.
         install: Whether an environment that is missing is made.
     """
-    sides = {}
-    for name in names:
-        side = PEERS[name]
-        missing = side.missing(install=install)
-        if missing:
-            print(f"{side.name} is left out: {missing}.", file=sys.stderr)
-        else:
-            sides[name] = side
-    return sides
+    return ready({name: PEERS[name] for name in names}, install=install)

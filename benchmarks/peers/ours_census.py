@@ -8,48 +8,17 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch_estimator as te
+from benchmarks.peers.pace_hooks import COMPILE, FirstStepHook, PaceHook
 from benchmarks.peers.report import Pace, Report, parser
 from examples.census import columns
 from examples.census.trainer import featurizer, input, model
 from torch_estimator.feature_column import NumericColumn
-
-COMPILE: dict[str, Any] = {"auto": "auto", "yes": True, "no": False}
-
-
-class PaceHook(te.Hook):
-    """Tells the clock of the first step, of the one that ends the warm-up, and of the last."""
-
-    def __init__(self, pace: Pace, warmup: int, steps: int) -> None:
-        self._pace = pace
-        self._told = 0
-        self._last = steps
-        self.first_step = warmup
-        self.every_n_steps = max(1, steps - warmup)
-
-    def after_step(self, context: te.RunContext) -> None:
-        self._pace.step(context.global_step - self._told)
-        self._told = context.global_step
-        if context.global_step == self._last:
-            self._pace.end()
-
-
-class FirstStepHook(te.Hook):
-    """Tells the clock of the first step alone."""
-
-    every_n_steps = sys.maxsize
-
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-
-    def after_step(self, context: te.RunContext) -> None:
-        self._pace.first()
 
 
 def read_csv(args: argparse.Namespace) -> te.data.Dataset:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.protocol.machine import machine_line
 from benchmarks.protocol.rounds import Measured, alternate
-from benchmarks.protocol.side import ROOT, Side, SideError
+from benchmarks.protocol.side import ROOT, Side, SideError, ready
 from benchmarks.protocol.table import table
 from benchmarks.protocol.verdict import Verdict, at_least, at_most, conclude
 
@@ -19,5 +19,6 @@ __all__ = [
     "at_most",
     "conclude",
     "machine_line",
+    "ready",
     "table",
 ]

@@ -95,5 +95,22 @@ def _written(file: IO[str]) -> str:
     return file.read().strip()
 
 
+def ready(sides: Mapping[str, Side], *, install: bool) -> dict[str, Side]:
+    """The sides that can run; of the others a line says why they are left out.
+
+    Args:
+        sides: By name.
+        install: Whether an environment that is missing is made.
+    """
+    found = {}
+    for name, side in sides.items():
+        missing = side.missing(install=install)
+        if missing:
+            print(f"{side.name} is left out: {missing}.", file=sys.stderr)
+        else:
+            found[name] = side
+    return found
+
+
 def _tail(text: str, lines: int = 15) -> str:
     return "\n".join(text.splitlines()[-lines:])
