@@ -95,6 +95,7 @@ class Report:
         average_loss: On the test file, mean over rows.
         accuracy: On the test file.
         eval_examples_per_s: Of evaluation alone.
+        predict_examples_per_s: Of prediction in batches alone.
     """
 
     peer: str
@@ -108,6 +109,7 @@ class Report:
     average_loss: float | None = None
     accuracy: float | None = None
     eval_examples_per_s: float | None = None
+    predict_examples_per_s: float | None = None
 
     def take(self, pace: Pace, batch: int) -> None:
         """Takes over what `pace` measured in steps of `batch` rows."""

@@ -12,9 +12,9 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import argparse
+import itertools
 import logging
 import tempfile
-import time
 from typing import Any
 
 import tensorflow as tf
@@ -137,12 +137,27 @@ def train_and_evaluate(args: argparse.Namespace, estimator: Any) -> Any:
     return metrics
 
 
-def evaluation_speed(args: argparse.Namespace, estimator: Any) -> float:
-    """Rows per second of one call of `evaluate`, the building of its graph included."""
+def evaluation_speed(args: argparse.Namespace, estimator: Any) -> float | None:
+    """Rows per second of `evaluate` in its steady state, without the first tenth and the building of its graph."""
     batches = args.evaluate_rows // args.eval_batch
-    started = time.perf_counter()
-    estimator.evaluate(lambda: read_csv(args, TEST, batch=args.eval_batch, epochs=None), steps=batches)
-    return batches * args.eval_batch / (time.perf_counter() - started)
+    pace = Pace(batches // 10)
+    estimator.evaluate(
+        lambda: read_csv(args, TEST, batch=args.eval_batch, epochs=None), steps=batches, hooks=[PaceHook(pace)]
+    )
+    return pace.steps_per_s and pace.steps_per_s * args.eval_batch
+
+
+def prediction_speed(args: argparse.Namespace, estimator: Any) -> float | None:
+    """The same of `predict`, which gives whole batches."""
+    batches = args.evaluate_rows // args.eval_batch
+    pace = Pace(batches // 10)
+    predictions = estimator.predict(
+        lambda: read_csv(args, TEST, batch=args.eval_batch, epochs=None), yield_single_examples=False
+    )
+    for _ in itertools.islice(predictions, batches):
+        pace.step()
+    pace.end()
+    return pace.steps_per_s and pace.steps_per_s * args.eval_batch
 
 
 def main() -> None:
@@ -150,7 +165,7 @@ def main() -> None:
     arguments = parser(__doc__)
     add = arguments.add_argument
     add("--whole-command", action="store_true", help="train_and_evaluate with its export, without a steady state")
-    add("--evaluate-rows", type=int, default=0, help="after training, measure evaluate on so many rows")
+    add("--evaluate-rows", type=int, default=0, help="after training, measure evaluate and predict on so many rows")
     add("--eval-batch", type=int, default=40, help="rows in a step of --evaluate-rows")
     add("--decode", choices=("line", "batch"), default="line", help="parse line by line as the sample, or by the batch")
     add("--gains", choices=("log", "raw"), default="log", help="capital gain and loss: log1p of them, or as they are")
@@ -175,6 +190,7 @@ def main() -> None:
             metrics = estimator.evaluate(lambda: read_csv(args, TEST, batch=512))
         if args.evaluate_rows:
             report.eval_examples_per_s = evaluation_speed(args, estimator)
+            report.predict_examples_per_s = prediction_speed(args, estimator)
     report.auc, report.average_loss, report.accuracy = (
         float(metrics[name]) if name in metrics else None for name in ("auc", "average_loss", "accuracy")
     )
