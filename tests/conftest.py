@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +37,28 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no folder {folder} of real data beside the checkout")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _what_is_to_be_compiled_is(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Training goes on in Python where a step cannot be compiled, and a test would not notice."""
+    yield
+    if "runs_in_python" not in request.keywords:
+        refused = [record.getMessage() for record in caplog.get_records("call") if "not compiled" in record.msg]
+        assert not refused
+
+
+@pytest.fixture
+def compilations(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[int]]:
+    """Nothing is compiled yet; tells the batch sizes that have been compiled for since it was asked last."""
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    caplog.set_level(logging.INFO, "torch_estimator")
+
+    def told() -> list[int]:
+        sizes = [record.args[0] for record in caplog.records if record.msg.endswith("batches of %d is compiled.")]
+        caplog.clear()
+        return sizes  # type: ignore[return-value]
+
+    return told

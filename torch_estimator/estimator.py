@@ -525,6 +525,11 @@ class Estimator:
         model.restore(checkpoint)
         return checkpoint.step
 
+    def _wait_for_checkpoint(self) -> None:
+        """Waits until the checkpoint that training saves, if any, can be read; raises where it could not be written."""
+        if self._trained.run is not None:
+            self._trained.run.wait()
+
     def _settle(self) -> None:
         """Lets a hook that evaluates in the middle of training see the checkpoint that is just being written."""
         if self._trained.run is not None:

@@ -90,6 +90,11 @@ class LayerOutputs:
             handle.remove()
         self._handles.clear()
 
+    @property
+    def hooks(self) -> int:
+        """How many forward hooks it has on the module now."""
+        return len(self._handles)
+
     def take(self) -> dict[str, Tensor]:
         """The outputs of the last pass by key.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 
 class _DefaultHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -17,9 +18,8 @@ class _DefaultHandler(logging.StreamHandler):  # type: ignore[type-arg]
     def stream(self) -> object:
         return sys.stderr
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers:
-            super().emit(record)
+    def filter(self, record: logging.LogRecord) -> Any:
+        return not logging.getLogger().handlers and super().filter(record)
 
 
 def set_up_logging() -> None:

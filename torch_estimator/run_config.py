@@ -41,7 +41,10 @@ class RunConfig:
         log_step_count_steps: Steps between log lines of loss and speed; None logs none.
         resume_input: Whether training that starts from a checkpoint goes on where its input stood; False starts the
             input over, as tf.estimator did.
-        compile: Whether the training step is compiled as a whole with `torch.compile` before it runs.
+        compile: Whether the training step, from the forward pass to the optimizers' updates, is compiled into machine
+            code. ``"auto"`` trains in Python meanwhile, compiles where the job is long enough to gain by it, and takes
+            the compiled step over when it is ready, or at once where an earlier run has left it; True waits for it;
+            False trains in Python throughout.
         mixed_precision: ``"bf16"`` runs the forward pass of training in bfloat16 where `torch.autocast` deems that
             safe. Weights, optimizer state, checkpoints, evaluation, prediction and exports stay float32.
 
@@ -63,7 +66,7 @@ class RunConfig:
     keep_checkpoint_every_n_hours: float | None = 10_000
     log_step_count_steps: int | None = 100
     resume_input: bool = True
-    compile: bool = False
+    compile: Literal["auto"] | bool = "auto"
     mixed_precision: Literal["bf16"] | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
 
@@ -89,9 +92,10 @@ class RunConfig:
         for name in _WHOLE_NUMBERS:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, int(getattr(self, name)))
-        for name in ("resume_input", "compile"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidTypeError(f"{name} must be True or False, but got {getattr(self, name)!r}.")
+        if not isinstance(self.resume_input, bool):
+            raise InvalidTypeError(f"resume_input must be True or False, but got {self.resume_input!r}.")
+        if not isinstance(self.compile, bool) and self.compile != "auto":
+            raise InvalidTypeError(f'compile must be "auto", True or False, but got {self.compile!r}.')
         _check_mixed_precision(self.mixed_precision)
 
     def _resolve_save_checkpoints(self) -> None:

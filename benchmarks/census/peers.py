@@ -29,7 +29,7 @@ PEERS = {
     "compiled": Side(name="compiled loop", script="compiled_census", environment="torch"),
     "lightning": Side(name="Lightning", script="lightning_census", environment="torch"),
     "accelerate": Side(name="Accelerate", script="accelerate_census", environment="torch"),
-    "widedeep": Side(name="pytorch-widedeep", script="widedeep_census", environment="torch"),
+    "widedeep": Side(name="pytorch-widedeep", script="widedeep_census", environment="widedeep"),
     "keras": Side(name="Keras 3", script="keras_census", environment="keras", arguments=("--steps-per-call", "32")),
     "jax": Side(name="JAX", script="jax_census", environment="jax"),
     "jax-scan": Side(

@@ -94,7 +94,8 @@ class CensusRows:
 
     def _in_one_space(self, buckets: dict[str, int]) -> Ids:
         offsets = np.cumsum([0, *buckets.values()])[:-1]
-        return np.stack([self.ids[name] for name in buckets], axis=1) + offsets
+        ids: Ids = np.stack([self.ids[name] for name in buckets], axis=1) + offsets
+        return ids
 
 
 def read(file: str | Path) -> CensusRows:

@@ -20,8 +20,28 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
     "lightgbm": ["lightgbm==4.7.0"],
     # tf.estimator's last release; it has wheels for Python 3.9 to 3.11 and is older than NumPy 2.
     "tensorflow": ["tensorflow-cpu==2.15.1", "numpy<2", "setuptools<81"],
-    "torch": ["torch==2.13.0", "lightning", "accelerate", "pytorch-widedeep", "pyarrow==26.0.1"],
+    "torch": ["torch==2.13.0", "lightning==2.6.6", "accelerate==1.15.0", "numpy==2.4.6"],
+    # What pytorch-widedeep imports, whatever part of it is used; apart from the others, since a torchvision without its
+    # compiled half breaks Lightning.
+    "widedeep": [
+        "torch==2.13.0",
+        "einops==0.8.2",
+        "gensim==4.4.0",
+        "numpy==1.26.4",
+        "opencv-contrib-python-headless==4.11.0.86",
+        "pandas==3.0.6",
+        "pillow==13.0.0",
+        "scikit-learn==1.9.1",
+        "sentencepiece==0.2.3",
+        "spacy==3.8.18",
+        "torchmetrics==1.9.0",
+        "transformers==5.23.0",
+        "wrapt==2.5.2",
+    ],
 }
+# Installed last, as they are. torchvision has no wheel for a PyTorch without CUDA outside PyTorch's own index, and
+# asking pip for one replaces torch itself; pytorch-widedeep wants torchvision, and OpenCV with a display.
+_WITHOUT_DEPENDENCIES: Mapping[str, Sequence[str]] = {"widedeep": ["torchvision==0.28.0", "pytorch-widedeep==1.7.0"]}
 # Where the project's own Python is too new for a peer.
 _INTERPRETERS: Mapping[str, str] = {"tensorflow": "python3.11"}
 
@@ -34,20 +54,27 @@ def python_of(name: str) -> Path:
 def is_installed(name: str) -> bool:
     """Whether `.bench/<name>` is there with the requirements of today."""
     done = _home(name) / "requirements.txt"
-    return done.is_file() and done.read_text() == "\n".join(REQUIREMENTS[name])
+    return done.is_file() and done.read_text() == "\n".join(_wanted(name, REQUIREMENTS[name]))
 
 
 def python_with(name: str, requirements: list[str]) -> Path:
     """The interpreter of `.bench/<name>`, in which the requirements are installed."""
     home = _home(name)
     python, done = home / "bin" / "python", home / "requirements.txt"
-    wanted = "\n".join(requirements)
+    wanted = "\n".join(_wanted(name, requirements))
     if not done.is_file() or done.read_text() != wanted:
         print(f"Installing {', '.join(requirements)} into {home}.", file=sys.stderr)
+        pip = [str(python), "-m", "pip", "install", "--quiet"]
         subprocess.run([_interpreter(name), "-m", "venv", "--clear", str(home)], check=True, timeout=300)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True, timeout=1800)
+        subprocess.run([*pip, *requirements], check=True, timeout=1800)
+        if name in _WITHOUT_DEPENDENCIES:
+            subprocess.run([*pip, "--no-deps", *_WITHOUT_DEPENDENCIES[name]], check=True, timeout=600)
         done.write_text(wanted)
     return python
+
+
+def _wanted(name: str, requirements: Sequence[str]) -> list[str]:
+    return [*requirements, *_WITHOUT_DEPENDENCIES.get(name, ())]
 
 
 def _home(name: str) -> Path:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.peers.report import Report
+
 Array = npt.NDArray[Any]
 
 
@@ -28,3 +30,9 @@ def average_loss(probabilities: Array, positive: Array) -> float:
     """The mean cross entropy of a row."""
     chance = np.clip(np.where(positive.astype(bool), probabilities, 1.0 - probabilities).astype(np.float64), 1e-7, 1.0)
     return float(-np.log(chance).mean())
+
+
+def enter(report: Report, probabilities: Array, positive: Array) -> None:
+    """Writes all of them into a report."""
+    report.auc, report.accuracy = auc(probabilities, positive), accuracy(probabilities, positive)
+    report.average_loss = average_loss(probabilities, positive)

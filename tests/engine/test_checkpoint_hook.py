@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
+from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.hooks import CheckpointSaverListener, RunContext
 
@@ -84,6 +84,23 @@ def test_listeners_are_told_around_each_save_and_of_the_start_they_need_not_writ
 def test_the_save_is_waited_for_only_where_somebody_listens() -> None:
     assert set(Run(last_step=3, every_n_steps=1).waited) == {False}
     assert set(Run(last_step=3, every_n_steps=1, listeners=[Listener()]).waited) == {True}
+
+
+def test_listeners_that_do_not_read_the_checkpoint_are_not_waited_for() -> None:
+    blind = Listener()
+    blind.reads_checkpoint = False
+    assert set(Run(last_step=3, every_n_steps=1, listeners=[blind]).waited) == {False}
+    assert blind.entries[1:3] == [("before", 0), ("after", 0)]
+    assert set(Run(last_step=3, every_n_steps=1, listeners=[blind, Listener()]).waited) == {True}
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_memory_is_made_ready_once_after_the_first_step(start: int) -> None:
+    told: list[int] = []
+    context = RunContext(global_step=start)
+    hook = CheckpointMemoryHook(lambda: told.append(context.global_step))
+    run_training(lambda: torch.tensor(1.0), context=context, last_step=start + 9, hooks=[hook])
+    assert told == [start + 1]
 
 
 def test_a_listener_can_end_the_run() -> None:

@@ -88,6 +88,27 @@ def test_save_returns_before_it_is_written_and_has_copied() -> None:
     assert checkpoint.state == {"position": [1]}
 
 
+def test_memory_made_ready_before_changes_nothing_of_what_is_saved(model_dir: str) -> None:
+    with CheckpointWriter(model_dir) as writer:
+        writer.save(0, _variables(0))
+        writer.prepare(_variables(1), {"w/slot": torch.ones(2)})
+        writer.save(1, _variables(1), {"w/slot": torch.full((2,), 5.0)})
+    checkpoint = load_checkpoint(model_dir)
+    assert checkpoint.variables["w"].tolist() == [1.0] * 8
+    assert checkpoint.slots["w/slot"].tolist() == [5.0, 5.0]
+    assert load_checkpoint(files.join(model_dir, "model.ckpt-0")).variables["w"].tolist() == [0.0] * 8
+
+
+def test_what_memory_cannot_be_made_ready_for_is_told_by_the_save(tmp_path: pathlib.Path) -> None:
+    with CheckpointWriter(tmp_path) as writer:
+        sparse = {"w": torch.eye(2).to_sparse()}
+        writer.prepare(sparse)
+        with pytest.raises(InvalidTypeError, match="'w' must be a dense tensor"):
+            writer.save(1, sparse)
+        writer.save(1, _variables(1))
+    assert load_checkpoint(tmp_path).step == 1
+
+
 def test_a_step_saved_again_replaces_its_checkpoint(model_dir: str) -> None:
     for value in (1, 2, 3):
         with CheckpointWriter(model_dir) as writer:

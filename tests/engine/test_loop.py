@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 import torch
@@ -42,24 +44,43 @@ class Diary(Hook):
         return [step for entry, step in self.entries if entry == what]
 
 
-def losses(values: Iterable[float]) -> Callable[[], torch.Tensor | None]:
-    remaining = iter(values)
+class Losses:
+    """Steps with these losses, several at a stroke."""
 
-    def take_step() -> torch.Tensor | None:
-        value = next(remaining, None)
-        return None if value is None else torch.tensor(value)
+    def __init__(self, values: Iterable[float], stroke: int = 1) -> None:
+        self.stroke = stroke
+        self.asked: list[int] = []
+        self._remaining = iter(values)
 
-    return take_step
+    def take(self, steps: int) -> list[torch.Tensor]:
+        self.asked.append(steps)
+        taken: list[torch.Tensor] = []
+        for value in itertools.islice(self._remaining, steps):
+            taken.append(torch.tensor(value))
+            if math.isnan(value):
+                break
+        return taken
+
+    def told(self, hooks: Sequence[Hook]) -> None:
+        assert hooks
 
 
-def test_it_stops_at_the_last_step() -> None:
+MakeLosses = Callable[[Iterable[float]], Losses]
+
+
+@pytest.fixture(params=[1, 3, 100], ids=lambda stroke: f"stroke {stroke}")
+def losses(request: pytest.FixtureRequest) -> MakeLosses:
+    return lambda values: Losses(values, request.param)
+
+
+def test_it_stops_at_the_last_step(losses: MakeLosses) -> None:
     diary, context = Diary(), RunContext(global_step=5)
     result = run_training(losses([1.0] * 9), context=context, last_step=7, hooks=[diary])
     assert result == TrainingResult(global_step=7, steps_taken=2, reason=StopReason.LAST_STEP)
     assert diary.entries == [("begin", 5), ("before", 5), ("after", 6), ("before", 6), ("after", 7), ("end", 7)]
 
 
-def test_it_stops_where_the_input_ends() -> None:
+def test_it_stops_where_the_input_ends(losses: MakeLosses) -> None:
     diary = Diary()
     result = run_training(losses([1.0, 2.0]), context=RunContext(global_step=0), last_step=None, hooks=[diary])
     assert result == TrainingResult(global_step=2, steps_taken=2, reason=StopReason.END_OF_INPUT)
@@ -68,7 +89,7 @@ def test_it_stops_where_the_input_ends() -> None:
 
 
 @pytest.mark.parametrize("stop_at", [0, 1, 2])
-def test_it_stops_when_a_hook_asks_also_before_the_first_step(stop_at: int) -> None:
+def test_it_stops_when_a_hook_asks_also_before_the_first_step(stop_at: int, losses: MakeLosses) -> None:
     hooks = [Diary(stop_at=stop_at), Diary()]
     result = run_training(losses([1.0] * 9), context=RunContext(global_step=0), last_step=None, hooks=hooks)
     assert result == TrainingResult(global_step=stop_at, steps_taken=stop_at, reason=StopReason.HOOK)
@@ -76,7 +97,7 @@ def test_it_stops_when_a_hook_asks_also_before_the_first_step(stop_at: int) -> N
     assert hooks[1].steps("end") == [stop_at]
 
 
-def test_a_wish_to_stop_at_the_last_step_does_not_hide_that_it_was_reached() -> None:
+def test_a_wish_to_stop_at_the_last_step_does_not_hide_that_it_was_reached(losses: MakeLosses) -> None:
     result = run_training(losses([1.0] * 9), context=RunContext(global_step=0), last_step=3, hooks=[Diary(stop_at=3)])
     assert result.reason is StopReason.LAST_STEP
 
@@ -86,7 +107,7 @@ def test_a_wish_to_stop_at_the_last_step_does_not_hide_that_it_was_reached() -> 
     [(1, 1, list(range(11, 21))), (1, 4, [11, 15, 19]), (4, 4, [14, 18]), (3, 100, [13]), (11, 1, [])],
 )
 def test_a_hook_is_told_at_the_steps_of_the_run_that_it_asked_for(
-    first_step: int, every_n_steps: int, expected: list[int]
+    first_step: int, every_n_steps: int, expected: list[int], losses: MakeLosses
 ) -> None:
     diary, every = Diary(first_step=first_step, every_n_steps=every_n_steps), Diary(every_n_steps=3)
     run_training(losses([1.0] * 99), context=RunContext(global_step=10), last_step=20, hooks=[every, diary])
@@ -95,7 +116,7 @@ def test_a_hook_is_told_at_the_steps_of_the_run_that_it_asked_for(
     assert every.steps("after") == [11, 14, 17, 20]
 
 
-def test_hooks_are_told_in_order_and_see_the_loss_of_their_step() -> None:
+def test_hooks_are_told_in_order_and_see_the_loss_of_their_step(losses: MakeLosses) -> None:
     seen: list[tuple[str, float]] = []
 
     class Reader(Hook):
@@ -116,7 +137,7 @@ def test_there_is_no_loss_before_the_first_step() -> None:
         _ = RunContext(global_step=0).loss
 
 
-def test_nan_ends_the_run_and_nobody_is_told_of_that_step() -> None:
+def test_nan_ends_the_run_and_nobody_is_told_of_that_step(losses: MakeLosses) -> None:
     diary = Diary()
     with pytest.raises(NanLossDuringTrainingError, match=r"^The loss became NaN at global step 3;") as raised:
         run_training(
@@ -130,7 +151,7 @@ def test_nan_ends_the_run_and_nobody_is_told_of_that_step() -> None:
     assert diary.steps("end") == []
 
 
-def test_nothing_is_done_where_the_last_step_is_reached_already() -> None:
+def test_nothing_is_done_where_the_last_step_is_reached_already(losses: MakeLosses) -> None:
     diary = Diary()
     result = run_training(losses([]), context=RunContext(global_step=7), last_step=7, hooks=[diary])
     assert result == TrainingResult(global_step=7, steps_taken=0, reason=StopReason.LAST_STEP)

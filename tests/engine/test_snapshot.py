@@ -74,6 +74,17 @@ def test_it_is_a_copy_and_its_memory_is_used_again() -> None:
     assert snapshot._buffer.data_ptr() == buffer
 
 
+def test_memory_can_be_made_ready_before() -> None:
+    snapshot = HostSnapshot()
+    tensors = {"x": torch.ones(1000), "n": torch.tensor(3)}
+    snapshot.prepare(tensors)
+    buffer = snapshot._buffer.data_ptr()
+    snapshot.fill(tensors)
+    snapshot.prepare(tensors)
+    _assert_same(_read(snapshot), tensors)
+    assert snapshot._buffer.data_ptr() == buffer
+
+
 def test_another_layout_is_taken_up() -> None:
     snapshot = HostSnapshot()
     for tensors in ({"x": torch.zeros(4)}, {"x": torch.ones(2, 2), "é": torch.ones(3)}, {}):

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import errno
 import pathlib
+import queue
 import re
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_estimator import files
+from torch_estimator.engine.event_sinks import RemoteSink
 from torch_estimator.engine.summaries import EventWriter, read_events, read_scalars
 from torch_estimator.errors import UserError
 
@@ -91,22 +99,82 @@ def test_a_local_event_is_seen_at_once(tmp_path: pathlib.Path) -> None:
             assert len(_curve(str(tmp_path), "loss")) == step
 
 
-def test_a_remote_event_is_seen_after_a_while_or_a_flush() -> None:
+class Putting(MemoryFileSystem):
+    """An object store that tells when something was put, and may be held up or fail."""
+
+    protocol = "putting"
+    may_put = threading.Event()
+    was_put: queue.SimpleQueue[int] = queue.SimpleQueue()
+    failures = 0
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("putting://", "memory://putting/")))
+
+    def pipe_file(self, path: str, value: bytes, *args: Any, **kwargs: Any) -> None:
+        self.may_put.wait()
+        if Putting.failures:
+            Putting.failures -= 1
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        super().pipe_file(path, value, *args, **kwargs)
+        self.was_put.put(len(_curve("putting://events", "loss")))
+
+
+@pytest.fixture
+def putting() -> Iterator[type[Putting]]:
+    fsspec.register_implementation("putting", Putting, clobber=True)
+    Putting.may_put.set()
+    Putting.was_put = queue.SimpleQueue()
+    yield Putting
+    Putting.may_put.set()
+    files.remove_tree("putting://events")
+
+
+def test_a_remote_event_is_seen_after_a_while_or_a_flush(putting: type[Putting]) -> None:
     now = [0.0]
-    logdir = "memory://test_summaries_flush"
-    with EventWriter(logdir, flush_secs=30, clock=lambda: now[0]) as writer:
+    with EventWriter("putting://events", flush_secs=30, clock=lambda: now[0]) as writer:
         writer.scalar("loss", 1.0, step=1)
-        assert _curve(logdir, "loss") == []
         now[0] = 31.0
         writer.scalar("loss", 1.0, step=2)
-        assert len(_curve(logdir, "loss")) == 2
+        assert putting.was_put.get(timeout=60) == 2
         writer.scalar("loss", 1.0, step=3)
-        assert len(_curve(logdir, "loss")) == 2
+        assert len(_curve("putting://events", "loss")) == 2
         writer.flush()
-        assert len(_curve(logdir, "loss")) == 3
+        assert putting.was_put.get_nowait() == 3
         writer.scalar("loss", 1.0, step=4)
-    assert len(_curve(logdir, "loss")) == 4
-    files.remove_tree(logdir)
+    assert putting.was_put.get_nowait() == 4
+
+
+def test_remote_events_are_put_in_the_background(putting: type[Putting]) -> None:
+    now = [0.0]
+    with EventWriter("putting://events", flush_secs=30, clock=lambda: now[0]) as writer:
+        putting.may_put.clear()
+        for step in range(5):
+            now[0] += 31.0
+            writer.scalar("loss", 1.0, step=step)
+        assert putting.was_put.empty()
+        putting.may_put.set()
+    assert len(_curve("putting://events", "loss")) == 5
+
+
+def test_what_went_wrong_in_the_background_is_told_by_a_later_event_or_made_good_by_a_flush(
+    putting: type[Putting],
+) -> None:
+    now = [0.0]
+    with EventWriter("putting://events", flush_secs=30, clock=lambda: now[0]) as writer:
+        writer.scalar("loss", 1.0, step=1)
+        for flushed in (False, True):
+            putting.failures = 1
+            now[0] += 31.0
+            writer.scalar("loss", 1.0, step=2)
+            if flushed:
+                writer.flush()
+                assert putting.was_put.get_nowait() == 4
+            else:
+                assert isinstance(writer._sink, RemoteSink) and writer._sink._putting is not None
+                concurrent.futures.wait([writer._sink._putting])
+                with pytest.raises(UserError, match=r"summaries cannot be written .* Connection reset by peer"):
+                    writer.scalar("loss", 1.0, step=3)
 
 
 def test_an_unfinished_record_ends_the_file(tmp_path: pathlib.Path) -> None:

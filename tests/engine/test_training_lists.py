@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from functools import partial
@@ -16,8 +17,7 @@ import torch
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
 from torch_estimator import feature_column as fc
-from torch_estimator.engine.compiled_steps import CompiledSteps
-from torch_estimator.engine.step import TrainStep
+from torch_estimator.engine.compiled.shape_book import ShapeBook
 from torch_estimator.optim import Adagrad, GradientDescent
 
 TAGS = fc.categorical_column_with_vocabulary_list("tags", ["a", "b", "c", "d"], multivalent=True)
@@ -129,13 +129,8 @@ def test_a_compiled_step_over_every_kind_of_column_equals_the_eager_one(tmp_path
 
 def steps_of(shapes: list[tuple[int, int]], before: Any = None) -> tuple[list[bool], Any]:
     """Which batches of those shapes take a compiled step, and the state at the end."""
-    module = torch.nn.Linear(1, 1)
-    eager = TrainStep(
-        module, lambda *_: next(module.parameters()).sum(), [torch.optim.SGD(module.parameters(), lr=0.1)]
-    )
-    steps = CompiledSteps(eager, before)
-    chosen = [steps._is_compiled(shape[0], (shape,)) for shape in shapes]
-    return chosen, steps.state()
+    book = ShapeBook(before)
+    return [book.admits(shape[0], shape) for shape in shapes], json.loads(json.dumps(book.state()))
 
 
 def test_shapes_beyond_the_limit_and_smaller_batches_run_uncompiled() -> None:

@@ -24,6 +24,19 @@ def test_reductions_follow_tensorflows_definitions(reduction, unweighted, weight
 
 
 @pytest.mark.parametrize("reduction", LossReduction)
+@pytest.mark.parametrize("width", [1, 2])
+def test_batches_that_come_together_are_reduced_one_by_one(reduction, width):
+    losses = torch.rand(12, 2, generator=torch.Generator().manual_seed(1))
+    weights = torch.tensor([[2.0, 0.5], [0.0, 1.0], *[[0.0, 0.0]] * 2, *[[3.0, 0.0]] * 8])[:, :width]
+    for given in (None, weights, weights[:, 0]):
+        parts = [given] * 6 if given is None else given.split(2)
+        expected = [reduction.reduce(*part).item() for part in zip(losses.split(2), parts, strict=True)]
+        together = reduction.reduce_batches(losses, given, batches=6)
+        assert together.dtype == torch.float64
+        assert together.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("reduction", LossReduction)
 def test_nothing_to_divide_by_gives_zero_with_a_finite_gradient(reduction):
     assert reduction.reduce(torch.zeros(0, 1)).item() == 0.0
     losses = torch.ones(2, 1, requires_grad=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 import torch_estimator as te
 from tests.jobs import WritingExporter, assert_same_variables, checkpoint_steps, line, line_model_fn, points, variables
@@ -156,6 +160,57 @@ def test_a_raised_max_steps_goes_on_and_does_not_evaluate_where_it_starts(tmp_pa
     metrics, _ = run(estimator, max_steps=9, exporters=exporter)
     assert estimator.steps == exporter.steps == [8, 9]
     assert metrics["global_step"] == 9
+
+
+def _written_through(before_writing: Callable[[str], None]) -> str:
+    """A model directory on a file system that calls a function with the path of each file before it is written."""
+
+    class Watched(MemoryFileSystem):
+        protocol = f"watched{uuid.uuid4().hex}"
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return str(super()._strip_protocol(path.replace(f"{cls.protocol}://", f"memory://{cls.protocol}/")))
+
+        def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+            if mode == "wb":
+                before_writing(path)
+            return super()._open(path, mode, **kwargs)
+
+    fsspec.register_implementation(Watched.protocol, Watched)
+    return f"{Watched.protocol}://job"
+
+
+def test_a_checkpoint_that_is_not_evaluated_is_written_while_training_goes_on() -> None:
+    opened, waited_too_long = threading.Event(), threading.Event()
+
+    def wait_for_step_7(path: str) -> None:
+        if "model.ckpt-6" in path and not opened.wait(60):
+            waited_too_long.set()
+
+    class Opens(te.Hook):
+        first_step = 7
+
+        def before_step(self, context: te.RunContext) -> None:
+            opened.set()
+
+    estimator = Asked(_written_through(wait_for_step_7), save_checkpoints_steps=3)
+    run(estimator, max_steps=9, throttle_secs=3600, hooks=[Opens()])
+    assert not waited_too_long.is_set()
+    assert estimator.steps == [3, 9]
+    assert checkpoint_steps(estimator.model_dir) == [0, 3, 6, 9]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_not_evaluated() -> None:
+    def fail_at_step_4(path: str) -> None:
+        if "model.ckpt-4" in path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    estimator = Asked(_written_through(fail_at_step_4), save_checkpoints_steps=4)
+    with pytest.raises(CheckpointError, match=r"model.ckpt-4 cannot be saved: No space left .* before it stays"):
+        run(estimator, max_steps=8)
+    assert estimator.steps == []
+    assert checkpoint_steps(estimator.model_dir) == [0]
 
 
 class Listener(te.ContinuousEvalListener):

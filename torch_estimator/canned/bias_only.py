@@ -48,6 +48,7 @@ class Baseline(nn.Module):
 
     variable_separator = "/"
     multiply_adds_per_row = 0
+    rows_are_independent = True
 
     def __init__(self, logits_dimension: int) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -73,10 +74,26 @@ class CheckpointSaverHook(Hook):
             listener.before_save(step)
         if step != self._saved_step:
             logger.info("Saving checkpoints for %d into %s.", step, self._model_dir)
-            self._save_state(step, wait=bool(self._listeners))
+            self._save_state(step, wait=any(listener.reads_checkpoint for listener in self._listeners))
         self._saved_step = step
         self._saved_at = self._clock()
         for listener in self._listeners:
             if listener.after_save(step):
                 logger.info("A listener asked to stop at global step %d.", step)
                 context.request_stop()
+
+
+class CheckpointMemoryHook(Hook):
+    """Has the memory for the next checkpoint made ready after the first step, when all optimizers have their state.
+
+    Args:
+        prepare: Starts to make it ready.
+    """
+
+    every_n_steps = sys.maxsize  # Only once.
+
+    def __init__(self, prepare: Callable[[], None]) -> None:
+        self._prepare = prepare
+
+    def after_step(self, context: RunContext) -> None:
+        self._prepare()

@@ -67,10 +67,15 @@ class CheckpointWriter:
         self._variables = HostSnapshot()
         self._slots = HostSnapshot()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._preparing: concurrent.futures.Future[None] | None = None
         self._pending: concurrent.futures.Future[None] | None = None
         entries = self._make_model_dir()
         self._index = read_index(self._model_dir)
         self._remove_leftovers(entries)
+
+    def prepare(self, variables: Mapping[str, torch.Tensor], slots: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Starts to get the memory that saving these takes, so that the save only has to copy."""
+        self._preparing = self._thread.submit(self._prepare, variables, slots or {})
 
     def save(
         self,
@@ -90,6 +95,10 @@ class CheckpointWriter:
         """
         self.wait()
         document = _state_document(step, state or {})
+        if self._preparing is not None:
+            # What may be wrong with the tensors is told below.
+            concurrent.futures.wait([self._preparing])
+            self._preparing = None
         self._variables.fill(variables)
         self._slots.fill(slots or {})
         saved = SavedCheckpoint(name=self._free_name(step), timestamp=self._clock())
@@ -146,6 +155,10 @@ class CheckpointWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _prepare(self, variables: Mapping[str, torch.Tensor], slots: Mapping[str, torch.Tensor]) -> None:
+        self._variables.prepare(variables)
+        self._slots.prepare(slots)
 
     def _make_model_dir(self) -> list[str]:
         try:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 import torch
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batch_note import noting_batch
-from torch_estimator.engine.batches import batch_size, beside_labels
+from torch_estimator.engine.batches import batch_size
 from torch_estimator.engine.event_writers import EventWriters
-from torch_estimator.engine.extra_metrics import ExtraMetrics
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.observation import observed
 from torch_estimator.engine.progress import ProgressBar
+from torch_estimator.engine.scores import Scores
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.threads import sized_threads
-from torch_estimator.errors import InvalidValueError
-from torch_estimator.heads.base import Metrics
-from torch_estimator.heads.metrics.functions import RESERVED
+from torch_estimator.engine.together import BatchesTogether
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.mode_keys import ModeKeys
@@ -67,9 +65,7 @@ def run_evaluation(
     Returns:
         The metrics, ``loss`` (the mean of the batches' losses, each counting the same) and ``global_step``.
     """
-    metrics = model.head.metrics()
-    _check_names(metrics.compute())
-    extra = ExtraMetrics(model)
+    scores = Scores(model)
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
     started = time.monotonic()
     all_hooks = (*model.spec.evaluation_hooks, *hooks)
@@ -85,65 +81,46 @@ def run_evaluation(
         for hook in all_hooks:
             hook.begin(context)
         schedule = HookSchedule(all_hooks)
-        total_loss, taken = _evaluate_batches(model, dataset, (metrics, extra), steps, context, schedule)
+        _evaluate_batches(model, dataset, scores, steps, context, schedule)
         for hook in all_hooks:
             hook.end(context)
-    logger.info("Finished evaluation of %d batches in %.2f s", taken, time.monotonic() - started)
-    if taken == 0:
+    logger.info("Finished evaluation of %d batches in %.2f s", scores.batches, time.monotonic() - started)
+    if scores.batches == 0:
         logger.warning("The evaluation input is empty: all metrics are 0.")
-    results = {**metrics.compute(), **extra.compute()}
-    results["loss"] = total_loss / taken if taken else 0.0
+    results = scores.compute()
     results["global_step"] = global_step
-    return EvaluationResult(sorted(results.items()), batches=taken)
+    return EvaluationResult(sorted(results.items()), batches=scores.batches)
 
 
 def _evaluate_batches(
-    model: Model,
-    dataset: Dataset,
-    all_metrics: tuple[Metrics, ExtraMetrics],
-    steps: int | None,
-    context: RunContext,
-    schedule: HookSchedule,
-) -> tuple[float, int]:
-    """Updates the metrics batch by batch; returns the sum of the batches' losses, and how many they are."""
-    metrics, extra = all_metrics
-    total_loss, taken = 0.0, 0
+    model: Model, dataset: Dataset, scores: Scores, steps: int | None, context: RunContext, schedule: HookSchedule
+) -> None:
+    """Adds up the scores batch by batch, or by many batches where that is the same."""
     with (
         closing(model.batches(dataset)) as batches,
         torch.inference_mode(),
         ProgressBar("Evaluating", total=steps) as bar,
     ):
-        while (steps is None or taken < steps) and not context.stop_requested:
-            batch = next(batches, None)
-            if batch is None:
+        together = BatchesTogether(batches, model, schedule)
+        while (steps is None or scores.batches < steps) and not context.stop_requested:
+            before = scores.batches
+            tensors, count = together.next(before + 1, None if steps is None else steps - before)
+            if tensors is None:
                 break
-            due = schedule.due_at(taken + 1)
+            due = schedule.due_at(before + 1) if count == 1 else []
             for hook in due:
                 hook.before_step(context)
-            tensors = model.to_tensors(batch)
-            beside = beside_labels(tensors.weights)
-            with (
-                sized_threads(model.module, batch_size(batch.features)),
-                noting_batch(model.module, tensors.features, tensors.labels),
-                observed(context),
-            ):
-                outputs = model.module(tensors.features)
-                context.loss_tensor = model.head.loss(outputs, tensors.labels, *beside)
-            total_loss += float(context.loss_tensor)
-            metrics.update(outputs, tensors.labels, *beside)
-            extra.update(outputs, tensors)
-            taken += 1
+            with sized_threads(model.module, batch_size(tensors.features), beside_input=not dataset.runs_user_code):
+                with noting_batch(model.module, tensors.features, tensors.labels), observed(context):
+                    outputs = model.module(tensors.features)
+                    context.loss_tensor = scores.add_losses(outputs, tensors, count)
+                scores.add(outputs, tensors, count)
             for hook in due:
                 hook.after_step(context)
+            if due:
+                together.hooks_were_told()
             context.observe = False
-            _show_progress(bar, taken, steps)
-    return total_loss, taken
-
-
-def _check_names(results: Mapping[str, float]) -> None:
-    for reserved in RESERVED:
-        if reserved in results:
-            raise InvalidValueError(f"A metric must not be called {reserved!r}, which the evaluation adds itself.")
+            _show_progress(bar, range(before + 1, scores.batches + 1), steps)
 
 
 def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: str) -> None:
@@ -170,11 +147,14 @@ def write_results(events: EventWriter, results: EvaluationResult) -> None:
         events.scalars({key: value for key, value in results.items() if key != "global_step"}, global_step)
 
 
-def _show_progress(bar: ProgressBar, taken: int, steps: int | None) -> None:
+def _show_progress(bar: ProgressBar, done: range, steps: int | None) -> None:
     if bar.visible:
-        bar.move_to(taken)
-    elif steps is not None and taken % max(1, steps // _PROGRESS_LINES) == 0:
-        logger.info("Evaluation [%d/%d]", taken, steps)
+        bar.move_to(done[-1])
+    elif steps is not None:
+        every = max(1, steps // _PROGRESS_LINES)
+        for taken in done:
+            if taken % every == 0:
+                logger.info("Evaluation [%d/%d]", taken, steps)
 
 
 def _formatted(value: float) -> str:

@@ -23,17 +23,20 @@ class ExtraMetrics:
 
     Args:
         model: Built for evaluation.
+
+    Attributes:
+        wanted: Whether there are any.
     """
 
     def __init__(self, model: Model) -> None:
         self._head = model.head
         self._functions = MetricFunctions(model.spec.extra_metrics)
-        self._wanted = bool(model.spec.extra_metrics)
+        self.wanted = bool(model.spec.extra_metrics)
         self._arguments = self._functions.arguments
 
     def update(self, outputs: Any, batch: TensorBatch) -> None:
         """Takes in a batch and what the module made of it."""
-        if not self._wanted:
+        if not self.wanted:
             return
         arguments: dict[str, Any] = {}
         if "labels" in self._arguments:

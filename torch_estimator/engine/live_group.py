@@ -1,4 +1,4 @@
-"""The settings of an optimizer's group as a step reads them: those that a schedule moves are tensors where compiled."""
+"""The settings of an optimizer's group, some of which schedules and hooks move between steps."""
 
 from __future__ import annotations
 
@@ -10,55 +10,75 @@ from torch import Tensor
 Group = dict[str, Any]
 
 _CYCLED = ("betas", "momentum")
-_MOVABLE = ("lr", "weight_decay", *_CYCLED)
+_NOT_SETTINGS = ("params", "param_names")
 
 
 class LiveGroup:
-    """Keeps up with an optimizer's group.
+    """An optimizer's group as a step reads it.
 
-    A compiled step sees another value where it would have to be another program for another number. So the learning
-    rate is a 0-dimensional tensor there, the momentum is where torch's schedules cycle it, and what else may be moved
-    becomes one when it has been.
+    An eager step reads the group itself. A compiled one is another program for another number, so what may move is a
+    0-dimensional tensor there: the learning rate and the weight decay, and the momentum where torch's schedules cycle
+    it.
 
     Args:
         group: Of the optimizer; schedules and hooks may change its numbers between steps.
-        as_tensors: Whether the step is compiled.
+        of_torch: Whether the optimizer is one of `torch.optim`, which read nothing but the group itself.
 
     Attributes:
+        MOVING: The keys of settings that may be tensors; `fixed` tells of those that are not.
         values: What the rule of the optimizer is to be given.
     """
 
-    def __init__(self, group: Group, *, as_tensors: bool) -> None:
+    MOVING = ("lr", "weight_decay", *_CYCLED)
+
+    def __init__(self, group: Group, *, of_torch: bool = False) -> None:
         self._group = group
-        self._seen = {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        self._device = group["params"][0].device if as_tensors and group["params"] else None
-        # Schedules that cycle the momentum leave this mark.
-        moved = ("lr", *_CYCLED) if "max_momentum" in group else ("lr",)
-        self.values: Group = {key: self._tensors(value) if key in moved else value for key, value in self._seen.items()}
+        self._of_torch = of_torch
+        self.values: Group = group
+        self._tensors: list[Tensor] = []
+        self._filled: list[float] = []
+
+    def numbers(self) -> list[float]:
+        """The numbers that may move, as they are now."""
+        return [float(_read(self._group, key)) for key in self._moving()]
+
+    def use_tensors(self) -> list[Tensor]:
+        """From now on the rule sees tensors; returns them, in the order of `numbers`."""
+        params = self._group["params"]
+        device = params[0].device if params else torch.device("cpu")
+        self._filled = self.numbers()
+        self._tensors = [torch.tensor(number, dtype=torch.float32, device=device) for number in self._filled]
+        self.values = self._group if self._of_torch else dict(self._group)
+        for key, tensor in zip(self._moving(), self._tensors, strict=True):
+            # Of betas the schedules cycle the first; 1 - 0.999 would be off by 1e-5 in float32.
+            self.values[key] = (tensor, *self._group[key][1:]) if key == "betas" else tensor
+        return self._tensors
 
     def refresh(self) -> None:
-        """Takes over what has changed."""
-        for key, seen in self._seen.items():
-            value = self._group[key]
-            if value is not seen:
-                self._seen[key] = value
-                if not _fill(self.values[key], value):
-                    self.values[key] = self._tensors(value) if key in _MOVABLE else value
+        """Takes over into the tensors what has changed."""
+        numbers = self.numbers()
+        if numbers != self._filled:
+            for tensor, number in zip(self._tensors, numbers, strict=True):
+                tensor.fill_(number)
+            self._filled = numbers
 
-    def _tensors(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            # Of betas the schedules cycle the first; 1 - 0.999 would be off by 1e-5 in float32.
-            return (self._tensors(value[0]), *value[1:])
-        if self._device is None or isinstance(value, Tensor):
-            return value
-        return torch.tensor(float(value), dtype=torch.float32, device=self._device)
+    def fixed(self) -> tuple[Any, ...]:
+        """All other settings, which a compiled step has in it, and which are not among them."""
+        moving = self._moving()
+        return tuple(moving), *(
+            (key, value[1:] if key == "betas" and key in moving else value)
+            for key, value in self._group.items()
+            if key not in _NOT_SETTINGS and (key not in moving or key == "betas")
+        )
+
+    def _moving(self) -> list[str]:
+        # Schedules that cycle the momentum leave this mark. A decay of 0 is left out of the computation.
+        cycled = _CYCLED if "max_momentum" in self._group else ()
+        decay = ("weight_decay",) if self._group.get("weight_decay") else ()
+        wanted = ("lr", *decay, *cycled)
+        return [key for key in wanted if key in self._group and not isinstance(_read(self._group, key), Tensor)]
 
 
-def _fill(target: Any, value: Any) -> bool:
-    """Sets the tensors of `target`; returns whether that was all there is to do."""
-    if isinstance(value, tuple) and isinstance(target, tuple):
-        return target[1:] == value[1:] and _fill(target[0], value[0])
-    if isinstance(target, Tensor) and not isinstance(value, Tensor):
-        target.fill_(value)
-        return True
-    return False
+def _read(group: Group, key: str) -> Any:
+    value = group[key]
+    return value[0] if key == "betas" else value

@@ -45,6 +45,9 @@ class Model:
         structure: Of the features that the module was trained on, where it takes them as the input has them.
     """
 
+    # `loss` reads the head.
+    not_in_fingerprint = ("spec", "structure", "_host", "_floating")
+
     def __init__(self, spec: EstimatorSpec) -> None:
         self.spec = spec
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -11,12 +11,14 @@ import torch
 
 from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.dataset import Dataset
+from torch_estimator.data.runs import split
 from torch_estimator.engine.batch_note import noting_batch
-from torch_estimator.engine.batches import batch_size
+from torch_estimator.engine.batches import TensorBatch, batch_size
 from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.observation import observed
 from torch_estimator.engine.threads import sized_threads
+from torch_estimator.engine.together import BatchesTogether
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.forwarding import all_layers, check_new_keys
 from torch_estimator.hooks.hook import Hook, RunContext
@@ -62,26 +64,39 @@ def run_prediction(
         schedule = HookSchedule(all_hooks)
         batches = stack.enter_context(closing(model.batches(dataset)))
         layers = stack.enter_context(LayerOutputs(model.module, all_layers(model.spec.forward_layers)))
-        for number, batch in enumerate(batches, 1):
-            due = schedule.due_at(number)
+        together = BatchesTogether(batches, model, schedule, own_hooks=layers.hooks)
+        most = None if getattr(model.head, "rows_are_independent", False) else 1
+        taken, stopped = 0, False
+        while not stopped:
+            tensors, count = together.next(taken + 1, most)
+            if tensors is None:
+                break
+            due = schedule.due_at(taken + 1) if count == 1 else []
             for hook in due:
                 hook.before_step(context)
-            arrays = _selected(_predictions(model, layers, batch, context), keys)
+            rows = batch_size(tensors.features)
+            with sized_threads(model.module, rows, beside_input=not dataset.runs_user_code):
+                arrays = _selected(_predictions(model, layers, tensors, context), keys)
             for hook in due:
                 hook.after_step(context)
+            if due:
+                together.hooks_were_told()
             context.observe = False
-            yield from _examples(arrays) if single_examples else (arrays,)
-            if context.stop_requested:
-                break
+            taken += count
+            for part in [arrays] if count == 1 else split(arrays, count):
+                yield from _examples(part) if single_examples else (part,)
+                stopped = context.stop_requested
+                if stopped:
+                    break
         for hook in all_hooks:
             hook.end(context)
 
 
-def _predictions(model: Model, layers: LayerOutputs, batch: Any, context: RunContext) -> dict[str, np.ndarray]:
-    tensors = model.to_tensors(batch)
+def _predictions(
+    model: Model, layers: LayerOutputs, tensors: TensorBatch, context: RunContext
+) -> dict[str, np.ndarray]:
     with (
         torch.inference_mode(),
-        sized_threads(model.module, batch_size(batch.features)),
         noting_batch(model.module, tensors.features),
         observed(context),
     ):

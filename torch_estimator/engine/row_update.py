@@ -31,14 +31,19 @@ class RowUpdate:
         self.optimizer = optimizer
         self._group = group
         # Sums of gradients of the rows in the current batch; every other entry is stale and never read.
-        self._sums = torch.zeros_like(table.weight.detach()).view(-1)
+        self._sums = torch.zeros_like(table.weight.detach())
         self._counts = torch.zeros_like(self._sums) if shared else None
-        self._padding = self._sums.shape[0] - table.weight.shape[1]
+
+    @property
+    def scratch(self) -> list[Tensor]:
+        """What an update writes beside weights and the optimizer's state; nothing of it is read by the next one."""
+        return [self._sums] if self._counts is None else [self._sums, self._counts]
 
     def gradient(self, gathered: Gathered, gradients: Sequence[Tensor | None]) -> Gradient | None:
         """Adds up the gradients of repeated rows; None where the batch touched none."""
+        dim = self.table.dim
         mine = [
-            (ids.reshape(-1), gradient.reshape(-1))
+            (ids.reshape(-1), gradient.reshape(-1, dim))
             for (table, ids, _), gradient in zip(gathered, gradients, strict=True)
             if table is self.table and gradient is not None
         ]
@@ -46,42 +51,76 @@ class RowUpdate:
             return None
         ids = torch.cat([ids for ids, _ in mine]) if len(mine) > 1 else mine[0][0]
         gradient = torch.cat([g for _, g in mine]) if len(mine) > 1 else mine[0][1]
-        elements = self._elements(ids)
-        # index_select, index_fill_ and scatter_ on one dimension take a tenth of the time of indexing with brackets.
-        self._sums.index_fill_(0, elements, 0.0)
-        self._sums.index_add_(0, elements, gradient)
-        return Gradient(self._sums.index_select(0, elements), self._share(elements), elements)
+        rows = _TracedRows(ids) if torch.compiler.is_compiling() else _Elements(ids, dim)
+        return Gradient(rows.added_up(self._sums, gradient), self._share(rows), rows)
 
     def apply(self, gradient: Gradient) -> None:
         """Lets the optimizer see the rows, and writes them back."""
-        elements = gradient.elements
-        assert elements is not None
-        weight = self.table.weight.detach().view(-1)
-        rows = weight.index_select(0, elements)
+        touched = gradient.rows
+        assert isinstance(touched, _Elements | _TracedRows)
+        weight = self.table.weight.detach()
+        rows = touched.of(weight)
         whole = self.optimizer.state[self.table.weight]
-        state = {
-            key: value.view(-1).index_select(0, elements) if value.shape == self.table.weight.shape else value
-            for key, value in whole.items()
-        }
+        state = {key: touched.of(value) if value.shape == weight.shape else value for key, value in whole.items()}
         self.optimizer.update(rows, gradient.values, state, self._group.values)
         self.optimizer.advance(state, self._group.values)
         # Rows met several times are written several times, each time with the same value. What gathers in the
         # optimizer's state of the padding row is never used.
-        weight.scatter_(0, elements, rows.masked_fill_(elements >= self._padding, 0.0))
+        touched.write(weight, rows.masked_fill_(touched.are(self.table.rows), 0.0))
         for key, value in whole.items():
-            if value.shape == self.table.weight.shape:
-                value.view(-1).scatter_(0, elements, state[key])
+            if value.shape == weight.shape:
+                touched.write(value, state[key])
 
-    def _elements(self, ids: Tensor) -> Tensor:
-        """Positions of the rows' elements in the flattened table: a scatter in one dimension adds up in order."""
-        dim = self.table.weight.shape[1]
-        if dim == 1:
-            return ids
-        return (ids.unsqueeze(1) * dim + torch.arange(dim, device=ids.device)).reshape(-1)
-
-    def _share(self, elements: Tensor) -> Tensor | None:
+    def _share(self, rows: _Elements | _TracedRows) -> Tensor | None:
         if self._counts is None:
             return None
-        self._counts.index_fill_(0, elements, 0.0)
-        self._counts.index_add_(0, elements, torch.ones_like(elements, dtype=self._counts.dtype))
-        return torch.where(elements >= self._padding, 0.0, 1.0 / self._counts.index_select(0, elements))
+        counts = rows.added_up(self._counts, torch.ones_like(rows.of(self._counts)))
+        return torch.where(rows.are(self.table.rows), 0.0, 1.0 / counts)
+
+
+class _Elements:
+    """Rows of tables as elements of the flattened table, ``[elements]``: index_select, index_fill_ and scatter_ on one
+    dimension take a tenth of the time of indexing with brackets, and add up in order."""
+
+    def __init__(self, ids: Tensor, dim: int) -> None:
+        self._dim = dim
+        self._at = ids if dim == 1 else (ids.unsqueeze(1) * dim + torch.arange(dim, device=ids.device)).reshape(-1)
+
+    def of(self, table: Tensor) -> Tensor:
+        return table.view(-1).index_select(0, self._at)
+
+    def write(self, table: Tensor, values: Tensor) -> None:
+        table.view(-1).scatter_(0, self._at, values)
+
+    def added_up(self, scratch: Tensor, values: Tensor) -> Tensor:
+        """The sums of the values of each element, for each mention of it."""
+        sums = scratch.view(-1)
+        sums.index_fill_(0, self._at, 0.0)
+        sums.index_add_(0, self._at, values.reshape(-1))
+        return sums.index_select(0, self._at)
+
+    def are(self, row: int) -> Tensor:
+        """Which of them belong to a row, the last one."""
+        return self._at >= row * self._dim
+
+
+class _TracedRows:
+    """The same as rows, ``[rows, dim]``: index_put_ on the table itself is what a compiled graph does in place, where
+    it would copy the whole table for others."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self._ids = ids
+
+    def of(self, table: Tensor) -> Tensor:
+        return table[self._ids]
+
+    def write(self, table: Tensor, values: Tensor) -> None:
+        table.index_put_((self._ids,), values)
+
+    def added_up(self, scratch: Tensor, values: Tensor) -> Tensor:
+        scratch.index_put_((self._ids,), torch.zeros((), dtype=scratch.dtype, device=scratch.device))
+        scratch.index_put_((self._ids,), values, accumulate=True)
+        return scratch[self._ids]
+
+    def are(self, row: int) -> Tensor:
+        return (self._ids == row).unsqueeze(1)

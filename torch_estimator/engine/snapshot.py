@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from torch_estimator.engine.host_copy import copy_all, host_memory, touch
 from torch_estimator.errors import InvalidTypeError
 
 _CHUNK_BYTES = 32 * 1024 * 1024
@@ -44,23 +45,23 @@ class HostSnapshot:
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._views: dict[str, torch.Tensor] = {}
 
+    def prepare(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Gets the memory for `tensors`, so that `fill` only has to copy; reads none of them.
+
+        Raises:
+            InvalidTypeError: As `fill`.
+        """
+        if self._lay_out(tensors) and not self._buffer.is_pinned():
+            touch(self._buffer)
+
     def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copies `tensors`; when it returns they may change.
 
         Raises:
             InvalidTypeError: A value is not a dense tensor, or of a dtype that safetensors lacks.
         """
-        for name, tensor in tensors.items():
-            _check(name, tensor)
-        # Widest elements first, so that every tensor lies at a multiple of its element size.
-        names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-        layout = [(name, tensors[name].dtype, tuple(tensors[name].shape)) for name in names]
-        if layout != self._layout:
-            pinned = any(tensor.is_cuda for tensor in tensors.values())
-            self._allocate({name: tensors[name] for name in names}, pinned=pinned)
-            self._layout = layout
-        for name, view in self._views.items():
-            view.copy_(tensors[name].detach(), non_blocking=True)
+        self._lay_out(tensors)
+        copy_all((view, tensors[name].detach()) for name, view in self._views.items())
         for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
 
@@ -71,6 +72,21 @@ class HostSnapshot:
         for start in range(0, len(content), _CHUNK_BYTES):
             yield content[start : start + _CHUNK_BYTES]
 
+    def _lay_out(self, tensors: Mapping[str, torch.Tensor]) -> bool:
+        """Takes the layout of `tensors`; returns whether that is another one than before."""
+        for name, tensor in tensors.items():
+            _check(name, tensor)
+        # Widest elements first, so that every tensor lies at a multiple of its element size.
+        names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+        layout = [(name, tensors[name].dtype, tuple(tensors[name].shape)) for name in names]
+        if layout == self._layout:
+            return False
+        pinned = any(tensor.is_cuda for tensor in tensors.values())
+        self._layout = None
+        self._allocate({name: tensors[name] for name in names}, pinned=pinned)
+        self._layout = layout
+        return True
+
     def _allocate(self, tensors: Mapping[str, torch.Tensor], *, pinned: bool) -> None:
         header: dict[str, object] = {"__metadata__": {"format": "pt"}}
         end = 0
@@ -80,7 +96,7 @@ class HostSnapshot:
             header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
         self._header = _header_bytes(header)
         self._views = {}
-        self._buffer = torch.empty(end, dtype=torch.uint8, pin_memory=pinned)
+        self._buffer = torch.empty(end, dtype=torch.uint8, pin_memory=True) if pinned else host_memory(end)
         position = 0
         for name, tensor in tensors.items():
             size = tensor.numel() * tensor.element_size()

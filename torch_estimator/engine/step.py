@@ -35,7 +35,6 @@ class TrainStep:
         loss_fn: ``loss_fn(module, features, labels, weights)`` -> scalar.
         optimizers: Together hold every trainable parameter of the module, each once.
         schedules: Moved on by every step.
-        compiled: Whether `compute` will be compiled; see `LiveGroup`.
     """
 
     def __init__(
@@ -45,14 +44,13 @@ class TrainStep:
         optimizers: Sequence[torch.optim.Optimizer],
         *,
         schedules: Schedules | None = None,
-        compiled: bool = False,
     ) -> None:
         self.module = module
         self.optimizers = tuple(optimizers)
         self._loss_fn = loss_fn
-        self._schedules = schedules or Schedules(())
-        self._groups: list[LiveGroup] = []
-        by_parameter = self._group_of_each_parameter(compiled)
+        self.schedules = schedules or Schedules(())
+        self.owned_groups: list[tuple[torch.optim.Optimizer, LiveGroup]] = []
+        by_parameter = self._group_of_each_parameter()
         clippings = clippings_of(self.optimizers)
         shared = {one for clipping, clipped in clippings.items() if clipping.needs_share for one in clipped}
         self._tables = [
@@ -66,7 +64,7 @@ class TrainStep:
         self._dense = [parameter for parameter in by_parameter if parameter not in in_rows]
         self._dense_groups = [by_parameter[parameter] for parameter in self._dense]
         self._left = [p for p, (optimizer, _) in by_parameter.items() if not isinstance(optimizer, Optimizer)]
-        self._other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
+        self.other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
         # Gradients are in this order: those of `_dense`, then those of `_tables`.
         owners = [*(optimizer for optimizer, _ in self._dense_groups), *(update.optimizer for update in self._tables)]
         self._clippings = [
@@ -76,13 +74,7 @@ class TrainStep:
 
     def __call__(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
         """Takes one step and returns the loss before it, detached."""
-        self.begin()
         return self.finish(*self.compute(features, labels, weights))
-
-    def begin(self) -> None:
-        """Takes over what schedules or hooks have set since the last step."""
-        for group in self._groups:
-            group.refresh()
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
         """All of a step that can be compiled; returns the loss and the gradients left to optimizers of `torch.optim`.
@@ -120,13 +112,43 @@ class TrainStep:
 
     def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
         """Lets optimizers of `torch.optim` use what `compute` left to them, moves schedules on, returns the loss."""
+        self.update_left(left)
+        self.schedules.advance()
+        return loss
+
+    def update_left(self, left: Sequence[Tensor | None]) -> None:
+        """Lets optimizers of `torch.optim` use what `compute` left to them."""
+        self.assign(left)
+        for other in self.other_optimizers:
+            other.step()
+        self.assign([None] * len(left))
+
+    def assign(self, left: Sequence[Tensor | None]) -> None:
+        """Makes what `compute` left the parameters' ``grad``."""
         for parameter, gradient in zip(self._left, left, strict=True):
             parameter.grad = gradient
-        for other in self._other_optimizers:
-            other.step()
-            other.zero_grad(set_to_none=True)
-        self._schedules.advance()
-        return loss
+
+    @property
+    def groups(self) -> list[LiveGroup]:
+        """The settings of all optimizers, group by group."""
+        return [group for _, group in self.owned_groups]
+
+    def use_tensors(self, *, of_torch: bool) -> list[Tensor]:
+        """Makes tensors of the settings that may move; see `LiveGroup.use_tensors`.
+
+        Args:
+            of_torch: Whether to do so for optimizers of `torch.optim`, too.
+        """
+        return [
+            tensor
+            for optimizer, group in self.owned_groups
+            if of_torch or isinstance(optimizer, Optimizer)
+            for tensor in group.use_tensors()
+        ]
+
+    def scratch(self) -> list[Tensor]:
+        """Tensors that a step writes beside those of the module and the optimizers."""
+        return [tensor for update in self._tables for tensor in update.scratch]
 
     @contextmanager
     def _recording(self, gathered: Gathered) -> Iterator[None]:
@@ -149,12 +171,12 @@ class TrainStep:
                 optimizer.advance(state, group.values)
         return left
 
-    def _group_of_each_parameter(self, compiled: bool) -> dict[nn.Parameter, tuple[Any, LiveGroup]]:
+    def _group_of_each_parameter(self) -> dict[nn.Parameter, tuple[Any, LiveGroup]]:
         held: dict[nn.Parameter, tuple[Any, LiveGroup]] = {}
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                live = LiveGroup(group, as_tensors=compiled and isinstance(optimizer, Optimizer))
-                self._groups.append(live)
+                live = LiveGroup(group, of_torch=not isinstance(optimizer, Optimizer))
+                self.owned_groups.append((optimizer, live))
                 for parameter in group["params"]:
                     if parameter in held:
                         raise InvalidValueError(

@@ -1,7 +1,6 @@
 """TensorBoard event files: written while training and evaluating, read for early stopping and by users.
 
-Only tensorboard's protocol buffers are used, imported with the first event (more of it would take as long as a short
-job); a record's framing is TFRecord's.
+Only tensorboard's protocol buffers are used, imported with the first event; a record's framing is TFRecord's.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
 import numpy as np
 
 from torch_estimator import files
 from torch_estimator.engine.crc32c import masked_crc32c
+from torch_estimator.engine.event_sinks import LocalSink, RemoteSink, Sink
 from torch_estimator.engine.recorder import Summary
 from torch_estimator.engine.summary_values import summary_values
 from torch_estimator.errors import UserError
@@ -33,8 +33,8 @@ class EventWriter:
     """Writes one event file ``events.out.tfevents.<seconds>.<host>.<pid>.<n>``, made with the first event.
 
     A local file is appended to event by event, so that a TensorBoard that runs sees each at once. A remote
-    one is written anew, whole, every `flush_secs` seconds and on `flush` and `close`, because object stores
-    cannot append.
+    one is written anew, whole, every `flush_secs` seconds, in the background, and on `flush` and `close`, because
+    object stores cannot append.
 
     Args:
         logdir: The directory, made where it is absent; a path or an fsspec URL.
@@ -52,7 +52,7 @@ class EventWriter:
         self.logdir = files.as_url(logdir)
         self._flush_secs = flush_secs
         self._clock = clock
-        self._sink: _Sink | None = None
+        self._sink: Sink | None = None
 
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Writes one number.
@@ -68,11 +68,9 @@ class EventWriter:
 
     def text(self, tag: str, value: str, step: int) -> None:
         """Writes a string, for instance ``checkpoint_path``; TensorBoard shows it among the texts."""
-        from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
+        from tensorboard.compat.proto import types_pb2
 
-        tensor = tensor_pb2.TensorProto(
-            dtype=types_pb2.DT_STRING, tensor_shape=tensor_shape_pb2.TensorShapeProto(), string_val=[value.encode()]
-        )
+        tensor = {"dtype": types_pb2.DT_STRING, "tensor_shape": {}, "string_val": [value.encode()]}
         metadata = {"plugin_data": {"plugin_name": "text"}}
         self._write(step, {"value": [{"tag": tag, "tensor": tensor, "metadata": metadata}]})
 
@@ -123,7 +121,7 @@ class EventWriter:
     def _append(self, event: Any) -> None:
         self._guard(lambda: self._open().write(_record(event.SerializeToString()), now=event.wall_time))
 
-    def _open(self) -> _Sink:
+    def _open(self) -> Sink:
         if self._sink is None:
             from tensorboard.compat.proto import event_pb2
 
@@ -131,7 +129,7 @@ class EventWriter:
             files.makedirs(self.logdir)
             path = files.join(self.logdir, _file_name(now))
             self._sink = (
-                _LocalSink(path) if files.is_local(path) else _RemoteSink(path, flush_secs=self._flush_secs, now=now)
+                LocalSink(path) if files.is_local(path) else RemoteSink(path, flush_secs=self._flush_secs, now=now)
             )
             version = event_pb2.Event(wall_time=now, file_version="brain.Event:2")
             self._sink.write(_record(version.SerializeToString()), now=now)
@@ -209,57 +207,3 @@ def _record(data: bytes) -> bytes:
 
 def _file_name(now: float) -> str:
     return f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):04d}"
-
-
-class _Sink(Protocol):
-    def write(self, data: bytes, *, now: float) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _LocalSink:
-    def __init__(self, path: str) -> None:
-        self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115 - open until close()
-
-    def write(self, data: bytes, *, now: float) -> None:
-        start = self._file.tell()
-        try:
-            while data:
-                # A disk that fills up takes what fits without an error; the write after that names the reason.
-                data = data[self._file.write(data) :]
-        except OSError:
-            # Half a record would hide all that follow it.
-            self._file.truncate(start)
-            raise
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class _RemoteSink:
-    def __init__(self, path: str, *, flush_secs: float, now: float) -> None:
-        self._path = path
-        self._flush_secs = flush_secs
-        self._flushed_at = now
-        self._content = bytearray()
-        self._dirty = False
-
-    def write(self, data: bytes, *, now: float) -> None:
-        self._content += data
-        self._dirty = True
-        if now - self._flushed_at >= self._flush_secs:
-            self.flush()
-            self._flushed_at = now
-
-    def flush(self) -> None:
-        if self._dirty:
-            files.write_atomic(self._path, bytes(self._content))
-            self._dirty = False
-
-    def close(self) -> None:
-        self.flush()

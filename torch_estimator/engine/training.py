@@ -11,22 +11,19 @@ from torch import Tensor
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
-from torch_estimator.engine.batch_note import noting_batch
-from torch_estimator.engine.batches import TensorBatch, batch_size
+from torch_estimator.engine.batches import TensorBatch
 from torch_estimator.engine.checkpoint import Checkpoint
-from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
+from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
-from torch_estimator.engine.compiled_steps import CompiledSteps
+from torch_estimator.engine.compiled.choice import AnySteps, steps_for
 from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.hook_states import hook_states, restore_hooks
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
-from torch_estimator.engine.observation import observed
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.step import TrainStep
-from torch_estimator.engine.threads import sized_threads
 from torch_estimator.engine.variables import named_slots
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
@@ -76,7 +73,7 @@ class TrainingRun:
             model.restore(checkpoint, self._optimizers)
             schedules.go_to(checkpoint.step)
         loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
-        self._step = TrainStep(model.module, loss_fn, self._optimizers, schedules=schedules, compiled=config.compile)
+        self._step = TrainStep(model.module, loss_fn, self._optimizers, schedules=schedules)
         self._scheduled = bool(schedules)
         self._dataset = dataset
         self._batches = model.batches(dataset)
@@ -84,7 +81,7 @@ class TrainingRun:
         self._may_start_over = False
         self._writer: CheckpointWriter | None = None
         self._saved_state = checkpoint.state if checkpoint is not None else {}
-        self._compiled = CompiledSteps(self._step, self._saved_state.get(_COMPILED)) if config.compile else None
+        self._steps: AnySteps | None = None
         if checkpoint is not None:
             self._restore_position(checkpoint, input_over_when_ended)
 
@@ -106,7 +103,6 @@ class TrainingRun:
                 model_dir=self._model_dir,
                 optimizers=self._optimizers,
                 writers=writers,
-                compiled=self._compiled is not None,
             )
             if resumed_at is not None:
                 context.summary_writer()
@@ -120,9 +116,15 @@ class TrainingRun:
                 *self._log_lines(bar),
                 *(hook for hook in given if hook.after_saving),
             ]
-            if self._compiled is not None:
-                stack.enter_context(self._compiled)
-            return run_training(lambda: self._take_step(context), context=context, last_step=last_step, hooks=all_hooks)
+            before = self._saved_state.get(_COMPILED)
+            self._steps = steps = steps_for(self._step, self._model, self._config, before=before, last_step=last_step)
+            stack.enter_context(steps)
+            return run_training(_Feed(self, steps, context), context=context, last_step=last_step, hooks=all_hooks)
+
+    def wait(self) -> None:
+        """Waits as `settle` does; raises what went wrong with it."""
+        if self._writer is not None:
+            self._writer.wait()
 
     def settle(self) -> None:
         """Waits until the checkpoint that is being written, if any, can be read."""
@@ -142,6 +144,9 @@ class TrainingRun:
                 keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
             )
         )
+
+        def prepare() -> None:
+            writer.prepare(self._model.variables(), named_slots(self._model.module, self._optimizers))
 
         def save(step: int, *, wait: bool) -> None:
             self._saved_state = {**self._state(), _HOOKS: hook_states(hooks)}
@@ -169,7 +174,8 @@ class TrainingRun:
                 listeners=listeners,
                 saved_step=self._checkpoint.step if self._checkpoint is not None else None,
                 amend=amend,
-            )
+            ),
+            CheckpointMemoryHook(prepare),
         ]
 
     def _summaries(self) -> list[Hook]:
@@ -193,7 +199,7 @@ class TrainingRun:
             _INPUT: self._batches.state(),
             _INPUT_ENDED: self._input_ended,
             _RANDOM: random_state(),
-            _COMPILED: self._compiled.state() if self._compiled is not None else None,
+            _COMPILED: self._steps.state() if self._steps is not None else None,
             **self._model.state(self._optimizers),
         }
 
@@ -222,19 +228,35 @@ class TrainingRun:
             return None
         return self._model.to_tensors(batch)
 
-    def _take_step(self, context: RunContext) -> Tensor | None:
-        batch = self._next_batch()
-        if batch is None:
-            return None
-        if self._compiled is not None:
-            return self._compiled.take_step(batch, context)
-        module = self._model.module
-        with (
-            sized_threads(module, batch_size(batch.features)),
-            noting_batch(module, batch.features, batch.labels),
-            observed(context),
-        ):
-            return self._step(batch.features, batch.labels, batch.weights)
+    def next_batches(self, wanted: int) -> list[TensorBatch]:
+        """The next batches, fewer where the input ends."""
+        # What a user's own code draws at random has to come between the very steps where it comes in Python.
+        wanted = 1 if self._dataset.runs_user_code else wanted
+        batches: list[TensorBatch] = []
+        while len(batches) < wanted and (batch := self._next_batch()) is not None:
+            batches.append(batch)
+        return batches
+
+
+class _Feed:
+    """The steps of a run, each fed with its batch."""
+
+    def __init__(self, run: TrainingRun, steps: AnySteps, context: RunContext) -> None:
+        self._run = run
+        self._steps = steps
+        self._context = context
+
+    @property
+    def stroke(self) -> int:
+        return self._steps.stroke
+
+    def take(self, steps: int) -> Sequence[Tensor | float]:
+        batches = self._run.next_batches(steps)
+        return self._steps.take(batches, self._context) if batches else ()
+
+    def told(self, hooks: Sequence[Hook]) -> None:
+        if any(not type(hook).__module__.startswith("torch_estimator.") for hook in hooks):
+            self._steps.look_again()
 
 
 def _loss_summary(context: RunContext) -> dict[str, float]:

@@ -23,6 +23,8 @@ class StringHasher:
         seen: Strings met while recording, at most `limit`.
     """
 
+    not_in_fingerprint = ("recording", "seen", "_told", "_known")
+
     def __init__(self, key: str, function: HashFunction, *, limit: int = MAX_REMEMBERED) -> None:
         self.key = key
         self.function = function

@@ -45,6 +45,7 @@ class Table(nn.Module):
     """
 
     recorder: list[tuple[Table, torch.Tensor, torch.Tensor]] | None
+    not_in_fingerprint = ("recorder",)
 
     def __init__(self, pieces: Sequence[Piece], dim: int, *, trainable: bool = True) -> None:
         super().__init__()
@@ -61,6 +62,8 @@ class Table(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the table, float32 ``[..., dim]``, for int64 ids ``[...]``; the id `rows` gives zeros."""
+        if torch.is_inference_mode_enabled():
+            return self._gathered(ids)
         if self.recorder is None:
             return functional.embedding(ids, self.weight, padding_idx=self.rows)
         gathered = self._gathered(ids).requires_grad_()
@@ -69,9 +72,9 @@ class Table(nn.Module):
 
     def _gathered(self, ids: torch.Tensor) -> torch.Tensor:
         weight = self.weight.detach()
-        if self.dim > 1:
+        if self.dim > 1 or torch.compiler.is_compiling():
             return functional.embedding(ids, weight)
-        # A tenth of the time for rows of one number.
+        # A fraction of the time for rows of one number.
         return weight.view(-1).index_select(0, ids.reshape(-1)).view(*ids.shape, 1)
 
     def extra_repr(self) -> str:

@@ -103,6 +103,21 @@ class Head(ABC):
         reduction = LossReduction.of(self.loss_reduction)
         return reduction.reduce(self.unweighted_loss(logits, labels, features), weights)
 
+    @property
+    def rows_are_independent(self) -> bool:
+        """Whether loss, predictions and metrics see every example by itself, so that batches can be put together."""
+        # A subclass or a function of a user's may look at a batch as a whole.
+        ours = type(self).__module__.partition(".")[0] == __package__.partition(".")[0]
+        return ours and getattr(self, "loss_fn", None) is None and getattr(self, "inverse_link_fn", None) is None
+
+    def batch_losses(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, *, batches: int) -> Tensor:
+        """Returns the `loss` of each of several batches of the same length, one after the other: float64 [batches].
+
+        Only for a head whose `rows_are_independent`.
+        """
+        reduction = LossReduction.of(self.loss_reduction)
+        return reduction.reduce_batches(self.unweighted_loss(logits, labels), weights, batches=batches)
+
     @abstractmethod
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
         """Returns the numeric predictions of a batch of logits [N, logits dimension]."""

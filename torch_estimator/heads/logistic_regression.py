@@ -49,6 +49,11 @@ class LogisticRegressionHead(RegressionHead):
             name=name,
         )
 
+    @property
+    def rows_are_independent(self) -> bool:
+        """Whether loss, predictions and metrics see every example by itself: here they do."""
+        return type(self) is LogisticRegressionHead
+
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
         """Returns the targets, float32 [N, 1]; one outside of 0 to 1 is a `RowError`."""
         return check_range(super().prepare_labels(labels), least=0, most=1)

@@ -74,6 +74,21 @@ class LossReduction(Enum):
         divisor = weights.sum() if self is LossReduction.MEAN else (weights != 0).sum()
         return torch.where(divisor == 0, 0.0, total / torch.where(divisor == 0, 1.0, divisor))
 
+    def reduce_batches(self, losses: Tensor, weights: Tensor | None = None, *, batches: int) -> Tensor:
+        """Returns what `reduce` gives for each of several batches of the same length, one after the other: [batches].
+
+        Summed up in float64.
+        """
+        aligned = torch.ones(()) if weights is None else align_weights(weights, losses).double()
+        expanded = aligned.to(losses.device).expand_as(losses).reshape(batches, -1)
+        total = (losses.double().reshape(batches, -1) * expanded).sum(1)
+        if self is LossReduction.SUM:
+            return total
+        if self is LossReduction.SUM_OVER_BATCH_SIZE or weights is None:
+            return total / expanded.shape[1]
+        divisor = expanded.sum(1) if self is LossReduction.MEAN else (expanded != 0).sum(1)
+        return torch.where(divisor == 0, 0.0, total / torch.where(divisor == 0, 1.0, divisor))
+
 
 def align_weights(weights: Tensor, losses: Tensor) -> Tensor:
     """Returns float weights that broadcast against `losses` example by example.

@@ -79,6 +79,11 @@ class MultiHead(Head):
         return any(head.wants_features for head in self.heads)
 
     @property
+    def rows_are_independent(self) -> bool:
+        """Whether they are for every head."""
+        return type(self) is MultiHead and all(head.rows_are_independent for head in self.heads)
+
+    @property
     def prediction_keys(self) -> tuple[Any, ...]:
         """Keys ``(head, key)`` of the predictions, in order."""
         return tuple((name, key) for name, head in self.by_name.items() for key in head.prediction_keys)
@@ -119,11 +124,20 @@ class MultiHead(Head):
         """
         logits = self.split(logits)
         weights = weights or {}
-        losses = [
-            head.loss(logits[name], labels[name], weights.get(name), features) for name, head in self.by_name.items()
-        ]
-        factors = self.head_weights or [1.0] * len(losses)
-        return sum(loss * factor for loss, factor in zip(losses, factors, strict=True))  # type: ignore[return-value]
+        return self._sum(
+            [head.loss(logits[name], labels[name], weights.get(name), features) for name, head in self.by_name.items()]
+        )
+
+    def batch_losses(self, logits: Any, labels: Any, weights: Any = None, *, batches: int) -> Tensor:
+        """Returns the `loss` of each of several batches of the same length, one after the other: float64 [batches]."""
+        logits = self.split(logits)
+        weights = weights or {}
+        return self._sum(
+            [
+                head.batch_losses(logits[name], labels[name], weights.get(name), batches=batches)
+                for name, head in self.by_name.items()
+            ]
+        )
 
     def split(self, logits: Logits) -> dict[str, Tensor]:
         """Returns the logits by head.
@@ -182,6 +196,10 @@ class MultiHead(Head):
     def raw_signatures(self) -> dict[str, Signature]:
         """Returns the same where only prediction is left."""
         return self._merged({name: head.raw_signatures() for name, head in self.by_name.items()})
+
+    def _sum(self, losses: Sequence[Tensor]) -> Tensor:
+        factors = self.head_weights or [1.0] * len(losses)
+        return sum(loss * factor for loss, factor in zip(losses, factors, strict=True))  # type: ignore[return-value]
 
     def _merged(self, described: Mapping[str, Mapping[str, Signature]]) -> dict[str, Signature]:
         merged: dict[str, Signature] = {}

@@ -59,6 +59,11 @@ class PoissonRegressionHead(RegressionHead):
             name=name,
         )
 
+    @property
+    def rows_are_independent(self) -> bool:
+        """Whether loss, predictions and metrics see every example by itself: here they do."""
+        return type(self) is PoissonRegressionHead
+
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
         """Returns the targets, float32 [N, label_dimension]; a negative one is a `RowError`."""
         return check_range(super().prepare_labels(labels), least=0)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 class CheckpointSaverListener:
-    """Told before and after each checkpoint; override what you need."""
+    """Told before and after each checkpoint; override what you need.
+
+    Attributes:
+        reads_checkpoint: Whether training waits until the checkpoint can be read before it calls `after_save`. Set it
+            to False where nobody reads it there: it is then written while training goes on.
+    """
+
+    reads_checkpoint: bool = True
 
     def begin(self) -> None:
         """Called once, before the first step."""
@@ -13,7 +20,7 @@ class CheckpointSaverListener:
         """Called before the checkpoint of ``global_step`` is written."""
 
     def after_save(self, global_step: int) -> bool | None:
-        """Called once the checkpoint of ``global_step`` can be read; returning True ends training."""
+        """Called after the checkpoint of ``global_step`` is saved; returning True ends training."""
         return None
 
     def end(self, global_step: int) -> None:

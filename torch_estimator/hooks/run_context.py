@@ -58,7 +58,7 @@ class RunContext:
         self.fail_on_nan_loss = True
         self.damaged = False
         self.stop_requested = False
-        self.loss_tensor: torch.Tensor | None = None
+        self.loss_tensor: torch.Tensor | float | None = None
         self._optimizers = optimizers
         self._writers = writers or EventWriters()
 

@@ -33,7 +33,10 @@ class HookSchedule:
         self._next = min((first for _, first, _ in self._counted), default=None)
 
     def due_at(self, step: int) -> list[Hook]:
-        """Hooks due at the run's ``step``-th step, from 1, in their order; asked for every step in turn."""
+        """Hooks due at the run's ``step``-th step, from 1, in their order.
+
+        Asked for steps in turn; those that `steps_without` tells may be left out.
+        """
         due = [timed.place for timed in self._timed if timed.is_due_at(step)]
         if self._next is not None and step >= self._next:
             due += [p for p, first, every in self._counted if step >= first and (step - first) % every == 0]
@@ -41,6 +44,17 @@ class HookSchedule:
                 first if step < first else step + every - (step - first) % every for _, first, every in self._counted
             )
         return [self._hooks[place] for place in sorted(due)] if due else []
+
+    def steps_without(self, step: int, most: int) -> int:
+        """How many steps from the run's ``step``-th on no hook is due at, ``most`` at most; `due_at` may skip them.
+
+        Seconds are looked at now, for all of these steps.
+        """
+        if self._next is not None:
+            most = min(most, self._next - step)
+        for timed in self._timed:
+            most = min(most, timed.steps_without(step, most))
+        return max(most, 0)
 
 
 class _Timed:
@@ -58,10 +72,18 @@ class _Timed:
         if step < self._first_step:
             return False
         now = self._clock()
-        if self._told_at is not None and now < self._told_at + self._every_secs:
+        if not self._is_time(now):
             return False
         self._told_at = now
         return True
+
+    def steps_without(self, step: int, most: int) -> int:
+        if self._is_time(self._clock()):
+            return self._first_step - step
+        return most
+
+    def _is_time(self, now: float) -> bool:
+        return self._told_at is None or now >= self._told_at + self._every_secs
 
 
 def _wants_steps(hook: Hook) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,12 +23,12 @@ class Gradient(NamedTuple):
         values: Of the parameter's shape, or ``[elements]``: the whole gradient of each element.
         share: How much of each value counts in a norm, 0 in the row of missing values; None counts all of them. A row
             met several times is there several times.
-        elements: Positions in the flattened table, int64 ``[elements]``; None for a parameter.
+        rows: Which elements these are, as the table's update understands it; None for a parameter.
     """
 
     values: Tensor
     share: Tensor | None = None
-    elements: Tensor | None = None
+    rows: Any = None
 
 
 class Clipping(ABC):

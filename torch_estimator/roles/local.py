@@ -116,6 +116,9 @@ def _finish(
 class _EvaluationListener(CheckpointSaverListener):
     """Evaluates after checkpoints, except the one that training starts from, unless its evaluation is owed."""
 
+    # Those that are not evaluated need not be waited for.
+    reads_checkpoint = False
+
     def __init__(
         self,
         estimator: Estimator,
@@ -149,8 +152,9 @@ class _EvaluationListener(CheckpointSaverListener):
         if not due:
             logger.info("Skipping the evaluation of step %d: throttle_secs have not passed.", global_step)
             return False
+        self._estimator._wait_for_checkpoint()
         latest = self._estimator.latest_checkpoint()
-        assert latest is not None, "a listener is told once its checkpoint can be read"
+        assert latest is not None, "the checkpoint was written just now"
         _mark(self._unfinished, self._estimator.model_dir, evaluating=global_step)
         for evaluator in due:
             evaluator.evaluate(global_step, latest)

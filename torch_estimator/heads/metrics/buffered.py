@@ -40,6 +40,10 @@ class Buffered:
         if self._waiting >= self._rows:
             self._flush()
 
+    def update_batches(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, *, batches: int) -> None:
+        """Takes in several batches, one after the other."""
+        self.update(logits, labels, weights)
+
     def compute(self) -> dict[str, float]:
         """Returns every metric over all batches so far; zeros if there were none."""
         self._flush()

@@ -39,6 +39,16 @@ class MultiHeadMetrics:
             self._losses[name] += head.loss(*batch).double()
             self._metrics[name].update(*batch)
 
+    @torch.no_grad()
+    def update_batches(self, logits: Any, labels: Any, weights: Any = None, *, batches: int) -> None:
+        """Takes in several batches of the same length, one after the other, where every head's rows are independent."""
+        self._batches += batches
+        split = self._split(logits)
+        for name, head in self._heads.items():
+            several = (split[name], labels[name], (weights or {}).get(name))
+            self._losses[name] += head.batch_losses(*several, batches=batches).sum()
+            self._metrics[name].update(*several)
+
     def compute(self) -> dict[str, float]:
         """Returns the metrics over all batches; zeros if there were none."""
         results: dict[str, Any] = {}

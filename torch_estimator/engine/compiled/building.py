@@ -1,0 +1,85 @@
+"""From a traced step to machine code; only ever run in a process of its own, see `Compilation`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from torch_estimator.engine.compiled.leaves import layouts
+from torch_estimator.engine.compiled.tracing import CannotBeCompiled
+
+STEP_LIBRARY = "step.so"
+LOOP_LIBRARY = "run_steps.so"
+DESCRIPTION = "step.json"
+FORMAT = 1
+
+_LOOP_SOURCE = Path(__file__).with_name("run_steps.c")
+# These add up in whatever order several threads come by.
+_ADDS_UP = ("index_put", "index_add", "scatter_add", "scatter_reduce", "embedding_dense_backward")
+
+
+def build(graph: GraphModule, inputs: Sequence[Tensor], folder: Path, *, threads: int) -> None:
+    """Compiles a graph into the libraries that `StepProgram` loads, and describes its inputs.
+
+    Raises:
+        CannotBeCompiled: Inductor or the C++ compiler failed.
+    """
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "work")
+    import torch._inductor as inductor
+    from torch._inductor import config
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    adds_up = any(name in str(node.target) for node in graph.graph.nodes for name in _ADDS_UP)
+    options = {
+        # Dropout draws what it draws eagerly.
+        "fallback_random": True,
+        "cpp.threads": 1 if adds_up else threads,
+        "compile_threads": 1,
+    }
+    try:
+        with config.patch("cpp_cache_precompile_headers", False):
+            library = Path(str(inductor.aot_compile(graph, tuple(inputs), options=options)))
+        _build_loop(get_cpp_compiler(), folder / LOOP_LIBRARY)
+    except Exception as error:
+        raise CannotBeCompiled(_reason(error)) from error
+    if foreign := _foreign_operators(library):
+        raise CannotBeCompiled(f"PyTorch has no compiled form of {', '.join(foreign)}")
+    shutil.move(library, folder / STEP_LIBRARY)
+    shutil.rmtree(folder / "work", ignore_errors=True)
+    description = {"format": FORMAT, "inputs": layouts(list(inputs))}
+    (folder / DESCRIPTION).write_text(json.dumps(description))
+
+
+def _build_loop(compiler: str, target: Path) -> None:
+    libraries = Path(torch.__file__).parent / "lib"
+    command = [compiler, "-x", "c", "-O2", "-fPIC", "-shared", str(_LOOP_SOURCE), "-o", str(target)]
+    command += [f"-L{libraries}", "-ltorch_cpu", f"-Wl,-rpath,{libraries}"]
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+
+
+def _foreign_operators(library: Path) -> list[str]:
+    """Operators that a library would call through Python's dispatcher, which the loop in C does not have."""
+    described = library.with_name(library.name.removesuffix(".so") + ".json")
+    if not described.is_file():
+        return []
+    nodes = json.loads(described.read_text()).get("nodes", [])
+    return sorted({str(node.get("node", {}).get("target", "an operator")) for node in nodes})
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        text = str(error.stderr)
+    elif isinstance(error, FileNotFoundError):
+        return f"there is no C++ compiler ({error})"
+    else:
+        text = str(error)
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {line}"

@@ -1,0 +1,105 @@
+"""Where compiled steps are kept from run to run."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+logger = logging.getLogger("torch_estimator")
+
+DIRECTORY_VARIABLE = "TORCH_ESTIMATOR_CACHE_DIR"
+
+_MOST_STEPS = 64
+
+
+class StepCache:
+    """Folders by key, each complete or absent.
+
+    They hold machine code, so the directory has to be the user's own: one that others may write to is not used.
+
+    Args:
+        directory: Of all of them; by default ``$TORCH_ESTIMATOR_CACHE_DIR``, or ``torch-estimator`` in the user's
+            cache directory.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        self._directory = Path(directory or _default_directory()) / "steps"
+
+    def folder(self, key: str) -> Path | None:
+        """Where the step of a key lies; None where it is not there."""
+        folder = self._directory / key
+        if not folder.is_dir() or not self._is_ours():
+            return None
+        # The step used last is the last to be removed.
+        os.utime(folder)
+        return folder
+
+    def workplace(self) -> Path:
+        """A new folder to build in, beside the others where that is possible."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self._is_ours():
+                return Path(tempfile.mkdtemp(prefix=".building-", dir=self._directory))
+        except OSError as error:
+            logger.warning("Compiled steps cannot be kept in %s (%s).", self._directory, error.strerror)
+        return Path(tempfile.mkdtemp(prefix="torch-estimator-"))
+
+    def keep(self, built: Path, key: str) -> Path:
+        """Gives a folder that was built its place; returns where it lies now."""
+        folder = self._directory / key
+        if built.parent != self._directory:
+            return built
+        try:
+            os.rename(built, folder)
+        except OSError:
+            # Somebody else built the same.
+            if not folder.is_dir():
+                return built
+            shutil.rmtree(built, ignore_errors=True)
+        self._remove_oldest()
+        return folder
+
+    def remove(self, folder: Path) -> None:
+        """Forgets a step."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _is_ours(self) -> bool:
+        status = os.stat(self._directory)
+        if status.st_uid == os.getuid() and not status.st_mode & 0o022:
+            return True
+        logger.warning(
+            "Compiled steps in %s are not used, because others may write there; make it yours alone (chmod 700), or "
+            "set %s.",
+            self._directory,
+            DIRECTORY_VARIABLE,
+        )
+        return False
+
+    def _remove_oldest(self) -> None:
+        folders = [one for one in self._directory.iterdir() if not one.name.startswith(".")]
+        for folder in sorted(folders, key=_modified)[:-_MOST_STEPS]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def key_of(parts: Iterable[object]) -> str:
+    """The key of a step, from all that it depends on."""
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
+
+
+def _default_directory() -> Path:
+    if given := os.environ.get(DIRECTORY_VARIABLE):
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "torch-estimator"
+
+
+def _modified(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0

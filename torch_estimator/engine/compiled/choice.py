@@ -1,0 +1,82 @@
+"""Who takes the steps of a training: Python, or a compiled form of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from torch_estimator.engine.batch_note import noting_batch
+from torch_estimator.engine.batches import TensorBatch, batch_size
+from torch_estimator.engine.compiled.compilation import SUPPORTED
+from torch_estimator.engine.compiled.jit_steps import JitSteps
+from torch_estimator.engine.compiled.steps import CompiledSteps
+from torch_estimator.engine.fingerprint import Fingerprint, fingerprint
+from torch_estimator.engine.live_group import LiveGroup
+from torch_estimator.engine.model import Model
+from torch_estimator.engine.observation import observed
+from torch_estimator.engine.step import TrainStep
+from torch_estimator.engine.threads import sized_threads
+from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.run_config import RunConfig
+
+
+class EagerSteps:
+    """Takes steps in Python."""
+
+    stroke = 1
+
+    def __init__(self, step: TrainStep) -> None:
+        self._step = step
+
+    def __enter__(self) -> EagerSteps:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """There is nothing to end."""
+
+    def state(self) -> None:
+        """Nothing was compiled."""
+
+    def look_again(self) -> None:
+        """Python sees every change."""
+
+    def take(self, batches: Sequence[TensorBatch], context: RunContext) -> list[Tensor]:
+        """Trains on batches one after the other; returns the loss of each."""
+        return [self._take(batch, context) for batch in batches]
+
+    def _take(self, batch: TensorBatch, context: RunContext) -> Tensor:
+        module = self._step.module
+        with (
+            sized_threads(module, batch_size(batch.features), beside_input=True),
+            noting_batch(module, batch.features, batch.labels),
+            observed(context),
+        ):
+            return self._step(batch.features, batch.labels, batch.weights)
+
+
+AnySteps = EagerSteps | CompiledSteps | JitSteps
+
+
+def steps_for(
+    step: TrainStep, model: Model, config: RunConfig, *, before: Mapping[str, Any] | None, last_step: int | None
+) -> AnySteps:
+    """What `RunConfig.compile` asks for, in the way that this device and system have."""
+    if not config.compile:
+        return EagerSteps(step)
+    if model.device.type != "cpu" or not SUPPORTED:
+        return JitSteps(step, when=config.compile, before=before, last_step=last_step)
+
+    def of_step() -> Fingerprint:
+        roots = {
+            "module": step.module,
+            "head": model.head,
+            "loss": model.spec.loss,
+            "optimizers": step.optimizers,
+            "settings": [group.fixed() for group in step.groups],
+            "mixed_precision": config.mixed_precision,
+        }
+        return fingerprint(roots, leave_out=LiveGroup.MOVING)
+
+    return CompiledSteps(step, of_step, when=config.compile, before=before, last_step=last_step)

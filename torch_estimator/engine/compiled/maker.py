@@ -1,0 +1,92 @@
+"""Makes compiled steps: from the cache where they are there, by compiling where they are not."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+from torch_estimator.engine.batches import TensorBatch
+from torch_estimator.engine.compiled.cache import StepCache, key_of
+from torch_estimator.engine.compiled.compilation import Compilation
+from torch_estimator.engine.compiled.leaves import Shapes
+from torch_estimator.engine.compiled.program import NotThisStep, StepProgram
+from torch_estimator.engine.fingerprint import Fingerprint, environment_digest
+from torch_estimator.engine.step import TrainStep
+
+logger = logging.getLogger("torch_estimator")
+
+
+class StepMaker:
+    """Makes the compiled steps of one training.
+
+    Args:
+        step: What to compile.
+        fingerprint: Of all that the step depends on, as it is when called.
+        cache: Where compiled steps are kept.
+    """
+
+    def __init__(self, step: TrainStep, fingerprint: Callable[[], Fingerprint], cache: StepCache) -> None:
+        self._step = step
+        self._compute = fingerprint
+        self._cache = cache
+        self._fingerprint = fingerprint()
+        self._state: list[Tensor] = [*(tensor for _, tensor in self._fingerprint.tensors), *step.scratch()]
+        self._numbers = sum(len(group.numbers()) for group in step.groups)
+        if not self._fingerprint.portable:
+            logger.debug("The compiled step cannot be kept for later runs because of %s.", self._fingerprint.obstacle)
+
+    def is_outdated(self) -> bool:
+        """Whether the step computes something else than when this was made."""
+        now = self._compute()
+        same_tensors = [id(tensor) for _, tensor in now.tensors] == [id(t) for _, t in self._fingerprint.tensors]
+        return now.digest != self._fingerprint.digest or not same_tensors
+
+    def load(self, shapes: Shapes, threads: int) -> StepProgram | None:
+        """The step of these shapes that an earlier run has compiled, if there is one."""
+        folder = self._cache.folder(self._key(shapes, threads)) if self._fingerprint.portable else None
+        if folder is None:
+            return None
+        try:
+            return self._program(folder, shapes)
+        except NotThisStep:
+            self._cache.remove(folder)
+            return None
+
+    def start(self, batch: TensorBatch, threads: int) -> Compilation:
+        """Starts to compile for batches like this one."""
+        return Compilation(
+            self._step,
+            self._state,
+            batch,
+            self._cache.workplace(),
+            fingerprint=self._compute,
+            threads=threads,
+        )
+
+    def finish(self, compilation: Compilation, shapes: Shapes, threads: int) -> StepProgram | str:
+        """Takes over what was compiled, or says why there is nothing."""
+        reason = compilation.failure()
+        if reason is None:
+            folder = compilation.folder
+            if self._fingerprint.portable:
+                folder = self._cache.keep(folder, self._key(shapes, threads))
+            try:
+                program = self._program(folder, shapes)
+            except NotThisStep:
+                reason = "what was compiled cannot be loaded"
+            else:
+                if not self._fingerprint.portable:
+                    compilation.remove()
+                return program
+        compilation.remove()
+        return reason
+
+    def _program(self, folder: Path, shapes: Shapes) -> StepProgram:
+        return StepProgram(folder, self._state, self._numbers, shapes)
+
+    def _key(self, shapes: Shapes, threads: int) -> str:
+        return key_of((environment_digest(threads), self._fingerprint.digest, json.dumps(shapes)))

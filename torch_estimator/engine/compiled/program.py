@@ -1,0 +1,134 @@
+"""A compiled training step, loaded and ready to be taken."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from torch_estimator.engine.compiled.building import DESCRIPTION, FORMAT, LOOP_LIBRARY, STEP_LIBRARY
+from torch_estimator.engine.compiled.leaves import Layout, layouts
+
+
+class NotThisStep(Exception):
+    """What lies in a folder is no step for these tensors."""
+
+
+class _LayoutInC(ctypes.Structure):
+    _fields_ = (
+        ("ndim", ctypes.c_int64),
+        ("sizes", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("dtype", ctypes.c_int32),
+    )
+
+
+class StepProgram:
+    """Takes steps in machine code, several at a stroke, while other Python threads run.
+
+    Args:
+        folder: Where `build` left it.
+        state: The tensors that the step reads and writes, as they were when it was traced; kept by reference.
+        numbers: How many settings move from step to step.
+        batch: Layouts of the tensors of a batch.
+
+    Raises:
+        NotThisStep: It was built for other tensors, or is no such folder.
+    """
+
+    def __init__(self, folder: Path, state: Sequence[Tensor], numbers: int, batch: Sequence[Layout]) -> None:
+        self._state = list(state)
+        self._numbers = numbers
+        number: Layout = ((), (), "float32")
+        wanted = [*layouts(self._state), *([number] * numbers), *batch]
+        if _described(folder) != wanted:
+            raise NotThisStep(str(folder))
+        self._layouts = (_LayoutInC * len(wanted))(*map(_layout_in_c, wanted))
+        try:
+            library = ctypes.CDLL(str(folder / STEP_LIBRARY))
+            loop = ctypes.CDLL(str(folder / LOOP_LIBRARY))
+            self._run = ctypes.cast(library.AOTInductorModelContainerRun, ctypes.c_void_p)
+            self._container = ctypes.c_void_p()
+            made = library.AOTInductorModelContainerCreateWithDevice(
+                ctypes.byref(self._container), ctypes.c_size_t(1), b"cpu", None
+            )
+            self._delete = library.AOTInductorModelContainerDelete
+            self._take_steps = loop.take_steps
+        except (OSError, AttributeError) as error:
+            raise NotThisStep(str(folder)) from error
+        if made != 0:
+            raise NotThisStep(str(folder))
+        self._take_steps.restype = ctypes.c_int64
+        self._own = len(batch) + numbers
+
+    def __del__(self) -> None:
+        if getattr(self, "_delete", None) is not None:
+            self._delete(self._container)
+
+    def take(self, batches: Sequence[Sequence[Tensor]], numbers: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Takes one step per batch.
+
+        Args:
+            batches: The tensors of each, of the layouts promised.
+            numbers: float32 ``[steps, numbers]``: the settings of each step.
+
+        Returns:
+            The loss of every step taken, float32: of all, or up to and with the first that is not a number; and
+            whether the one after the last of these failed.
+        """
+        steps = len(batches)
+        own = np.empty((steps, self._own), np.int64)
+        if self._numbers:
+            own[:, : self._numbers] = numbers.ctypes.data + 4 * np.arange(numbers.size).reshape(numbers.shape)
+        own[:, self._numbers :] = [[tensor.data_ptr() for tensor in batch] for batch in batches]
+        state = np.array([tensor.data_ptr() for tensor in self._state], np.int64)
+        losses = np.empty(steps, np.float32)
+        taken = self._take_steps(
+            self._run,
+            self._container,
+            self._layouts,
+            ctypes.c_void_p(state.ctypes.data),
+            ctypes.c_int64(len(state)),
+            ctypes.c_void_p(own.ctypes.data),
+            ctypes.c_int64(self._own),
+            ctypes.c_int64(steps),
+            ctypes.c_void_p(losses.ctypes.data),
+        )
+        return losses[: taken if taken >= 0 else -1 - taken], taken < 0
+
+
+def _described(folder: Path) -> list[Layout]:
+    try:
+        described = json.loads((folder / DESCRIPTION).read_text())
+        if described["format"] != FORMAT:
+            raise NotThisStep(str(folder))
+        return [(tuple(shape), tuple(strides), dtype) for shape, strides, dtype in described["inputs"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotThisStep(str(folder)) from error
+
+
+def _layout_in_c(layout: Layout) -> _LayoutInC:
+    shape, strides, dtype = layout
+    numbers = ctypes.c_int64 * len(shape)
+    return _LayoutInC(len(shape), numbers(*shape), numbers(*strides), _DTYPES[dtype])
+
+
+# The numbers of PyTorch's C interface (aoti_torch_dtype_*), which never change.
+_DTYPES = {
+    "uint8": 0,
+    "int8": 1,
+    "int16": 2,
+    "int32": 3,
+    "int64": 4,
+    "float16": 5,
+    "float32": 6,
+    "float64": 7,
+    "complex64": 9,
+    "complex128": 10,
+    "bool": 11,
+    "bfloat16": 15,
+}

@@ -1,0 +1,76 @@
+/* Takes several training steps with a step that AOTInductor compiled, without Python in between.
+
+   The functions named aoti_torch_* and AOTInductorModelContainerRun are PyTorch's stable C interface of compiled
+   models; handles given to a run are taken over by it. */
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef void *Handle;
+typedef int32_t (*Run)(void *container, Handle *inputs, size_t n_inputs, Handle *outputs, size_t n_outputs,
+                       void *stream, void *proxy_executor);
+
+extern int32_t aoti_torch_create_tensor_from_blob(void *data, int64_t ndim, const int64_t *sizes,
+                                                  const int64_t *strides, int64_t offset, int32_t dtype,
+                                                  int32_t device_type, int32_t device_index, Handle *made);
+extern int32_t aoti_torch_new_tensor_handle(Handle original, Handle *made);
+extern int32_t aoti_torch_delete_tensor_object(Handle handle);
+extern int32_t aoti_torch_get_data_ptr(Handle handle, void **data);
+
+struct layout {
+    int64_t ndim;
+    const int64_t *sizes;
+    const int64_t *strides;
+    int32_t dtype;
+};
+
+enum { MOST_INPUTS = 16384 };
+
+static int32_t from_blob(int64_t address, const struct layout *layout, Handle *made) {
+    return aoti_torch_create_tensor_from_blob((void *)(intptr_t)address, layout->ndim, layout->sizes, layout->strides,
+                                              0, layout->dtype, 0, 0, made);
+}
+
+/* Returns how many steps were taken: all of them, or those up to and with the first whose loss is not a number; or
+   -1 - i where step i failed. The inputs of a step are the state, which all steps share, and then its own. */
+int64_t take_steps(Run run, void *container, const struct layout *layouts, const int64_t *state, int64_t n_state,
+                   const int64_t *own, int64_t n_own, int64_t steps, float *losses) {
+    Handle kept[MOST_INPUTS], inputs[MOST_INPUTS];
+    int64_t n_kept = 0, taken = 0;
+    if (n_state + n_own > MOST_INPUTS)
+        return -1;
+    while (n_kept < n_state && !from_blob(state[n_kept], &layouts[n_kept], &kept[n_kept]))
+        n_kept++;
+    if (n_kept < n_state)
+        taken = -1;
+    for (int64_t step = 0; taken >= 0 && step < steps; step++) {
+        int64_t made = 0;
+        int32_t failed = 0;
+        Handle loss;
+        void *data;
+        for (; made < n_state && !failed; made += !failed)
+            failed = aoti_torch_new_tensor_handle(kept[made], &inputs[made]);
+        for (; made < n_state + n_own && !failed; made += !failed)
+            failed = from_blob(own[step * n_own + made - n_state], &layouts[made], &inputs[made]);
+        if (failed) {
+            while (made > 0)
+                aoti_torch_delete_tensor_object(inputs[--made]);
+        } else {
+            failed = run(container, inputs, (size_t)made, &loss, 1, NULL, NULL);
+        }
+        if (failed) {
+            taken = -1 - step;
+            break;
+        }
+        aoti_torch_get_data_ptr(loss, &data);
+        losses[step] = *(float *)data;
+        aoti_torch_delete_tensor_object(loss);
+        taken++;
+        if (isnan(losses[step]))
+            break;
+    }
+    while (n_kept > 0)
+        aoti_torch_delete_tensor_object(kept[--n_kept]);
+    return taken;
+}

@@ -1,0 +1,53 @@
+"""Which batches are compiled for."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+logger = logging.getLogger("torch_estimator")
+
+_ROWS = "rows"
+_SHAPES = "shapes"
+
+# Compiling takes seconds; input whose batches keep changing their shape would do nothing else.
+_MOST_SHAPES = 8
+
+
+class ShapeBook:
+    """Decides whether batches of a shape are worth a compiled step.
+
+    Smaller batches than before, such as a partial last one, are not. Batches of as many rows may differ in the length
+    of their lists: each shape is, up to a limit, and those met after that are not.
+
+    Args:
+        before: What `state` returned in the run before a resume, so that each batch runs as it would have run then;
+            None where there is none.
+    """
+
+    def __init__(self, before: Mapping[str, Any] | None) -> None:
+        self._rows: int = before[_ROWS] if before else 0
+        self._shapes: list[str] = list(before[_SHAPES]) if before else []
+        self._told = False
+
+    def state(self) -> dict[str, Any]:
+        """Returns what was admitted, as JSON."""
+        return {_ROWS: self._rows, _SHAPES: self._shapes}
+
+    def admits(self, rows: int, shape: object) -> bool:
+        """Whether to compile for batches of so many rows and this shape, which JSON can hold."""
+        if rows < self._rows:
+            return False
+        name = json.dumps(shape)
+        if name not in self._shapes:
+            if len(self._shapes) == _MOST_SHAPES:
+                if not self._told:
+                    self._told = True
+                    told = "Batches come in more than %d shapes; those that are not compiled yet run uncompiled."
+                    logger.info(told, _MOST_SHAPES)
+                return False
+            self._shapes.append(name)
+        self._rows = rows
+        return True

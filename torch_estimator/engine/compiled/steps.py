@@ -1,0 +1,248 @@
+"""Decides, batch by batch, whether a step runs in Python or as machine code, and when it is worth compiling."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_estimator.engine.batch_note import noting_batch
+from torch_estimator.engine.batches import TensorBatch, batch_size
+from torch_estimator.engine.compiled.cache import StepCache
+from torch_estimator.engine.compiled.compilation import Compilation
+from torch_estimator.engine.compiled.leaves import Shapes, layouts, leaves
+from torch_estimator.engine.compiled.maker import StepMaker
+from torch_estimator.engine.compiled.program import StepProgram
+from torch_estimator.engine.compiled.shape_book import ShapeBook
+from torch_estimator.engine.compiled.worth import is_worth_compiling
+from torch_estimator.engine.fingerprint import Fingerprint
+from torch_estimator.engine.observation import Observer, observed
+from torch_estimator.engine.step import TrainStep
+from torch_estimator.engine.threads import sized_threads, threads_for
+from torch_estimator.hooks.run_context import RunContext
+
+logger = logging.getLogger("torch_estimator")
+
+# Of machine code between two looks at Ctrl-C, at hooks that go by the clock, and at other threads.
+_STROKE_SECS = 0.01
+_MOST_STEPS = 128
+
+
+@dataclasses.dataclass(slots=True)
+class _Shape:
+    """What is known of batches of one shape."""
+
+    threads: int
+    looked_up: bool = False
+    eager_secs: float = 0.0
+    eager_steps: int = 0
+    compilation: Compilation | None = None
+    program: StepProgram | None = None
+    failed: bool = False
+
+
+class CompiledSteps:
+    """Takes training steps.
+
+    Batches that the `ShapeBook` does not admit run in Python.
+
+    Args:
+        step: What to compile.
+        fingerprint: Of all that the step depends on, computed anew at every call.
+        when: ``"auto"`` trains in Python until the compiled step is ready, and compiles only where that is worth it;
+            True waits for it.
+        before: What `state` returned in the run before a resume; see `ShapeBook`.
+        last_step: Global step at which training ends, if that is known.
+        cache: Where compiled steps are kept.
+    """
+
+    def __init__(
+        self,
+        step: TrainStep,
+        fingerprint: Callable[[], Fingerprint],
+        *,
+        when: Literal["auto"] | bool,
+        before: Mapping[str, Any] | None,
+        last_step: int | None = None,
+        cache: StepCache | None = None,
+    ) -> None:
+        self._step = step
+        self._fingerprint = fingerprint
+        self._maker: StepMaker | None = None
+        self._fixed: list[Any] = []
+        self._waits = when is True
+        self._last_step = last_step
+        self._cache = cache or StepCache()
+        self._book = ShapeBook(before)
+        self._shapes: dict[Shapes, _Shape] = {}
+        self._observer = Observer(step.module)
+        self._secs_per_step = _STROKE_SECS
+
+    def state(self) -> dict[str, Any]:
+        """Returns what was compiled, as JSON."""
+        return self._book.state()
+
+    def __enter__(self) -> CompiledSteps:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for shape in self._shapes.values():
+            if shape.compilation is not None:
+                shape.compilation.stop()
+
+    @property
+    def stroke(self) -> int:
+        """How many steps are best taken at once."""
+        if all(shape.program is None for shape in self._shapes.values()):
+            return 1
+        return max(1, min(_MOST_STEPS, int(_STROKE_SECS / self._secs_per_step)))
+
+    def look_again(self) -> None:
+        """After somebody else's code has run: begins anew where that has changed what the step computes."""
+        with self._observer.unobserved():
+            outdated = self._maker is not None and self._maker.is_outdated()
+        if outdated:
+            logger.info("The model or its optimizer was changed, so that the compiled step is of no use any more.")
+            self.__exit__()
+            self._shapes, self._maker = {}, None
+
+    def take(self, batches: Sequence[TensorBatch], context: RunContext) -> list[float]:
+        """Trains on batches one after the other; returns the loss of each, up to the first that is not a number."""
+        losses: list[float] = []
+        if self._maker is not None and self._settings() != self._fixed:
+            self.look_again()
+        while len(losses) < len(batches):
+            batch = batches[len(losses)]
+            tensors = leaves(_given(batch))
+            shape = None if tensors is None else self._shape(tensors, batch, context)
+            if tensors is None or shape is None or shape.program is None:
+                losses.append(self._take_in_python(batch, shape, context))
+            else:
+                losses += self._take_compiled(shape.program, tensors, batches[len(losses) :], context)
+            if math.isnan(losses[-1]):
+                break
+        return losses
+
+    def _take_in_python(self, batch: TensorBatch, shape: _Shape | None, context: RunContext) -> float:
+        module, started = self._step.module, time.perf_counter()
+        context.compiled = False
+        with (
+            sized_threads(module, batch_size(batch.features), beside_input=True),
+            noting_batch(module, batch.features, batch.labels),
+            observed(context),
+        ):
+            loss = float(self._step(*_given(batch)))
+        if shape is not None:
+            shape.eager_secs += time.perf_counter() - started
+            shape.eager_steps += 1
+        return loss
+
+    def _take_compiled(
+        self, program: StepProgram, first: list[Tensor], batches: Sequence[TensorBatch], context: RunContext
+    ) -> list[float]:
+        """Takes a step for each of the first batches that are of one shape."""
+        context.compiled = True
+        together, wanted = [first], layouts(first)
+        for batch in batches[1:]:
+            tensors = leaves(_given(batch))
+            if tensors is None or layouts(tensors) != wanted:
+                break
+            together.append(tensors)
+        with sized_threads(self._step.module, batch_size(batches[0].features), beside_input=True):
+            if context.observe:
+                with noting_batch(self._step.module, batches[0].features, batches[0].labels):
+                    context.summaries = self._observer.observe(lambda: self._step.loss(*_given(batches[0])))
+            numbers = self._numbers(len(together))
+            started = time.perf_counter()
+            losses, failed = program.take(together[: len(numbers)], numbers)
+        if failed:
+            self._explain(batches[len(losses)], context.global_step + len(losses))
+        self._secs_per_step = (time.perf_counter() - started) / len(losses)
+        return losses.tolist()  # type: ignore[no-any-return]
+
+    def _numbers(self, steps: int) -> np.ndarray:
+        """The settings of the coming steps, as schedules move them; of fewer steps where one changes the program."""
+        groups, schedules = self._step.groups, self._step.schedules
+        rows, fixed = [[number for group in groups for number in group.numbers()]], self._settings()
+        if not schedules:
+            return np.repeat(np.array(rows, np.float32), steps, axis=0)
+        schedules.advance()
+        while len(rows) < steps and self._settings() == fixed:
+            rows.append([number for group in groups for number in group.numbers()])
+            schedules.advance()
+        return np.array(rows, np.float32)
+
+    def _settings(self) -> list[Any]:
+        """What a compiled step has in it of the optimizers' settings."""
+        return [group.fixed() for group in self._step.groups]
+
+    def _explain(self, batch: TensorBatch, global_step: int) -> NoReturn:
+        """Meets in Python what a compiled step failed of."""
+        module = self._step.module
+        with noting_batch(module, batch.features, batch.labels), torch.no_grad():
+            self._step.loss(*_given(batch))
+        raise RuntimeError(
+            f"The compiled training step failed after global step {global_step}; run with RunConfig(compile=False)."
+        )
+
+    def _shape(self, tensors: list[Tensor], batch: TensorBatch, context: RunContext) -> _Shape | None:
+        """What to do with batches of this shape; None where they are not to be compiled."""
+        rows, wanted = batch_size(batch.features), layouts(tensors)
+        if not self._book.admits(rows, wanted):
+            return None
+        shape = self._shapes.get(wanted)
+        if shape is None:
+            shape = self._shapes[wanted] = _Shape(threads_for(self._step.module, rows, beside_input=True))
+        # Optimizers of `torch.optim` make their state in their first step, which is always taken in Python.
+        if shape.program is None and not shape.failed and (context.global_step or not self._step.other_optimizers):
+            self._see_to(shape, wanted, batch, context)
+        return shape
+
+    def _see_to(self, shape: _Shape, wanted: Shapes, batch: TensorBatch, context: RunContext) -> None:
+        """Loads the compiled step where it is there, and compiles it where that is worth it."""
+        if self._maker is None:
+            with self._observer.unobserved():
+                self._maker = StepMaker(self._step, self._fingerprint, self._cache)
+            self._fixed = self._settings()
+        if shape.compilation is None:
+            if not shape.looked_up:
+                shape.looked_up = True
+                shape.program = self._maker.load(wanted, shape.threads)
+            if shape.program is not None or not (self._waits or self._is_worth_it(shape, context)):
+                return
+            rows = batch_size(batch.features)
+            told = "this takes some seconds" if self._waits else "training goes on beside it"
+            logger.info("Compiling the training step for batches of %d; %s.", rows, told)
+            with self._observer.unobserved():
+                shape.compilation = self._maker.start(batch, shape.threads)
+        if self._waits:
+            shape.compilation.wait()
+        if shape.compilation.is_over():
+            made = self._maker.finish(shape.compilation, wanted, shape.threads)
+            shape.compilation = None
+            if isinstance(made, StepProgram):
+                shape.program = made
+                logger.info("The training step for batches of %d is compiled.", batch_size(batch.features))
+            else:
+                shape.failed = True
+                logger.warning("The training step is not compiled, because %s; training goes on without.", made)
+
+    def _is_worth_it(self, shape: _Shape, context: RunContext) -> bool:
+        if any(one.compilation for one in self._shapes.values()):
+            return False
+        left = None
+        if self._last_step is not None:
+            share = shape.eager_steps / max(1, sum(one.eager_steps for one in self._shapes.values()))
+            left = share * (self._last_step - context.global_step)
+        return is_worth_compiling(shape.eager_secs, shape.eager_steps, left)
+
+
+def _given(batch: TensorBatch) -> tuple[Any, Any, Any]:
+    return batch.features, batch.labels, batch.weights
