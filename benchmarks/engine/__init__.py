@@ -1,0 +1,1 @@
+"""All that benchmarks know of the engine's inside."""
