@@ -202,7 +202,7 @@ def test_what_is_damaged_in_the_cache_is_compiled_anew(tmp_path: Path, monkeypat
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
     job(tmp_path / "one", True).train(lambda: data().repeat(), steps=3)
     (folder,) = (tmp_path / "cache" / "steps").iterdir()
-    assert {one.name for one in folder.iterdir()} == {DESCRIPTION, STEP_LIBRARY, "run_steps.so", "outcome.json"}
+    assert {one.name for one in folder.iterdir()} == {DESCRIPTION, STEP_LIBRARY, "run_steps.so"}
     (folder / DESCRIPTION).write_text("{")
     job(tmp_path / "two", True).train(lambda: data().repeat(), steps=3)
     assert json.loads((folder / DESCRIPTION).read_text())["inputs"]
@@ -227,12 +227,12 @@ def test_the_oldest_steps_are_removed(tmp_path: Path) -> None:
     assert {one.name for one in (tmp_path / "steps").iterdir()} == {f"{number}" for number in range(6, 70)}
 
 
-def waiting(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Compilation:
+def waiting(monkeypatch: pytest.MonkeyPatch, folder: Path, keep: Any = None) -> Compilation:
     """A compilation that never ends."""
     monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
     folder.mkdir()
     none: Any = None
-    return Compilation(none, (), none, folder, fingerprint=none, threads=1)
+    return Compilation(none, (), none, folder, keep=keep, fingerprint=none, threads=1)
 
 
 def test_a_compilation_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,14 +243,26 @@ def test_a_compilation_can_be_stopped(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "work").exists()
 
 
+def test_a_compilation_goes_on_for_later_runs_only_where_they_can_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = waiting(monkeypatch, tmp_path / "kept", keep=lambda folder: folder)
+    left.leave()
+    assert not left.is_over()
+    left.stop()
+    ended = waiting(monkeypatch, tmp_path / "of no use")
+    ended.leave()
+    assert ended.is_over()
+
+
 def test_a_compilation_that_is_killed_or_takes_too_long_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = waiting(monkeypatch, tmp_path / "killed")
     os.kill(running._process, signal.SIGKILL)
     running.wait()
-    assert running.failure() == "the compiling process died of SIGKILL"
+    assert running.result() == "the compiling process died of SIGKILL"
     monkeypatch.setattr(compilation, "_MOST_SECONDS", 0.1)
     running = waiting(monkeypatch, tmp_path / "slow")
     running.wait()
-    assert str(running.failure()).startswith("compiling took more than")
+    assert str(running.result()).startswith("compiling took more than")

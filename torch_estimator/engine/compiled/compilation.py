@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
+import logging
 import os
 import shutil
 import signal
@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -25,25 +26,29 @@ from torch_estimator.engine.compiled.tracing import CannotBeCompiled, trace
 from torch_estimator.engine.fingerprint import Fingerprint
 from torch_estimator.engine.step import TrainStep
 
+logger = logging.getLogger("torch_estimator")
+
 SUPPORTED = sys.platform == "linux"
 
 _OUTCOME = "outcome.json"
 _LOG = "compilation.log"
 _MOST_SECONDS = 900.0
 _LOOK_EVERY_SECS = 0.02
-_PR_SET_PDEATHSIG = 1
 
 
 class Compilation:
     """One compilation, from its start.
 
-    The process is a fork: it has the very model, and whatever it does to it, nobody sees. It ends with this process.
+    The process is a fork: it has the very model, and whatever it does to it, nobody sees. It may outlive this process
+    to finish what later runs will find, but not for long.
 
     Args:
         step: What to compile.
         state: The tensors that it reads and writes.
         batch: Of the shapes to compile for.
-        folder: Where to build; what is in it after success is what `StepProgram` loads.
+        folder: Where to build.
+        keep: Gives what was built its place among the compiled steps of all runs and returns where that is; None where
+            it is of no use to others.
         fingerprint: Of all that the step depends on, as it is when called.
         threads: For how many threads.
     """
@@ -55,24 +60,27 @@ class Compilation:
         batch: TensorBatch,
         folder: Path,
         *,
+        keep: Callable[[Path], Path] | None,
         fingerprint: Callable[[], Fingerprint],
         threads: int,
     ) -> None:
-        self.folder = folder
+        self._folder = folder
         self._work = work = Path(tempfile.mkdtemp(prefix="torch-estimator-"))
+        self._is_kept = keep is not None
         self._started = time.monotonic()
         self._status: int | None = None
+
+        def build_and_keep() -> Path:
+            build(*trace(step, state, batch, fingerprint), folder, work=work, threads=threads)
+            return folder if keep is None else keep(folder)
+
         parent = os.getpid()
         with warnings.catch_warnings():
             # The child starts no threads and waits for none.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if self._process == 0:
-            _build_and_exit(
-                parent,
-                folder,
-                lambda: build(*trace(step, state, batch, fingerprint), folder, work=work, threads=threads),
-            )
+            _build_and_exit(parent, work, build_and_keep)
 
     def is_over(self) -> bool:
         """Whether it has ended, well or not; ends it where it takes far too long."""
@@ -83,7 +91,6 @@ class Compilation:
                 process, status = self._process, 0
             if process:
                 self._status = status
-                shutil.rmtree(self._work, ignore_errors=True)
             elif time.monotonic() - self._started > _MOST_SECONDS:
                 self.stop()
         return self._status is not None
@@ -93,8 +100,15 @@ class Compilation:
         while not self.is_over():
             time.sleep(_LOOK_EVERY_SECS)
 
+    def leave(self) -> None:
+        """Nobody waits for it any more; it goes on where later runs will find what it builds."""
+        if not self._is_kept:
+            self.stop()
+        elif not self.is_over():
+            logger.info("The training ended before its step was compiled; compiling goes on for later runs.")
+
     def stop(self) -> None:
-        """Ends it where it has not ended, and removes what it built."""
+        """Ends it where it has not ended, and removes what it left."""
         if self._status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process, signal.SIGKILL)
@@ -103,55 +117,49 @@ class Compilation:
             with contextlib.suppress(ChildProcessError):
                 _, self._status = os.waitpid(self._process, 0)
             self._status = self._status or 0
-            shutil.rmtree(self._work, ignore_errors=True)
-            self.remove()
+        self.remove()
 
     def remove(self) -> None:
-        """Removes what it built; what is loaded stays so."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Removes what is of no use to later runs; what is loaded stays so."""
+        shutil.rmtree(self._work, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
-    def failure(self) -> str | None:
-        """Why there is nothing to load, in words that fit after "because"; None after success."""
+    def result(self) -> Path | str:
+        """Where to load the step from; or why there is nothing to load, in words that fit after "because"."""
         try:
-            outcome = json.loads((self.folder / _OUTCOME).read_text())
+            outcome = json.loads((self._work / _OUTCOME).read_text())
         except (OSError, ValueError):
             if time.monotonic() - self._started > _MOST_SECONDS:
                 return f"compiling took more than {_MOST_SECONDS:.0f} seconds"
             return f"the compiling process died{_signal(self._status)}"
-        return outcome["failure"]  # type: ignore[no-any-return]
+        return Path(outcome["built"]) if "built" in outcome else str(outcome["failure"])
 
 
-def _build_and_exit(parent: int, folder: Path, build: Callable[[], None]) -> None:
+def _build_and_exit(parent: int, work: Path, build: Callable[[], Path]) -> NoReturn:
     try:
         os.setpgid(0, 0)
-        _end_with(parent)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        log = os.open(folder / _LOG, os.O_WRONLY | os.O_CREAT, 0o600)
+        signal.alarm(int(_MOST_SECONDS) + 1)
+        log = os.open(work / _LOG, os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
         warnings.simplefilter("ignore")
         # The parent's threads are not here: what would wait for them would wait for ever.
         torch.set_num_threads(1)
-        failure = None
         try:
-            build()
+            outcome = {"built": str(build())}
         except CannotBeCompiled as error:
             traceback.print_exc()
-            failure = str(error)
-        (folder / f"{_OUTCOME}.new").write_text(json.dumps({"failure": failure}))
-        os.rename(folder / f"{_OUTCOME}.new", folder / _OUTCOME)
-        if failure is None:
-            os.unlink(folder / _LOG)
+            outcome = {"failure": str(error)}
+        (work / f"{_OUTCOME}.new").write_text(json.dumps(outcome))
+        os.rename(work / f"{_OUTCOME}.new", work / _OUTCOME)
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(0)
-
-
-def _end_with(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+        if os.getppid() != parent:
+            # Nobody is left who would do it.
+            shutil.rmtree(work, ignore_errors=True)
         os._exit(0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -56,34 +57,28 @@ class StepMaker:
             self._cache.remove(folder)
             return None
 
-    def start(self, batch: TensorBatch, threads: int) -> Compilation:
-        """Starts to compile for batches like this one."""
+    def start(self, batch: TensorBatch, shapes: Shapes, threads: int) -> Compilation:
+        """Starts to compile for batches like this one, of these shapes."""
+        keep = partial(self._cache.keep, key=self._key(shapes, threads)) if self._fingerprint.portable else None
         return Compilation(
             self._step,
             self._state,
             batch,
             self._cache.workplace(),
+            keep=keep,
             fingerprint=self._compute,
             threads=threads,
         )
 
-    def finish(self, compilation: Compilation, shapes: Shapes, threads: int) -> StepProgram | str:
+    def finish(self, compilation: Compilation, shapes: Shapes) -> StepProgram | str:
         """Takes over what was compiled, or says why there is nothing."""
-        reason = compilation.failure()
-        if reason is None:
-            folder = compilation.folder
-            if self._fingerprint.portable:
-                folder = self._cache.keep(folder, self._key(shapes, threads))
-            try:
-                program = self._program(folder, shapes)
-            except NotThisStep:
-                reason = "what was compiled cannot be loaded"
-            else:
-                if not self._fingerprint.portable:
-                    compilation.remove()
-                return program
-        compilation.remove()
-        return reason
+        result = compilation.result()
+        try:
+            return result if isinstance(result, str) else self._program(result, shapes)
+        except NotThisStep:
+            return "what was compiled cannot be loaded"
+        finally:
+            compilation.remove()
 
     def _program(self, folder: Path, shapes: Shapes) -> StepProgram:
         return StepProgram(folder, self._state, self._numbers, shapes)

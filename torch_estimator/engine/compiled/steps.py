@@ -95,7 +95,7 @@ class CompiledSteps:
     def __exit__(self, *exception: object) -> None:
         for shape in self._shapes.values():
             if shape.compilation is not None:
-                shape.compilation.stop()
+                shape.compilation.leave()
 
     @property
     def stroke(self) -> int:
@@ -221,11 +221,11 @@ class CompiledSteps:
             told = "this takes some seconds" if self._waits else "training goes on beside it"
             logger.info("Compiling the training step for batches of %d; %s.", rows, told)
             with self._observer.unobserved():
-                shape.compilation = self._maker.start(batch, shape.threads)
+                shape.compilation = self._maker.start(batch, wanted, shape.threads)
         if self._waits:
             shape.compilation.wait()
         if shape.compilation.is_over():
-            made = self._maker.finish(shape.compilation, wanted, shape.threads)
+            made = self._maker.finish(shape.compilation, wanted)
             shape.compilation = None
             if isinstance(made, StepProgram):
                 shape.program = made
