@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
+from tests.losses import Losses
 from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
-from torch_estimator.hooks import CheckpointSaverListener, RunContext
+from torch_estimator.hooks import CheckpointSaverListener, Hook, RunContext
 
 
 class Run:
@@ -23,16 +25,21 @@ class Run:
         arguments = {"every_n_steps": None, "every_secs": None, "saved_step": start or None, **arguments}
         hook = CheckpointSaverHook(self.save, "runs/x", clock=lambda: self.now, **arguments)
         self.result: TrainingResult = run_training(
-            self.step, context=RunContext(global_step=start), last_step=last_step, hooks=[hook]
+            self, context=RunContext(global_step=start), last_step=last_step, hooks=[hook]
         )
 
     def save(self, step: int, *, wait: bool) -> None:
         self.saved.append(step)
         self.waited.append(wait)
 
-    def step(self) -> torch.Tensor:
-        self.now += 1
-        return torch.tensor(1.0)
+    stroke = 1
+
+    def take(self, steps: int) -> list[torch.Tensor]:
+        self.now += steps
+        return [torch.tensor(1.0)] * steps
+
+    def told(self, hooks: Sequence[Hook]) -> None:
+        """Nothing to do."""
 
 
 class Listener(CheckpointSaverListener):
@@ -99,7 +106,7 @@ def test_memory_is_made_ready_once_after_the_first_step(start: int) -> None:
     told: list[int] = []
     context = RunContext(global_step=start)
     hook = CheckpointMemoryHook(lambda: told.append(context.global_step))
-    run_training(lambda: torch.tensor(1.0), context=context, last_step=start + 9, hooks=[hook])
+    run_training(Losses([1.0] * 9), context=context, last_step=start + 9, hooks=[hook])
     assert told == [start + 1]
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import pytest
-import torch
 
+from tests.losses import Losses
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.errors import NanLossDuringTrainingError
 from torch_estimator.hooks import Hook, RunContext
@@ -42,27 +40,6 @@ class Diary(Hook):
 
     def steps(self, what: str) -> list[int]:
         return [step for entry, step in self.entries if entry == what]
-
-
-class Losses:
-    """Steps with these losses, several at a stroke."""
-
-    def __init__(self, values: Iterable[float], stroke: int = 1) -> None:
-        self.stroke = stroke
-        self.asked: list[int] = []
-        self._remaining = iter(values)
-
-    def take(self, steps: int) -> list[torch.Tensor]:
-        self.asked.append(steps)
-        taken: list[torch.Tensor] = []
-        for value in itertools.islice(self._remaining, steps):
-            taken.append(torch.tensor(value))
-            if math.isnan(value):
-                break
-        return taken
-
-    def told(self, hooks: Sequence[Hook]) -> None:
-        assert hooks
 
 
 MakeLosses = Callable[[Iterable[float]], Losses]

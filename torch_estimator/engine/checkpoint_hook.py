@@ -12,6 +12,8 @@ from torch_estimator.hooks.hook import Hook, RunContext
 
 logger = logging.getLogger("torch_estimator")
 
+_LOOK_EVERY_SECS = 1.0
+
 
 class CheckpointSaverHook(Hook):
     """Saves at the start, every so many steps or seconds, and at the end if the last step is not saved yet.
@@ -38,11 +40,16 @@ class CheckpointSaverHook(Hook):
         amend: Callable[[int], None] = lambda step: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.every_n_steps = self.first_step = every_n_steps or 1
         self._by_steps = bool(every_n_steps)
+        if every_n_steps:
+            self.every_n_steps = self.first_step = every_n_steps
+        elif every_secs:
+            # Told more often than it saves: the seconds count from the end of a save.
+            self.every_secs = min(_LOOK_EVERY_SECS, every_secs / 10)
+            self.clock = clock
         self._save_state = save
         self._model_dir = model_dir
-        self._every_secs = every_secs
+        self._save_secs = every_secs
         self._listeners = listeners
         self._saved_step = saved_step
         self._amend = amend
@@ -55,7 +62,7 @@ class CheckpointSaverHook(Hook):
         self._save(context)
 
     def after_step(self, context: RunContext) -> None:
-        if self._by_steps or (self._every_secs and self._clock() - self._saved_at >= self._every_secs):
+        if self._by_steps or (self._save_secs and self._clock() - self._saved_at >= self._save_secs):
             self._save(context)
 
     def end(self, context: RunContext) -> None:

@@ -13,7 +13,7 @@ from types import TracebackType
 from torch_estimator.engine.screen import Screen, logged_above
 from torch_estimator.hooks.hook import Hook, RunContext
 
-_REFRESH_STEPS = 10
+_REFRESH_SECS = 0.1
 _REFRESH_SECS = 0.1
 _SMOOTHING = 0.3
 _SCREEN = Screen()
@@ -101,7 +101,7 @@ class ProgressBar:
 class ProgressHook(Hook):
     """Moves a bar along with training."""
 
-    every_n_steps = _REFRESH_STEPS
+    every_secs = _REFRESH_SECS
 
     def __init__(self, bar: ProgressBar) -> None:
         self._bar = bar

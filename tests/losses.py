@@ -1,0 +1,32 @@
+"""Steps of a run that are nothing but their losses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from torch_estimator.hooks import Hook
+
+
+class Losses:
+    """Steps with these losses, several at a stroke."""
+
+    def __init__(self, values: Iterable[float], stroke: int = 1) -> None:
+        self.stroke = stroke
+        self.asked: list[int] = []
+        self._remaining = iter(values)
+
+    def take(self, steps: int) -> list[torch.Tensor]:
+        self.asked.append(steps)
+        taken: list[torch.Tensor] = []
+        for value in itertools.islice(self._remaining, steps):
+            taken.append(torch.tensor(value))
+            if math.isnan(value):
+                break
+        return taken
+
+    def told(self, hooks: Sequence[Hook]) -> None:
+        assert hooks
