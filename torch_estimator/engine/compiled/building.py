@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from torch_estimator.engine.compiled.leaves import layouts
+from torch_estimator.engine.compiled.leaves import as_json, layouts
 from torch_estimator.engine.compiled.tracing import CannotBeCompiled
 
 STEP_LIBRARY = "step.so"
@@ -60,7 +60,7 @@ def build(graph: GraphModule, inputs: Sequence[Tensor], folder: Path, *, work: P
     if foreign := _foreign_operators(library):
         raise CannotBeCompiled(f"PyTorch has no compiled form of {', '.join(foreign)}")
     shutil.move(library, folder / STEP_LIBRARY)
-    description = {"format": FORMAT, "inputs": layouts(list(inputs))}
+    description = {"format": FORMAT, "inputs": as_json(layouts(list(inputs)))}
     (folder / DESCRIPTION).write_text(json.dumps(description))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
-Layout = tuple[tuple[int, ...], tuple[int, ...], str]
+Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 Shapes = tuple[Layout, ...]
 
 
@@ -41,11 +42,11 @@ def rebuilt(value: Any, tensors: Iterator[Tensor]) -> Any:
     return value
 
 
-def layout(tensor: Tensor) -> Layout:
-    """Shape, strides and dtype, as JSON can hold them."""
-    return tuple(tensor.shape), tensor.stride(), str(tensor.dtype).removeprefix("torch.")
-
-
 def layouts(tensors: list[Tensor]) -> Shapes:
-    """The layout of each."""
-    return tuple(map(layout, tensors))
+    """The layout of each: shape, strides and dtype."""
+    return tuple([(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors])
+
+
+def as_json(shapes: Shapes) -> list[Any]:
+    """Layouts as JSON can hold them, and as they are when read again."""
+    return [[list(shape), list(strides), str(dtype)] for shape, strides, dtype in shapes]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_estimator.engine.batches import TensorBatch
 from torch_estimator.engine.compiled.cache import StepCache, key_of
 from torch_estimator.engine.compiled.compilation import Compilation
-from torch_estimator.engine.compiled.leaves import Shapes
+from torch_estimator.engine.compiled.leaves import Shapes, as_json
 from torch_estimator.engine.compiled.program import NotThisStep, StepProgram
 from torch_estimator.engine.fingerprint import Fingerprint, environment_digest
 from torch_estimator.engine.step import TrainStep
@@ -84,4 +84,4 @@ class StepMaker:
         return StepProgram(folder, self._state, self._numbers, shapes)
 
     def _key(self, shapes: Shapes, threads: int) -> str:
-        return key_of((environment_digest(threads), self._fingerprint.digest, json.dumps(shapes)))
+        return key_of((environment_digest(threads), self._fingerprint.digest, json.dumps(as_json(shapes))))

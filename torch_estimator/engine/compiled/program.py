@@ -6,12 +6,14 @@ import ctypes
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from torch_estimator.engine.compiled.building import DESCRIPTION, FORMAT, LOOP_LIBRARY, STEP_LIBRARY
-from torch_estimator.engine.compiled.leaves import Layout, layouts
+from torch_estimator.engine.compiled.leaves import Layout, as_json, layouts
 
 
 class NotThisStep(Exception):
@@ -43,9 +45,9 @@ class StepProgram:
     def __init__(self, folder: Path, state: Sequence[Tensor], numbers: int, batch: Sequence[Layout]) -> None:
         self._state = list(state)
         self._numbers = numbers
-        number: Layout = ((), (), "float32")
-        wanted = [*layouts(self._state), *([number] * numbers), *batch]
-        if _described(folder) != wanted:
+        number: Layout = ((), (), torch.float32)
+        wanted = (*layouts(self._state), *([number] * numbers), *batch)
+        if _described(folder) != as_json(wanted):
             raise NotThisStep(str(folder))
         self._layouts = (_LayoutInC * len(wanted))(*map(_layout_in_c, wanted))
         try:
@@ -101,12 +103,12 @@ class StepProgram:
         return losses[: taken if taken >= 0 else -1 - taken], taken < 0
 
 
-def _described(folder: Path) -> list[Layout]:
+def _described(folder: Path) -> list[Any]:
     try:
         described = json.loads((folder / DESCRIPTION).read_text())
         if described["format"] != FORMAT:
             raise NotThisStep(str(folder))
-        return [(tuple(shape), tuple(strides), dtype) for shape, strides, dtype in described["inputs"]]
+        return described["inputs"]  # type: ignore[no-any-return]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotThisStep(str(folder)) from error
 
@@ -119,16 +121,16 @@ def _layout_in_c(layout: Layout) -> _LayoutInC:
 
 # The numbers of PyTorch's C interface (aoti_torch_dtype_*), which never change.
 _DTYPES = {
-    "uint8": 0,
-    "int8": 1,
-    "int16": 2,
-    "int32": 3,
-    "int64": 4,
-    "float16": 5,
-    "float32": 6,
-    "float64": 7,
-    "complex64": 9,
-    "complex128": 10,
-    "bool": 11,
-    "bfloat16": 15,
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.complex64: 9,
+    torch.complex128: 10,
+    torch.bool: 11,
+    torch.bfloat16: 15,
 }

@@ -25,20 +25,23 @@ class ShapeBook:
     Args:
         before: What `state` returned in the run before a resume, so that each batch runs as it would have run then;
             None where there is none.
+
+    Attributes:
+        rows: Of the largest batch that was admitted.
     """
 
     def __init__(self, before: Mapping[str, Any] | None) -> None:
-        self._rows: int = before[_ROWS] if before else 0
+        self.rows: int = before[_ROWS] if before else 0
         self._shapes: list[str] = list(before[_SHAPES]) if before else []
         self._told = False
 
     def state(self) -> dict[str, Any]:
         """Returns what was admitted, as JSON."""
-        return {_ROWS: self._rows, _SHAPES: self._shapes}
+        return {_ROWS: self.rows, _SHAPES: self._shapes}
 
     def admits(self, rows: int, shape: object) -> bool:
         """Whether to compile for batches of so many rows and this shape, which JSON can hold."""
-        if rows < self._rows:
+        if rows < self.rows:
             return False
         name = json.dumps(shape)
         if name not in self._shapes:
@@ -49,5 +52,5 @@ class ShapeBook:
                     logger.info(told, _MOST_SHAPES)
                 return False
             self._shapes.append(name)
-        self._rows = rows
+        self.rows = rows
         return True

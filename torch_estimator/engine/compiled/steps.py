@@ -17,7 +17,7 @@ from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import TensorBatch, batch_size
 from torch_estimator.engine.compiled.cache import StepCache
 from torch_estimator.engine.compiled.compilation import Compilation
-from torch_estimator.engine.compiled.leaves import Shapes, layouts, leaves
+from torch_estimator.engine.compiled.leaves import Shapes, as_json, layouts, leaves
 from torch_estimator.engine.compiled.maker import StepMaker
 from torch_estimator.engine.compiled.program import StepProgram
 from torch_estimator.engine.compiled.shape_book import ShapeBook
@@ -195,10 +195,10 @@ class CompiledSteps:
     def _shape(self, tensors: list[Tensor], batch: TensorBatch, context: RunContext) -> _Shape | None:
         """What to do with batches of this shape; None where they are not to be compiled."""
         rows, wanted = batch_size(batch.features), layouts(tensors)
-        if not self._book.admits(rows, wanted):
-            return None
-        shape = self._shapes.get(wanted)
+        shape = self._shapes.get(wanted) if rows >= self._book.rows else None
         if shape is None:
+            if not self._book.admits(rows, as_json(wanted)):
+                return None
             shape = self._shapes[wanted] = _Shape(threads_for(self._step.module, rows, beside_input=True))
         # Optimizers of `torch.optim` make their state in their first step, which is always taken in Python.
         if shape.program is None and not shape.failed and (context.global_step or not self._step.other_optimizers):
