@@ -5,7 +5,7 @@ Every side is a process of its own on the same file, the same model, the same ba
 ours read CSV; the other peers get their rows encoded ahead of time and in memory, which flatters them.
 
 Parts: `whole` (train_and_evaluate, 12,000 steps of 40, and the time to the first step), `steady40` and `steady512`
-(steps per second), `quality` (AUC and loss after 12,000 steps of 512), `imports`, `memory` (from 1 GB of CSV).
+(steps per second), `quality` (AUC and loss after 12,000 steps of 512), `imports`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.census import imports, memory, quality, steady_state, whole_command
+from benchmarks.census import imports, quality, steady_state, whole_command
 from benchmarks.census.peers import PEERS, present
 from benchmarks.census.setup import Part, Setup
 from benchmarks.protocol import ROOT, conclude, machine_line
@@ -28,7 +28,6 @@ PARTS: dict[str, Callable[[Setup], Part]] = {
     "steady512": partial(steady_state.measure, batch=512),
     "quality": quality.measure,
     "imports": imports.measure,
-    "memory": memory.measure,
 }
 
 

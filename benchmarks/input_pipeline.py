@@ -1,63 +1,142 @@
-"""Rows per CPU-second of the input pipeline: `scripts/bench input_pipeline`.
+"""How fast rows become batches, ours and other libraries' side by side: `scripts/bench input_pipeline`.
 
-Census CSV -> parsed, shuffled, the ids and numbers of all of the sample's columns, labels, batches of 40. Nothing else
-runs: no model, no training. CPU seconds are those of all threads of the process.
+Census rows -> parsed, shuffled, the ids and numbers of all of the sample's columns, labels, batches as tensors, the
+thread that works ahead included. Nothing else runs: no model, no training. The files hold the census rows many times
+over, so that they take several windows and nothing of them is kept. tf.data leaves strings as they are, for the
+training step to turn into ids; the DataLoader gets its rows encoded ahead of time and in memory. Both are spared work
+that ours does here.
+
+CPU seconds are those of all threads of the process.
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
-import statistics
 import sys
-import time
-from contextlib import closing
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow
+from pyarrow import csv, parquet
 
+from benchmarks.census.memory import write_repeated
+from benchmarks.protocol import ROOT, Measured, Side, Verdict, alternate, at_least, conclude, machine_line, table
 from examples.census import columns
-from examples.census.trainer import featurizer
-from examples.census.trainer.input import read_csv
-from torch_estimator.engine.batches import HostTransform
-from torch_estimator.feature_column import FeatureTransform
-from torch_estimator.heads import BinaryClassHead
 
-MUST_REACH = 500_000
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "census" / "adult.data.csv"
+DATA = ROOT.parent / "shared" / "data" / "census" / "adult.data.csv"
+BATCHES = (40, 512)
+_LARGE = 70 * 10**6
+_PARQUET_ROWS = 1_000_000
+_QUICK_ROWS = 1000
+
+SIDES = {
+    "ours": Side(name="ours, CSV", script="ours_input"),
+    "ours-parquet": Side(name="ours, Parquet", script="ours_input"),
+    "ours-in-order": Side(name="ours, Parquet, in order", script="ours_input", arguments=("--in-order",)),
+    "tensorflow": Side(name="tf.data, line by line", script="tensorflow_input", environment="tensorflow"),
+    "tensorflow-batched": Side(
+        name="tf.data, lines by the batch",
+        script="tensorflow_input",
+        environment="tensorflow",
+        arguments=("--decode", "batch"),
+    ),
+    "loader": Side(name="DataLoader", script="loader_input"),
+    "loader-worker": Side(name="DataLoader, one worker", script="loader_input", arguments=("--workers", "1")),
+}
+PEERS = [key for key in SIDES if not key.startswith("ours")]
+_PEER_ROWS = 30_000
 
 
-def one_pass(file: str, epochs: int) -> float:
-    """Rows per CPU-second of ``epochs`` epochs with a pipeline made anew."""
-    wide, deep = featurizer.wide_and_deep_columns()
-    head = BinaryClassHead(label_vocabulary=list(columns.LABELS))
-    transform = HostTransform(FeatureTransform(wide, deep), head, with_labels=True)
-    data = read_csv([file], batch_size=40, num_epochs=epochs, shuffle_seed=1).prefetch(8)
-    started, rows = time.process_time(), 0
-    with closing(data.iterator(transform)) as batches:
-        for batch in batches:
-            rows += len(batch.labels)
-    return rows / (time.process_time() - started)
+def write_files(source: Path, folder: Path, *, quick: bool) -> tuple[Path, Path]:
+    """Repeats the census rows: a CSV file of about 70 MB, and a Parquet file of a million rows, or little of both."""
+    text, columnar = folder / "rows.csv", folder / "rows.parquet"
+    write_repeated(source, text, 1 if quick else _LARGE)
+    names = csv.ReadOptions(column_names=list(columns.CSV_COLUMNS))
+    rows = csv.read_csv(text, read_options=names)
+    times = 1 if quick else -(-_PARQUET_ROWS // len(rows))
+    parquet.write_table(pyarrow.concat_tables([rows] * times)[:_PARQUET_ROWS], columnar, row_group_size=100_000)
+    return text, columnar
 
 
-def main() -> None:
-    """Prints the table; exits with 1 where the median of single epochs is below what is promised."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--file", default=str(DATA), help="census CSV file without a header")
-    parser.add_argument("--rounds", type=int, default=9, help="measurements, after one that warms up")
-    args = parser.parse_args()
-    one_pass(args.file, 1)
-    # One epoch parses every row; in later ones rows that fit into memory are only shuffled again.
-    single = [one_pass(args.file, 1) for _ in range(args.rounds)]
-    many = [one_pass(args.file, 10) for _ in range(max(1, args.rounds // 3))]
-    holds = statistics.median(single) >= MUST_REACH
-    print(f"{platform.platform()}, Python {platform.python_version()}, pyarrow {pyarrow.__version__}")
-    print(f"{'rows per CPU-second':32}{'median':>12}{'min':>12}{'max':>12}")
-    for name, values in (("one epoch", single), ("ten epochs", many)):
-        print(f"{name:32}{statistics.median(values):12,.0f}{min(values):12,.0f}{max(values):12,.0f}")
-    print(f"at least {MUST_REACH:,} in one epoch: {'holds' if holds else 'DOES NOT HOLD'}")
-    sys.exit(0 if holds else 1)
+def measure(batch: int, args: argparse.Namespace, text: Path, columnar: Path) -> Measured:
+    """Runs all sides in turn."""
+    files = {"ours": text, "ours-parquet": columnar, "ours-in-order": columnar}
+    runs = {}
+    for key in (*files, *args.peers):
+        arguments: list[object] = ["--file", files.get(key, args.file), "--batch", batch]
+        if args.quick or key not in files:
+            arguments += ["--rows", _QUICK_ROWS if args.quick else _PEER_ROWS]
+        runs[key] = partial(SIDES[key].run, arguments)
+    return alternate(runs, 1 if args.quick else args.rounds, f"batches of {batch}")
+
+
+def shown(measured: Measured) -> str:
+    """The table of one batch size."""
+    header = ["", "batches/s", "rows/s", "rows per CPU-second", "ours, CSV, over it"]
+    rows: list[list[Any]] = [
+        [
+            SIDES[key].name,
+            *(measured.median(key, value) for value in ("batches_per_s", "rows_per_s", "rows_per_cpu_s")),
+            measured.ratio("rows_per_s", over="ours", under=key),
+        ]
+        for key in measured.results
+    ]
+    return table(header, rows)
+
+
+def verdicts(measured: Mapping[int, Measured]) -> list[Verdict]:
+    """What is promised of ours."""
+    small, large = (measured[batch] for batch in BATCHES)
+    return [
+        at_least("batches/s of 40 from CSV", 4500, small.median("ours", "batches_per_s")),
+        at_least("rows/s from CSV in batches of 512", 500_000, large.median("ours", "rows_per_s")),
+        at_least("rows per CPU-second from CSV in batches of 40", 500_000, small.median("ours", "rows_per_cpu_s")),
+        at_least("rows/s from Parquet in order", 600_000, large.median("ours-in-order", "rows_per_s")),
+    ]
+
+
+def present(names: Sequence[str], *, install: bool) -> list[str]:
+    """The peers that can run; of the others a line says why they are left out."""
+    there = []
+    for name in names:
+        missing = SIDES[name].missing(install=install)
+        if missing:
+            print(f"{SIDES[name].name} is left out: {missing}.", file=sys.stderr)
+        else:
+            there.append(name)
+    return there
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the tables and the verdicts; gives the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench input_pipeline",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--file", type=Path, default=DATA, help="census CSV file without a header")
+    add("--peers", nargs="*", choices=PEERS, default=PEERS, help="whom to compare with; by default all")
+    add("--rounds", type=int, default=5, help="how often every side runs")
+    add("--quick", action="store_true", help="one round of few rows, to see that it runs; installs nothing")
+    args = parser.parse_args(arguments)
+    if not args.file.is_file():
+        parser.error(f"there is no {args.file}; name a census file with --file")
+    args.peers = present(args.peers, install=not args.quick)
+    measured = {}
+    with TemporaryDirectory() as folder:
+        text, columnar = write_files(args.file, Path(folder), quick=args.quick)
+        for batch in BATCHES:
+            measured[batch] = measure(batch, args, text, columnar)
+            print(f"\nBatches of {batch}\n\n{shown(measured[batch])}", flush=True)
+    versions = {one[0]["peer"]: one[0]["version"] for one in measured[BATCHES[0]].results.values()}
+    print(f"\n{machine_line({**versions, 'pyarrow': pyarrow.__version__})}\n")
+    failed = [side for one in measured.values() for side in one.failures]
+    return conclude(verdicts(measured), failed=failed, quick=args.quick)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

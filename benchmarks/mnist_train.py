@@ -67,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = {name: partial(side.run, shared, variables=variables) for name, side in sides.items()}
         measured = alternate(runs, rounds, "mnist")
     print(f"\nMNIST, {steps:,} steps of {args.batch}\n\n{_table(sides, measured, args.ours[0])}")
-    versions = {sides[name].name: version for name, version in measured.versions().items()}
-    print(f"\n{machine_line(versions)}\n")
+    print(f"\n{machine_line(measured.versions())}\n")
     return conclude([], failed=list(measured.failures), quick=args.quick)
 
 

@@ -1,10 +1,14 @@
-"""Numbers on a command line, checked before any work begins."""
+"""What several command lines take, checked before any work begins."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Callable
+from typing import Literal
+
+COMPILE: dict[str, Literal["auto"] | bool] = {"auto": "auto", "always": True, "never": False}
+"""Choices of ``--compile``, and what they are in a `RunConfig`."""
 
 
 def at_least(smallest: int) -> Callable[[str], int]:

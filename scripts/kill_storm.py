@@ -298,6 +298,7 @@ def _job_arguments(arguments: argparse.Namespace, job_dir: Path) -> list[str]:
         "--save-checkpoints-steps": arguments.every,
         "--eval-steps": 20,
         "--eval-throttle-secs": 5,
+        "--compile": "always" if arguments.compiled else "never",
     }
     return [str(word) for setting in settings.items() for word in setting]
 
@@ -313,6 +314,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--kills", type=at_least(0), default=25, help="how often to kill")
     add("--steps", type=at_least(1), default=4000, help="training steps of each job")
     add("--every", type=at_least(1), default=50, help="steps between checkpoints")
+    add("--compiled", action="store_true", help="let both jobs train with the compiled step")
     add("--seed", type=int, default=1, help="of the instants")
     add("--train-file", type=Path, default=DATA / "adult.data.csv", help="to train on")
     add("--eval-file", type=Path, default=DATA / "adult.test.csv", help="to evaluate on")

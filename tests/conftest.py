@@ -40,6 +40,12 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(autouse=True)
+def _no_compiled_steps_of_others(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled yet: what one test leaves must not decide how the next one trains."""
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
 def _what_is_to_be_compiled_is(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Training goes on in Python where a step cannot be compiled, and a test would not notice."""
     yield
@@ -49,11 +55,8 @@ def _what_is_to_be_compiled_is(request: pytest.FixtureRequest, caplog: pytest.Lo
 
 
 @pytest.fixture
-def compilations(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], list[int]]:
-    """Nothing is compiled yet; tells the batch sizes that have been compiled for since it was asked last."""
-    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+def compilations(caplog: pytest.LogCaptureFixture) -> Callable[[], list[int]]:
+    """Tells the batch sizes that have been compiled for since it was asked last."""
     caplog.set_level(logging.INFO, "torch_estimator")
 
     def told() -> list[int]:

@@ -19,7 +19,7 @@ def main() -> None:
     for name in package.__all__:
         getattr(package, name)
     seconds["names_s"] = time.perf_counter() - started
-    print(json.dumps({"version": package.__version__, **seconds}))
+    print(json.dumps({"peer": "torch-estimator", "version": package.__version__, **seconds}))
 
 
 def _import(module: str) -> float:

@@ -41,9 +41,13 @@ class Measured:
         return statistics.median(ratios) if ratios else None
 
     def versions(self) -> dict[str, str]:
-        """The version of every library that reported one, by the name that it reported."""
-        first = [results[0] for results in self.results.values() if results]
-        return {str(result["peer"]): str(result["version"]) for result in first if "peer" in result}
+        """The version of every library that reported one, by the name that it reported, else that of the side."""
+        first = {side: results[0] for side, results in self.results.items() if results}
+        return {
+            str(result.get("peer", side)): str(result["version"])
+            for side, result in first.items()
+            if "version" in result
+        }
 
 
 def alternate(sides: Mapping[str, Callable[[], Result]], rounds: int, progress: str = "") -> Measured:

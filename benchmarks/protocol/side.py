@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -68,22 +69,27 @@ class Side:
         # Files, since a pipe would be waited for until the side's own children, such as a compiler, have ended, too.
         with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
             started = time.perf_counter()
+            process = subprocess.Popen(
+                command,
+                cwd=self.root,
+                env={**os.environ, "PYTHONPATH": str(self.root), **(variables or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
             try:
-                done = subprocess.run(
-                    command,
-                    cwd=self.root,
-                    env={**os.environ, "PYTHONPATH": str(self.root), **(variables or {})},
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    timeout=timeout,
-                )
-            except subprocess.TimeoutExpired:
-                raise SideError(f"{shown} did not end within {timeout:.0f} s.") from None
+                status = process.wait(timeout)
+            except BaseException as error:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                if isinstance(error, subprocess.TimeoutExpired):
+                    raise SideError(f"{shown} did not end within {timeout:.0f} s.") from None
+                raise
             seconds = time.perf_counter() - started
             said, complained = _written(out), _written(err)
-        if done.returncode != 0:
-            raise SideError(f"{shown} ended with {done.returncode}:\n{_tail(complained or said)}")
+        if status != 0:
+            raise SideError(f"{shown} ended with {status}:\n{_tail(complained or said)}")
         try:
             return {**json.loads(said.splitlines()[-1]), "wall_s": seconds}
         except (IndexError, TypeError, ValueError):

@@ -13,7 +13,7 @@ import torch
 import torch_estimator as te
 from torch_estimator import errors
 
-from ..options import at_least, positive
+from ..options import COMPILE, at_least, positive
 from .resnet import ResNet
 
 # Enough that batches differ, few enough to lie in memory.
@@ -42,7 +42,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default="bf16" if on_gpu else "float32",
         help="of the forward and backward pass",
     )
-    add("--compile", action="store_true", help="compile the training step")
+    add("--compile", choices=COMPILE, default="auto", help="whether the training step is compiled; auto: where it pays")
     add("--seed", type=at_least(0), default=1, help="of the initial weights and the images")
     add("--verbosity", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO", help="of the log")
     return parser.parse_args(arguments)
@@ -93,7 +93,7 @@ def build_estimator(args: argparse.Namespace) -> te.Estimator:
         model_dir=args.job_dir,
         config=te.RunConfig(
             random_seed=args.seed,
-            compile=args.compile,
+            compile=COMPILE[args.compile],
             mixed_precision="bf16" if args.precision == "bf16" else None,
             save_checkpoints_steps=args.train_steps,
             log_step_count_steps=max(1, args.train_steps // 10),

@@ -32,7 +32,7 @@ def test_a_quick_run_without_peers_prints_the_table(data: Path, capsys: pytest.C
     assert "MNIST, 20 steps of 64" in lines
     (ours,) = [line for line in lines if line.startswith("torch-estimator, compile=False ")]
     assert float(ours.split()[2]) > 0
-    assert "A quick run: too short to judge by." in lines
+    assert "A quick run, too short to judge by:" in lines
 
 
 def test_peers_read_the_digits_that_ours_reads(data: Path) -> None:

@@ -328,11 +328,6 @@ def not_built() -> Any:
             "^keras_model_path must name a .keras file, as model.save write",
         ),
         ({"keras_model_path": "/no/model.keras"}, ValueError, "^/no/model.keras cannot be read: No such file"),
-        (
-            {"keras_model": stateful, "config": te.RunConfig(compile=True)},
-            ValueError,
-            r"^RunConfig\(compile=True\) is for torch modules",
-        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -37,7 +37,8 @@ class Dense(nn.Module):
         # The activation is an argument: as a part of the layer, one with parameters would change names in checkpoints.
         precise = not self.training and self.kernel.shape[1] == 1
         outputs = (precise_column if precise else torch.addmm)(self.bias, inputs, self.kernel)
-        if (activation is torch.relu or activation is nn.functional.relu) and torch.is_inference_mode_enabled():
+        is_relu = activation is torch.relu or activation is nn.functional.relu
+        if is_relu and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
             # Nobody else has these outputs; writing others takes a third of the whole layer's time.
             return outputs.relu_()
         return outputs if activation is None else activation(outputs)

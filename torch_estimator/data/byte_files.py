@@ -67,11 +67,14 @@ class _LocalFile(ByteFile):
             pass
 
     def read(self, start: int, stop: int) -> bytes:
+        return self.read_many([(start, stop)])[0]
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         # Opened anew each time: a data set may have more files than a process may have open.
         with _reading(self.url):
             descriptor = os.open(self.url, os.O_RDONLY)
         try:
-            return _pread(descriptor, start, min(stop, self.size), self.url)
+            return [_pread(descriptor, start, min(stop, self.size), self.url) for start, stop in ranges]
         finally:
             os.close(descriptor)
 

@@ -186,6 +186,9 @@ def _tensor(value: Any, device: torch.device) -> Any:
         # Arrow's own memory is read-only, which a tensor cannot be.
         value = torch.from_numpy(value if value.flags.writeable else value.copy())
     if isinstance(value, Tensor) and device.type != "cpu":
+        if device.type == "cuda":
+            # From memory that cannot be swapped out, the copy runs beside whatever comes next.
+            value = value.pin_memory()
         return value.to(device, non_blocking=True)
     return value
 

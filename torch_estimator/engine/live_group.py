@@ -37,6 +37,7 @@ class LiveGroup:
         self.values: Group = group
         self._tensors: list[Tensor] = []
         self._filled: list[float] = []
+        self._fixed: tuple[Any, ...] = ()
 
     def numbers(self) -> list[float]:
         """The numbers that may move, as they are now."""
@@ -46,7 +47,7 @@ class LiveGroup:
         """From now on the rule sees tensors; returns them, in the order of `numbers`."""
         params = self._group["params"]
         device = params[0].device if params else torch.device("cpu")
-        self._filled = self.numbers()
+        self._filled, self._fixed = self.numbers(), self.fixed()
         self._tensors = [torch.tensor(number, dtype=torch.float32, device=device) for number in self._filled]
         self.values = self._group if self._of_torch else dict(self._group)
         for key, tensor in zip(self._moving(), self._tensors, strict=True):
@@ -55,9 +56,13 @@ class LiveGroup:
         return self._tensors
 
     def refresh(self) -> None:
-        """Takes over into the tensors what has changed."""
-        numbers = self.numbers()
-        if numbers != self._filled:
+        """Takes over what has changed, into the tensors where there are any."""
+        if not self._tensors:
+            return
+        numbers, fixed = self.numbers(), self.fixed()
+        if fixed != self._fixed:
+            self.use_tensors()
+        elif numbers != self._filled:
             for tensor, number in zip(self._tensors, numbers, strict=True):
                 tensor.fill_(number)
             self._filled = numbers

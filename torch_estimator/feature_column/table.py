@@ -62,7 +62,7 @@ class Table(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the table, float32 ``[..., dim]``, for int64 ids ``[...]``; the id `rows` gives zeros."""
-        if torch.is_inference_mode_enabled():
+        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
             return self._gathered(ids)
         if self.recorder is None:
             return functional.embedding(ids, self.weight, padding_idx=self.rows)

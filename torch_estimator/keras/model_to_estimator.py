@@ -57,10 +57,6 @@ def model_to_estimator(
     if keras_model_path is not None:
         keras_model = load_keras_model(keras_model_path, custom_objects)
     _check_model(keras_model)
-    if config is not None and config.compile:
-        raise InvalidValueError(
-            "RunConfig(compile=True) is for torch modules; a Keras model runs eagerly, leave it off."
-        )
     blueprint = KerasBlueprint(keras_model, custom_objects or {})
     return Estimator(_KerasModel(blueprint, dict(metric_names_map or {})), model_dir, config)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch_estimator as te
 from torch_estimator import errors, files
 
-from ...options import at_least, positive
+from ...options import COMPILE, at_least, positive
 from .. import sample
 from . import featurizer, input, model
 
@@ -44,7 +44,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--save-checkpoints-steps", type=at_least(1), default=1000, help="steps between checkpoints")
     add("--eval-throttle-secs", type=at_least(0), default=30, help="seconds between evaluations, at least")
     add("--seed", type=at_least(0), default=1, help="of the initial weights, the shuffling and the generated sample")
-    add("--compile", action="store_true", help="compile the training step")
+    add("--compile", choices=COMPILE, default="auto", help="whether the training step is compiled; auto: where it pays")
     add("--verbosity", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO", help="of the log")
     args = parser.parse_args(arguments)
     if bool(args.train_files) != bool(args.eval_files):
@@ -58,7 +58,7 @@ def build_estimator(args: argparse.Namespace) -> te.DNNLinearCombinedClassifier:
         model_dir=args.job_dir,
         tf_random_seed=args.seed,
         save_checkpoints_steps=args.save_checkpoints_steps,
-        compile=args.compile,
+        compile=COMPILE[args.compile],
     )
     units = model.hidden_units(args.first_layer_size, args.num_layers, args.scale_factor)
     return model.build_estimator(config, embedding_size=args.embedding_size, units=units)

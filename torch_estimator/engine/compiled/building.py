@@ -26,13 +26,20 @@ _LOOP_SOURCE = Path(__file__).with_name("run_steps.c")
 _ADDS_UP = ("index_put", "index_add", "scatter_add", "scatter_reduce", "embedding_dense_backward")
 
 
-def build(graph: GraphModule, inputs: Sequence[Tensor], folder: Path, *, threads: int) -> None:
+def build(graph: GraphModule, inputs: Sequence[Tensor], folder: Path, *, work: Path, threads: int) -> None:
     """Compiles a graph into the libraries that `StepProgram` loads, and describes its inputs.
+
+    Args:
+        graph: From `trace`.
+        inputs: That it was traced with.
+        folder: Where to leave the libraries.
+        work: Where to put what is in between; inductor takes no path with spaces.
+        threads: For how many.
 
     Raises:
         CannotBeCompiled: Inductor or the C++ compiler failed.
     """
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "work")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work)
     import torch._inductor as inductor
     from torch._inductor import config
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -53,7 +60,6 @@ def build(graph: GraphModule, inputs: Sequence[Tensor], folder: Path, *, threads
     if foreign := _foreign_operators(library):
         raise CannotBeCompiled(f"PyTorch has no compiled form of {', '.join(foreign)}")
     shutil.move(library, folder / STEP_LIBRARY)
-    shutil.rmtree(folder / "work", ignore_errors=True)
     description = {"format": FORMAT, "inputs": layouts(list(inputs))}
     (folder / DESCRIPTION).write_text(json.dumps(description))
 
@@ -81,5 +87,7 @@ def _reason(error: Exception) -> str:
         return f"there is no C++ compiler ({error})"
     else:
         text = str(error)
+    if "aliased inputs" in text:
+        return "two of its tensors share memory, as a parameter and a view of it do"
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {line}"

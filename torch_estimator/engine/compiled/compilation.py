@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -58,6 +59,7 @@ class Compilation:
         threads: int,
     ) -> None:
         self.folder = folder
+        self._work = work = Path(tempfile.mkdtemp(prefix="torch-estimator-"))
         self._started = time.monotonic()
         self._status: int | None = None
         parent = os.getpid()
@@ -67,7 +69,9 @@ class Compilation:
             self._process = os.fork()
         if self._process == 0:
             _build_and_exit(
-                parent, folder, lambda: build(*trace(step, state, batch, fingerprint), folder, threads=threads)
+                parent,
+                folder,
+                lambda: build(*trace(step, state, batch, fingerprint), folder, work=work, threads=threads),
             )
 
     def is_over(self) -> bool:
@@ -79,6 +83,7 @@ class Compilation:
                 process, status = self._process, 0
             if process:
                 self._status = status
+                shutil.rmtree(self._work, ignore_errors=True)
             elif time.monotonic() - self._started > _MOST_SECONDS:
                 self.stop()
         return self._status is not None
@@ -98,6 +103,7 @@ class Compilation:
             with contextlib.suppress(ChildProcessError):
                 _, self._status = os.waitpid(self._process, 0)
             self._status = self._status or 0
+            shutil.rmtree(self._work, ignore_errors=True)
             self.remove()
 
     def remove(self) -> None:

@@ -1,0 +1,256 @@
+"""Training with compiled steps: when they are taken, what becomes of them, and that nobody sees a difference."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torch_estimator as te
+from tests.jobs import assert_same_variables, variables
+from torch_estimator.engine.compiled import compilation, steps
+from torch_estimator.engine.compiled.building import DESCRIPTION, STEP_LIBRARY
+from torch_estimator.engine.compiled.cache import StepCache
+from torch_estimator.engine.compiled.compilation import Compilation
+
+
+class Network(nn.Module):
+    """An embedding, dropout, and a factor that hooks may set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 3)
+        self.drop = nn.Dropout(0.25)
+        self.out = nn.Linear(4, 1)
+        self.factor = 1.0
+
+    def forward(self, features: dict[str, Tensor]) -> Tensor:
+        rows = torch.cat([self.embedding(features["id"]), features["x"]], 1)
+        return self.out(self.drop(rows)) * self.factor
+
+
+def scheduled_adam(named: Any) -> Any:
+    optimizer = torch.optim.Adam([parameter for _, parameter in named], lr=0.01, weight_decay=0.001)
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=1000)
+
+
+def data(*, bad: int | None = None, nan: int | None = None) -> te.data.Dataset:
+    """18 rows in batches of 4, the last one partial; one of the ids is out of range, or a number is not one."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(18, 1)).astype(np.float32)
+    ids = rng.integers(0, 7, 18)
+    y = (x[:, 0] + ids).astype(np.float32)
+    if bad is not None:
+        ids[bad] = 7
+    if nan is not None:
+        x[nan] = np.nan
+    return te.data.Dataset.from_arrays({"x": x, "id": ids}, y).batch(4)
+
+
+def job(model_dir: Path, compile: Any, **settings: Any) -> te.Estimator:
+    torch.manual_seed(0)
+    return te.Estimator.from_module(
+        Network(),
+        head=te.RegressionHead(),
+        optimizer=scheduled_adam,
+        model_dir=str(model_dir),
+        config=te.RunConfig(random_seed=5, compile=compile, **settings),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The first of these tests compiles, and the others find what it left."""
+    cache = tmp_path_factory.getbasetemp() / "compiled steps"
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(cache))
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``"auto"`` finds every job worth compiling for."""
+    monkeypatch.setattr(steps, "is_worth_compiling", lambda *_: True)
+
+
+def assert_close(one: te.Estimator, other: te.Estimator) -> None:
+    expected = variables(other)
+    for name, value in variables(one).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def graphs_of_this_process() -> int:
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo.counters["stats"]["unique_graphs"] if dynamo is not None else 0
+
+
+def test_a_schedule_and_a_partial_batch_compile_once_and_resume_bit_for_bit(
+    tmp_path: Path, compilations: Callable[[], list[int]]
+) -> None:
+    before = graphs_of_this_process()
+    eager = job(tmp_path / "eager", False).train(lambda: data().repeat(), steps=100)
+    compiled = job(tmp_path / "compiled", True).train(lambda: data().repeat(), steps=100)
+    assert compilations() in ([4], [])
+    assert_close(compiled, eager)
+    for steps_taken in (1, 36, 3, 60):
+        job(tmp_path / "resumed", True).train(lambda: data().repeat(), steps=steps_taken)
+    assert_same_variables(job(tmp_path / "resumed", True), compiled)
+    # Found where the first run has left it, and never traced here.
+    assert compilations() == []
+    assert graphs_of_this_process() == before
+
+
+@pytest.mark.usefixtures("at_once")
+def test_auto_trains_on_while_it_compiles_and_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    is_over = Compilation.is_over
+    asked: list[int] = []
+
+    def is_over_at_last(self: Compilation) -> bool:
+        asked.append(1)
+        if len(asked) == 20:
+            self.wait()
+        return len(asked) >= 20 and is_over(self)
+
+    monkeypatch.setattr(Compilation, "is_over", is_over_at_last)
+    monkeypatch.setattr(Compilation, "wait", lambda self: [time.sleep(0.05) for _ in iter(lambda: is_over(self), True)])
+    auto = job(tmp_path / "auto", "auto").train(lambda: data().repeat(), steps=100)
+    messages = [record.getMessage() for record in caplog.records if "training step" in record.msg]
+    assert messages == [
+        "Compiling the training step for batches of 4; training goes on beside it.",
+        "The training step for batches of 4 is compiled.",
+    ]
+    assert len(asked) == 20
+    assert_close(auto, job(tmp_path / "eager", False).train(lambda: data().repeat(), steps=100))
+    caplog.clear()
+    again = job(tmp_path / "again", "auto").train(lambda: data().repeat(), steps=100)
+    assert not [record for record in caplog.records if "Compiling" in record.msg]
+    assert_close(again, auto)
+
+
+def test_short_jobs_are_not_compiled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    job(tmp_path, "auto", save_summary_steps=None).train(lambda: data().map(lambda *row: row).repeat(), steps=30)
+    assert not [record for record in caplog.records if "ompil" in record.msg]
+
+
+def test_a_hook_that_changes_the_model_is_followed(tmp_path: Path, compilations: Callable[[], list[int]]) -> None:
+    class Factor(te.Hook):
+        first_step, every_n_steps = 20, 1000
+
+        def after_step(self, context: te.RunContext) -> None:
+            context.module.factor = 2.0  # type: ignore[union-attr,assignment]
+
+    eager, compiled = (
+        job(tmp_path / str(compile), compile).train(lambda: data().repeat(), steps=40, hooks=[Factor()])
+        for compile in (False, True)
+    )
+    assert len(compilations()) in (1, 2)
+    assert_close(compiled, eager)
+
+
+def test_a_loss_that_is_not_a_number_stops_at_its_very_step(tmp_path: Path) -> None:
+    job(tmp_path, True).train(lambda: data().repeat(), steps=5)
+    with pytest.raises(te.errors.NanLossDuringTrainingError, match="at global step 8;"):
+        job(tmp_path, True, save_summary_steps=None).train(lambda: data(nan=9).repeat(), steps=40)
+
+
+def test_what_fails_in_a_compiled_step_is_the_error_of_the_step(tmp_path: Path) -> None:
+    with pytest.raises(IndexError) as raised:
+        job(tmp_path, True).train(lambda: data(bad=9).repeat(), steps=40)
+    assert any(re.search("module Network failed in mode train", note) for note in raised.value.__notes__)
+
+
+@pytest.mark.runs_in_python
+def test_what_cannot_be_compiled_trains_in_python_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Reading(Network):
+        def forward(self, features: dict[str, Tensor]) -> Tensor:
+            return super().forward(features) * float(features["x"].abs().max() < 100)
+
+    estimator = te.Estimator.from_module(
+        Reading(),
+        head=te.RegressionHead(),
+        optimizer=te.optim.Adagrad(lr=0.1),
+        model_dir=str(tmp_path),
+        config=te.RunConfig(compile=True),
+    )
+    estimator.train(lambda: data().repeat(), steps=20)
+    (warning,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    assert warning == (
+        "The training step is not compiled, because it turns a tensor into a Python number (item(), float(), bool() or "
+        "an if on a tensor); training goes on without."
+    )
+    assert int(estimator.get_variable_value("global_step")) == 20
+
+
+def test_what_is_damaged_in_the_cache_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    job(tmp_path / "one", True).train(lambda: data().repeat(), steps=3)
+    (folder,) = (tmp_path / "cache" / "steps").iterdir()
+    assert {one.name for one in folder.iterdir()} == {DESCRIPTION, STEP_LIBRARY, "run_steps.so", "outcome.json"}
+    (folder / DESCRIPTION).write_text("{")
+    job(tmp_path / "two", True).train(lambda: data().repeat(), steps=3)
+    assert json.loads((folder / DESCRIPTION).read_text())["inputs"]
+
+
+def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = StepCache(tmp_path)
+    kept = cache.keep(cache.workplace(), "key")
+    assert cache.folder("key") == kept == tmp_path / "steps" / "key"
+    (tmp_path / "steps").chmod(0o777)
+    assert cache.folder("key") is None
+    assert "because others may write there" in caplog.text
+    elsewhere = cache.workplace()
+    assert cache.keep(elsewhere, "other") == elsewhere
+    elsewhere.rmdir()
+
+
+def test_the_oldest_steps_are_removed(tmp_path: Path) -> None:
+    cache = StepCache(tmp_path)
+    for number in range(70):
+        os.utime(cache.keep(cache.workplace(), f"{number}"), (number, number))
+    assert {one.name for one in (tmp_path / "steps").iterdir()} == {f"{number}" for number in range(6, 70)}
+
+
+def waiting(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Compilation:
+    """A compilation that never ends."""
+    monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
+    folder.mkdir()
+    none: Any = None
+    return Compilation(none, (), none, folder, fingerprint=none, threads=1)
+
+
+def test_a_compilation_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = waiting(monkeypatch, tmp_path / "work")
+    assert not running.is_over()
+    running.stop()
+    assert running.is_over()
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_compilation_that_is_killed_or_takes_too_long_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = waiting(monkeypatch, tmp_path / "killed")
+    os.kill(running._process, signal.SIGKILL)
+    running.wait()
+    assert running.failure() == "the compiling process died of SIGKILL"
+    monkeypatch.setattr(compilation, "_MOST_SECONDS", 0.1)
+    running = waiting(monkeypatch, tmp_path / "slow")
+    running.wait()
+    assert str(running.failure()).startswith("compiling took more than")
