@@ -94,14 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the tables and the verdicts; gives the exit status."""
     args = parse(arguments)
     peers = present(args.peers, install=not args.quick)
-    verdicts, versions, failed = [], {}, []
+    verdicts: list[Verdict] = []
+    versions: dict[str, str] = {}
+    failed: list[str] = []
     with TemporaryDirectory() as folder:
         parquet = Path(folder) / "rows.parquet"
         write_parquet(args.data / "adult.test.csv", parquet, args.rows)
         for batch in args.batches:
             measured = measure(args, peers, batch, parquet)
             verdicts.append(report(measured, peers, batch))
-            versions |= {peers[key].name: version for key, version in measured.versions().items() if key in peers}
+            versions |= measured.versions()
             failed += measured.failures
     print(f"\n{machine_line(versions)}\n")
     return conclude(verdicts, failed=failed, quick=args.quick)
