@@ -17,7 +17,7 @@ def test_defaults_are_tf_estimators() -> None:
     assert (config.save_summary_steps, config.log_step_count_steps) == (100, 100)
     assert (config.save_checkpoints_secs, config.save_checkpoints_steps) == (600, None)
     assert (config.keep_checkpoint_max, config.keep_checkpoint_every_n_hours) == (5, 10_000)
-    assert (config.resume_input, config.compile) == (True, False)
+    assert (config.resume_input, config.compile) == (True, "auto")
     assert (config.task_type, config.task_id, config.is_chief) == ("worker", 0, True)
     assert (config.num_worker_replicas, config.num_ps_replicas, config.global_id_in_cluster) == (1, 0, 0)
     assert (config.cluster_spec, config.service) == ({}, {})
@@ -70,7 +70,7 @@ def test_giving_one_of_the_two_ways_to_save_switches_the_other_off(
             "random_seed and tf_random_seed are two names of one setting, but got random_seed=1 and tf_random_seed=2",
         ),
         ({"resume_input": None}, TypeError, "resume_input must be True or False, but got None."),
-        ({"compile": "auto"}, TypeError, "compile must be True or False, but got 'auto'."),
+        ({"compile": "always"}, TypeError, "compile must be \"auto\", True or False, but got 'always'."),
     ],
 )
 def test_checks(given: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -396,7 +396,8 @@ def test_a_larger_batch_than_the_first_is_compiled_too(tmp_path: Path, caplog: p
     for estimator in (eager, compiled):
         estimator.train(lambda: first_partial().repeat().skip(2), steps=4)
     sizes = [int(rows) for m in caplog.messages for rows in re.findall(r"Compiling .* for batches of (\d+)", m)]
-    assert sizes == [2, 4]
+    # The first step of an optimizer of torch's, here of 2 rows, runs in Python.
+    assert sizes == [4]
     theirs = variables(eager)
     for name, value in variables(compiled).items():
         np.testing.assert_allclose(value, theirs[name], rtol=1e-5, atol=1e-6, err_msg=name)

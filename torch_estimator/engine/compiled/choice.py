@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torch_estimator.engine.batch_note import noting_batch
@@ -56,6 +57,15 @@ class EagerSteps:
             return self._step(batch.features, batch.labels, batch.weights)
 
 
+def _sort_slots(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Restored from a checkpoint, an optimizer's state is in another order than made in the first step."""
+    for optimizer in optimizers:
+        for slots in optimizer.state.values():
+            items = sorted(slots.items(), key=lambda item: str(item[0]))
+            slots.clear()
+            slots.update(items)
+
+
 AnySteps = EagerSteps | CompiledSteps | JitSteps
 
 
@@ -69,6 +79,7 @@ def steps_for(
         return JitSteps(step, when=config.compile, before=before, last_step=last_step)
 
     def of_step() -> Fingerprint:
+        _sort_slots(step.optimizers)
         roots = {
             "module": step.module,
             "head": model.head,
