@@ -222,6 +222,7 @@ def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: py
 
 def test_the_oldest_steps_are_removed(tmp_path: Path) -> None:
     cache = StepCache(tmp_path)
+    os.utime(cache.workplace(), (0, 0))
     for number in range(70):
         os.utime(cache.keep(cache.workplace(), f"{number}"), (number, number))
     assert {one.name for one in (tmp_path / "steps").iterdir()} == {f"{number}" for number in range(6, 70)}

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ logger = logging.getLogger("torch_estimator")
 DIRECTORY_VARIABLE = "TORCH_ESTIMATOR_CACHE_DIR"
 
 _MOST_STEPS = 64
+_ABANDONED_SECS = 24 * 3600.0
 
 
 class StepCache:
@@ -82,7 +84,10 @@ class StepCache:
 
     def _remove_oldest(self) -> None:
         folders = [one for one in self._directory.iterdir() if not one.name.startswith(".")]
-        for folder in sorted(folders, key=_modified)[:-_MOST_STEPS]:
+        # What a compilation that was killed has left.
+        long_ago = time.time() - _ABANDONED_SECS
+        abandoned = [one for one in self._directory.glob(".*") if _modified(one) < long_ago]
+        for folder in (*sorted(folders, key=_modified)[:-_MOST_STEPS], *abandoned):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -32,6 +32,7 @@ SUPPORTED = sys.platform == "linux"
 
 _OUTCOME = "outcome.json"
 _LOG = "compilation.log"
+_LEFT = "left"
 _MOST_SECONDS = 900.0
 _LOOK_EVERY_SECS = 0.02
 
@@ -80,7 +81,7 @@ class Compilation:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if self._process == 0:
-            _build_and_exit(parent, work, build_and_keep)
+            _build_and_exit(parent, folder, work, build_and_keep)
 
     def is_over(self) -> bool:
         """Whether it has ended, well or not; ends it where it takes far too long."""
@@ -105,6 +106,7 @@ class Compilation:
         if not self._is_kept:
             self.stop()
         elif not self.is_over():
+            (self._work / _LEFT).touch()
             logger.info("The training ended before its step was compiled; compiling goes on for later runs.")
 
     def stop(self) -> None:
@@ -135,7 +137,7 @@ class Compilation:
         return Path(outcome["built"]) if "built" in outcome else str(outcome["failure"])
 
 
-def _build_and_exit(parent: int, work: Path, build: Callable[[], Path]) -> NoReturn:
+def _build_and_exit(parent: int, folder: Path, work: Path, build: Callable[[], Path]) -> NoReturn:
     try:
         os.setpgid(0, 0)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
@@ -157,9 +159,10 @@ def _build_and_exit(parent: int, work: Path, build: Callable[[], Path]) -> NoRet
     except BaseException:
         traceback.print_exc()
     finally:
-        if os.getppid() != parent:
-            # Nobody is left who would do it.
+        if os.getppid() != parent or (work / _LEFT).exists():
+            # Nobody is left who would do it; what is kept has gone to its place.
             shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
 
