@@ -263,6 +263,7 @@ def test_a_compilation_that_is_killed_or_takes_too_long_says_so(
     os.kill(running._process, signal.SIGKILL)
     running.wait()
     assert running.result() == "the compiling process died of SIGKILL"
+    running.remove()
     monkeypatch.setattr(compilation, "_MOST_SECONDS", 0.1)
     running = waiting(monkeypatch, tmp_path / "slow")
     running.wait()

@@ -47,7 +47,7 @@ class StepProgram:
         self._numbers = numbers
         number: Layout = ((), (), torch.float32)
         wanted = (*layouts(self._state), *([number] * numbers), *batch)
-        if _described(folder) != as_json(wanted):
+        if _described(folder) != as_json(wanted) or not {dtype for _, _, dtype in wanted} <= _DTYPES.keys():
             raise NotThisStep(str(folder))
         self._layouts = (_LayoutInC * len(wanted))(*map(_layout_in_c, wanted))
         try:
