@@ -217,7 +217,9 @@ def _row(draw: Draw, features: Sequence[fc.RawFeature]) -> Row:
     for feature in sorted(features, key=lambda feature: feature.key.endswith("_weights")):
         key = feature.key
         if key.endswith("_weights"):
-            weight = st.one_of(st.sampled_from([0.0, 1.0, -2.0, float("nan")]), st.floats(-3, 3, width=32))
+            # Below 1e-18 a weight's square is 0 in float32, and so is what "sqrtn" divides by; TensorFlow's too.
+            real = st.floats(-3, 3, width=32).filter(lambda weight: abs(weight) > 1e-18)
+            weight = st.one_of(st.sampled_from([0.0, 1.0, -2.0, float("nan")]), real)
             values = row[key.removesuffix("_weights")]
             row[key] = [draw(weight) for _ in values] if isinstance(values, list) else draw(weight)
         elif key in NUMBERS_OF:
