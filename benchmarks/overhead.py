@@ -124,7 +124,7 @@ def measured(args: argparse.Namespace) -> dict[int, Times]:
         torch.set_num_threads(args.threads)
     found = {}
     for batch in args.batches:
-        steps, warmup = (20, 20) if args.quick else (max(200, 60_000 // batch), max(200, 120_000 // batch))
+        steps, warmup = (20, 20) if args.quick else (max(400, 120_000 // batch), max(400, 120_000 // batch))
         rounds = 2 if args.quick else args.rounds
         file = args.data / "adult.data.csv"
         found[batch] = measure(

@@ -25,35 +25,32 @@ class BareSteps:
 
     def __init__(self, batches: int) -> None:
         self._wanted = batches
-        self._batches: list[Any] = []
-        self._stroke = 1
+        self._batches: list[tuple[Any, int]] = []
         self._threads = 1
-        self._take: Callable[[list[Any]], object] | None = None
+        self._take: Callable[[Any, int], object] | None = None
 
     @property
     def ready(self) -> bool:
         """Whether all batches were met."""
-        return len(self._batches) == self._wanted
+        return sum(count for _, count in self._batches) >= self._wanted
 
-    def record(self, take: Callable[[list[Any]], object], batches: list[Any]) -> None:
-        """Tells of a call of the engine, with what makes the same call with other batches."""
+    def record(self, take: Callable[[Any, int], object], batches: Any, count: int) -> None:
+        """Tells of a call of the engine with so many batches, and of what makes such a call."""
         self._take = take
-        self._stroke = max(self._stroke, len(batches))
         self._threads = torch.get_num_threads()
-        self._batches += batches[: self._wanted - len(self._batches)]
+        self._batches.append((batches, count))
 
     def __call__(self, steps: int) -> None:
-        """Takes so many steps on the batches kept, over and over, as many in a call as the run takes at most."""
+        """Takes so many steps on the batches kept, over and over, as many in a call as the run took."""
         assert self._take is not None
-        starts = range(0, len(self._batches), self._stroke)
-        strokes = itertools.cycle([self._batches[start : start + self._stroke] for start in starts])
+        strokes = itertools.cycle(self._batches)
         threads = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         try:
             while steps > 0:
-                some = next(strokes)[:steps]
-                self._take(some)
-                steps -= len(some)
+                batches, count = next(strokes)
+                self._take(batches, min(count, steps))
+                steps -= count
         finally:
             torch.set_num_threads(threads)
 
@@ -79,15 +76,16 @@ def recording(steps: BareSteps, *, compiled: bool) -> Iterator[None]:
 
 
 def _compiled_take(steps: BareSteps) -> Callable[..., None]:
-    def seen(take: Any, program: StepProgram, batches: Any, numbers: Any) -> None:
-        setting = numbers[:1]
-        steps.record(lambda some: take(program, some, setting.repeat(len(some), axis=0)), list(batches))
+    def seen(take: Any, program: StepProgram, first: Any, numbers: Any) -> None:
+        steps.record(
+            lambda batches, count: take(program, batches, numbers[:1].repeat(count, axis=0)), first, len(numbers)
+        )
 
     return seen
 
 
 def _eager_call(steps: BareSteps) -> Callable[..., None]:
     def seen(call: Any, step: TrainStep, *batch: Any) -> None:
-        steps.record(lambda some: [call(step, *one) for one in some], [batch])
+        steps.record(lambda one, _: call(step, *one), batch, 1)
 
     return seen

@@ -64,7 +64,7 @@ def by_size(labels: Any, logits: Any, features: Any) -> Any:
 def by_itself(model: Model, features: Any, label: Any) -> TensorBatch:
     """One batch through the host half and onto the device, with nothing beside it."""
     (batch,) = model.batches(te.data.Dataset.from_arrays(features, label).batch(ROWS))
-    return model.to_tensors(batch)
+    return batch  # type: ignore[no-any-return]
 
 
 def rows(values: Any, start: int, stop: int) -> Any:
@@ -112,8 +112,7 @@ def test_batches_are_what_each_would_be_by_itself(case: str, size: int) -> None:
     data = te.data.Dataset.from_arrays(features, label).batch(size)
     start, is_raw_there = 0, "forwarded" in case or "metrics" in case
     with model.batches(data) as batches:
-        for batch in batches:
-            tensors = model.to_tensors(batch)
+        for tensors in batches:
             assert (tensors.raw is not None) is is_raw_there
             stop = min(start + size, ROWS)
             assert_equal(tensors, by_itself(model, rows(features, start, stop), rows(label, start, stop)))

@@ -48,8 +48,8 @@ def digests_of_training(estimator: te.Estimator, dataset: te.data.Dataset) -> li
     found = [now()]
     with closing(model.batches(dataset)) as batches:
         for batch in itertools.islice(batches, 4):
-            tensors = model.to_tensors(batch)
-            step(tensors.features, tensors.labels, tensors.weights)
+            model.meet(batch)
+            step(batch.features, batch.labels, batch.weights)
             found.append(now())
     assert found[-1].portable, found[-1].obstacle
     return found

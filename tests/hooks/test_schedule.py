@@ -83,6 +83,36 @@ def test_steps_without_a_hook_are_those_at_which_none_is_due(hooks: list[dict[st
         step += max(without, 1)
 
 
+class ToldBefore(Told):
+    def before_step(self, context: RunContext) -> None:
+        """Here so that it wants to be told before, too."""
+
+
+@pytest.mark.parametrize("hooks", HOOKS)
+@pytest.mark.parametrize("most", [1, 2, 8, 1000])
+@pytest.mark.parametrize("cut", [1000, 3])
+def test_hooks_that_steps_at_once_brings_after_a_step_are_those_due_there(
+    hooks: list[dict[str, Any]], most: int, cut: int
+) -> None:
+    kinds: list[Hook] = [(Told, ToldBefore)[place % 2](**when) for place, when in enumerate(hooks)]
+    schedule, plain = HookSchedule(kinds), HookSchedule(kinds)
+    told: dict[int, list[Hook]] = {}
+    step = 1
+    while step <= 100:
+        if due := schedule.due_at(step):
+            taken = 1
+        else:
+            # An input may end a stroke early.
+            taken = min(cut, schedule.steps_at_once(step, most))
+            due = schedule.due_after(step + taken - 1)
+            assert taken == 1 or not any(isinstance(hook, ToldBefore) for hook in due)
+        assert not set(told).intersection(range(step, step + taken))
+        told.update({one: [] for one in range(step, step + taken)})
+        step += taken
+        told[step - 1] = due
+    assert told == {one: plain.due_at(one) for one in range(1, step)}
+
+
 def test_no_steps_are_without_a_hook_whose_time_has_come() -> None:
     now = 0.0
     schedule = HookSchedule([Told(every_secs=10.0, first_step=3, clock=lambda: now), Told(every_n_steps=1000)])

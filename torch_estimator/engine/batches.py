@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from torch_estimator.data.columns import Column, Columns, to_numpy
 from torch_estimator.data.lists import as_matrix, is_lists, list_lengths
+from torch_estimator.data.runs import part, split
 from torch_estimator.data.structure import map_columns
 from torch_estimator.errors import DataError, RowError
 from torch_estimator.feature_column.transform import FeatureTransform
@@ -37,6 +39,34 @@ class TensorBatch(NamedTuple):
     labels: Any
     weights: Any
     raw: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Batches of equal length that follow each other, in one piece of memory.
+
+    Attributes:
+        whole: The rows of all of them.
+        count: How many they are, 1 or more.
+    """
+
+    whole: TensorBatch
+    count: int
+
+    @property
+    def rows(self) -> int:
+        """Of a single one."""
+        return batch_size(self.whole.features) // self.count
+
+    def batch(self, number: int) -> TensorBatch:
+        """One of them, from 0."""
+        if self.count == 1:
+            return self.whole
+        rows = self.rows
+        return part(self.whole, number * rows, (number + 1) * rows)  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        return iter([self.whole] if self.count == 1 else split(self.whole, self.count))
 
 
 class WeightsAndFeatures(NamedTuple):

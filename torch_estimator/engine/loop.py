@@ -47,8 +47,11 @@ class Steps(Protocol):
     def stroke(self) -> int:
         """How many steps are best taken at once."""
 
-    def take(self, steps: int) -> Sequence[Tensor | float]:
-        """Takes so many steps, fewer where the input ends or a loss is not a number; returns their losses."""
+    def take(self, most: int) -> Sequence[Tensor | float]:
+        """Takes at most so many steps, up to the first whose loss is not a number; returns their losses.
+
+        There are none only where the input has ended.
+        """
 
     def told(self, hooks: Sequence[Hook]) -> None:
         """After hooks were told of a step, before or after it."""
@@ -89,7 +92,7 @@ def run_training(
             hook.before_step(context)
         if due:
             steps.told(due)
-        wanted = 1 if due else max(1, schedule.steps_without(taken + 1, steps.stroke))
+        wanted = 1 if due else schedule.steps_at_once(taken + 1, steps.stroke)
         if last_step is not None:
             wanted = min(wanted, last_step - context.global_step)
         losses = steps.take(wanted)
@@ -98,6 +101,7 @@ def run_training(
             break
         context.loss_tensor = losses[-1]
         context.global_step += len(losses)
+        due = due or schedule.due_after(taken + len(losses))
         if watch.sees_nan(losses, at_once=bool(due)):
             reason = StopReason.NAN_LOSS
             break

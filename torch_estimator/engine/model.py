@@ -72,11 +72,10 @@ class Model:
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
         return dataset.prefetch(ahead).iterator(self._host, self._on_device)
 
-    def to_tensors(self, batch: TensorBatch) -> TensorBatch:
-        """Returns a batch of `batches`, which are on the model's device already; notes the structure of the first."""
+    def meet(self, batch: TensorBatch) -> None:
+        """Notes the structure of the first batch of `batches`, or of several as one."""
         if self.structure is None and self.spec.transform is None and self.spec.mode == ModeKeys.TRAIN:
             self.structure = describe(getattr(self.module, "inputs_of", _same)(batch.features))
-        return batch
 
     def _on_device(self, batch: Batch) -> TensorBatch:
         """Moves batches to the model's device, floating features in the dtype of its parameters."""

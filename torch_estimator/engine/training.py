@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
-from torch_estimator.engine.batches import TensorBatch
+from torch_estimator.engine.batches import Batches
 from torch_estimator.engine.checkpoint import Checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
@@ -39,6 +39,8 @@ _INPUT_ENDED = "input_ended"
 _RANDOM = "random"
 _COMPILED = "compiled"
 _HOOKS = "hooks"
+
+_ANY_NUMBER = 2**62
 
 
 class TrainingRun:
@@ -215,27 +217,28 @@ class TrainingRun:
         # Last, since restoring an input may need the generators' state of its own start.
         set_random_state(state.get(_RANDOM, {}))
 
-    def _next_batch(self) -> TensorBatch | None:
-        batch = next(self._batches, None)
-        if batch is None and self._may_start_over:
+    def next_batches(self, most: int) -> Batches | None:
+        """The next batches, as many as lie together; None where the input ends."""
+        batches = self._read(most)
+        if batches is None and self._may_start_over:
             # The last call took the very last batch without meeting the end: this one starts from the beginning.
             self._batches.close()
             self._batches = self._model.batches(self._dataset)
-            batch = next(self._batches, None)
+            batches = self._read(most)
         self._may_start_over = False
-        if batch is None:
+        if batches is None:
             self._input_ended = True
             return None
-        return self._model.to_tensors(batch)
-
-    def next_batches(self, wanted: int) -> list[TensorBatch]:
-        """The next batches, fewer where the input ends."""
-        # What a user's own code draws at random has to come between the very steps where it comes in Python.
-        wanted = 1 if self._dataset.runs_user_code else wanted
-        batches: list[TensorBatch] = []
-        while len(batches) < wanted and (batch := self._next_batch()) is not None:
-            batches.append(batch)
+        self._model.meet(batches.whole)
         return batches
+
+    def _read(self, most: int) -> Batches | None:
+        # What a user's own code draws at random has to come between the very steps where it comes in Python.
+        if most == 1 or self._dataset.runs_user_code:
+            batch, count = next(self._batches, None), 1
+        else:
+            batch, count = self._batches.next_together(_ANY_NUMBER, most)
+        return None if batch is None else Batches(batch, count)
 
 
 class _Feed:
@@ -250,9 +253,9 @@ class _Feed:
     def stroke(self) -> int:
         return self._steps.stroke
 
-    def take(self, steps: int) -> Sequence[Tensor | float]:
-        batches = self._run.next_batches(steps)
-        return self._steps.take(batches, self._context) if batches else ()
+    def take(self, most: int) -> Sequence[Tensor | float]:
+        batches = self._run.next_batches(most)
+        return () if batches is None else self._steps.take(batches, self._context)
 
     def told(self, hooks: Sequence[Hook]) -> None:
         if any(not type(hook).__module__.startswith("torch_estimator.") for hook in hooks):

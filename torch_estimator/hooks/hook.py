@@ -45,6 +45,11 @@ class Hook:
             if name in vars(cls):
                 raise InvalidTypeError(f"{cls.__name__}.{name} would never be called; a Hook has {ours} instead.")
 
+    @property
+    def wants_before_step(self) -> bool:
+        """Whether `before_step` is to be called now; where it is not, several steps may be taken at once."""
+        return type(self).before_step is not Hook.before_step
+
     def begin(self, context: RunContext) -> None:
         """Called once, before the first step."""
 

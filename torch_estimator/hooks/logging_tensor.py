@@ -69,6 +69,10 @@ class LoggingTensorHook(Hook):
             )
         self._outputs = ModuleOutputs(paths)
 
+    @property
+    def wants_before_step(self) -> bool:
+        return bool(self._outputs) or "learning_rate" in self._tensors.values()
+
     def before_step(self, context: RunContext) -> None:
         if "learning_rate" in self._tensors.values():
             self._rates = context.learning_rates

@@ -33,6 +33,9 @@ class ModuleOutputs:
         self._handles: list[RemovableHandle] = []
         self._outputs: dict[str, Any] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._paths)
+
     def watch(self, context: RunContext) -> None:
         """Keeps what the modules return from now on."""
         if self._paths:

@@ -38,12 +38,26 @@ class HookSchedule:
         Asked for steps in turn; those that `steps_without` tells may be left out.
         """
         due = [timed.place for timed in self._timed if timed.is_due_at(step)]
-        if self._next is not None and step >= self._next:
-            due += [p for p, first, every in self._counted if step >= first and (step - first) % every == 0]
-            self._next = min(
-                first if step < first else step + every - (step - first) % every for _, first, every in self._counted
-            )
+        due += self._counted_at(step)
         return [self._hooks[place] for place in sorted(due)] if due else []
+
+    def due_after(self, step: int) -> list[Hook]:
+        """Hooks due at the last of the steps that `steps_at_once` told, once that is taken."""
+        return [self._hooks[place] for place in self._counted_at(step)]
+
+    def steps_at_once(self, step: int, most: int) -> int:
+        """How many steps from the run's ``step``-th on may be taken before anybody is told of one, ``most`` at most.
+
+        Where there are several, hooks may be due at the last of them: those that want to be told after it only.
+        """
+        several = self.steps_without(step, most)
+        if 0 < several < most and step + several == self._next:
+            several += not any(
+                self._hooks[place].wants_before_step
+                for place, first, every in self._counted
+                if _is_due(step + several, first, every)
+            )
+        return max(1, several)
 
     def steps_without(self, step: int, most: int) -> int:
         """How many steps from the run's ``step``-th on no hook is due at, ``most`` at most; `due_at` may skip them.
@@ -55,6 +69,14 @@ class HookSchedule:
         for timed in self._timed:
             most = min(most, timed.steps_without(step, most))
         return max(most, 0)
+
+    def _counted_at(self, step: int) -> list[int]:
+        if self._next is None or step < self._next:
+            return []
+        self._next = min(
+            first if step < first else step + every - (step - first) % every for _, first, every in self._counted
+        )
+        return [place for place, first, every in self._counted if _is_due(step, first, every)]
 
 
 class _Timed:
@@ -84,6 +106,10 @@ class _Timed:
 
     def _is_time(self, now: float) -> bool:
         return self._told_at is None or now >= self._told_at + self._every_secs
+
+
+def _is_due(step: int, first: int, every: int) -> bool:
+    return step >= first and (step - first) % every == 0
 
 
 def _wants_steps(hook: Hook) -> bool:

@@ -53,8 +53,12 @@ class SummarySaverHook(Hook):
     def begin(self, context: RunContext) -> None:
         self._model_is_silent = False
 
+    @property
+    def wants_before_step(self) -> bool:
+        return self._of_model and not self._model_is_silent
+
     def before_step(self, context: RunContext) -> None:
-        if self._of_model and not self._model_is_silent:
+        if self.wants_before_step:
             context.observe = True
 
     def after_step(self, context: RunContext) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from torch_estimator.engine.batch_note import noting_batch
-from torch_estimator.engine.batches import TensorBatch, batch_size
+from torch_estimator.engine.batches import Batches, TensorBatch, batch_size
 from torch_estimator.engine.compiled.compilation import SUPPORTED
 from torch_estimator.engine.compiled.jit_steps import JitSteps
 from torch_estimator.engine.compiled.steps import CompiledSteps
@@ -43,7 +43,7 @@ class EagerSteps:
     def look_again(self) -> None:
         """Python sees every change."""
 
-    def take(self, batches: Sequence[TensorBatch], context: RunContext) -> list[Tensor]:
+    def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
         """Trains on batches one after the other; returns the loss of each."""
         return [self._take(batch, context) for batch in batches]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from types import FunctionType, MethodType
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from torch_estimator.engine.batch_note import noting_batch
-from torch_estimator.engine.batches import TensorBatch, batch_size
+from torch_estimator.engine.batches import Batches, TensorBatch, batch_size
 from torch_estimator.engine.compiled.shape_book import ShapeBook
 from torch_estimator.engine.compiled.worth import is_worth_compiling
 from torch_estimator.engine.observation import Observer, observed
@@ -91,7 +91,7 @@ class JitSteps:
     def look_again(self) -> None:
         """Nothing to do: torch's own guards see what somebody else's code has changed."""
 
-    def take(self, batches: Sequence[TensorBatch], context: RunContext) -> list[Tensor]:
+    def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
         """Trains on batches one after the other; returns the loss of each."""
         return [self._take(batch, context) for batch in batches]
 

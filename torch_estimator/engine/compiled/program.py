@@ -66,27 +66,30 @@ class StepProgram:
             raise NotThisStep(str(folder))
         self._take_steps.restype = ctypes.c_int64
         self._own = len(batch) + numbers
+        steps = [shape[0] * strides[0] * dtype.itemsize if shape else 0 for shape, strides, dtype in batch]
+        self._bytes_to_next = np.array(steps, np.int64)
 
     def __del__(self) -> None:
         if getattr(self, "_delete", None) is not None:
             self._delete(self._container)
 
-    def take(self, batches: Sequence[Sequence[Tensor]], numbers: np.ndarray) -> tuple[np.ndarray, bool]:
-        """Takes one step per batch.
+    def take(self, first: Sequence[Tensor], numbers: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Takes some steps.
 
         Args:
-            batches: The tensors of each, of the layouts promised.
+            first: The tensors of the first batch, of the layouts promised; those of the other batches lie behind them.
             numbers: float32 ``[steps, numbers]``: the settings of each step.
 
         Returns:
             The loss of every step taken, float32: of all, or up to and with the first that is not a number; and
             whether the one after the last of these failed.
         """
-        steps = len(batches)
+        steps = len(numbers)
         own = np.empty((steps, self._own), np.int64)
         if self._numbers:
             own[:, : self._numbers] = numbers.ctypes.data + 4 * np.arange(numbers.size).reshape(numbers.shape)
-        own[:, self._numbers :] = [[tensor.data_ptr() for tensor in batch] for batch in batches]
+        places = np.array([tensor.data_ptr() for tensor in first], np.int64)
+        own[:, self._numbers :] = places + np.arange(steps)[:, None] * self._bytes_to_next
         state = np.array([tensor.data_ptr() for tensor in self._state], np.int64)
         losses = np.empty(steps, np.float32)
         taken = self._take_steps(

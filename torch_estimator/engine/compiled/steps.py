@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from torch_estimator.engine.batch_note import noting_batch
-from torch_estimator.engine.batches import TensorBatch, batch_size
+from torch_estimator.engine.batches import Batches, TensorBatch, batch_size
 from torch_estimator.engine.compiled.cache import StepCache
 from torch_estimator.engine.compiled.compilation import Compilation
+from torch_estimator.engine.compiled.glance import Glance
 from torch_estimator.engine.compiled.leaves import Shapes, as_json, layouts, leaves
 from torch_estimator.engine.compiled.maker import StepMaker
 from torch_estimator.engine.compiled.program import StepProgram
@@ -31,8 +32,11 @@ from torch_estimator.hooks.run_context import RunContext
 logger = logging.getLogger("torch_estimator")
 
 # Of machine code between two looks at Ctrl-C, at hooks that go by the clock, and at other threads.
-_STROKE_SECS = 0.01
+_STROKE_SECS = 0.05
 _MOST_STEPS = 128
+
+# Seconds between two close looks at what hooks may have changed, by those that a look takes.
+_LOOKS_APART = 20
 
 
 @dataclasses.dataclass(slots=True)
@@ -77,6 +81,9 @@ class CompiledSteps:
         self._fingerprint = fingerprint
         self._maker: StepMaker | None = None
         self._fixed: list[Any] = []
+        self._was_touched = False
+        self._seen: Glance | None = None
+        self._looks_at = 0.0
         self._waits = when is True
         self._last_step = last_step
         self._cache = cache or StepCache()
@@ -105,30 +112,53 @@ class CompiledSteps:
         return max(1, min(_MOST_STEPS, int(_STROKE_SECS / self._secs_per_step)))
 
     def look_again(self) -> None:
-        """After somebody else's code has run: begins anew where that has changed what the step computes."""
-        with self._observer.unobserved():
-            outdated = self._maker is not None and self._maker.is_outdated()
-        if outdated:
+        """After somebody else's code has run: the next step sees to what that has changed."""
+        self._was_touched = True
+
+    def take(self, batches: Batches, context: RunContext) -> list[float]:
+        """Trains on batches one after the other; returns the loss of each, up to the first that is not a number."""
+        losses: list[float] = []
+        if self._is_outdated():
             logger.info("The model or its optimizer was changed, so that the compiled step is of no use any more.")
             self.__exit__()
             self._shapes, self._maker = {}, None
-
-    def take(self, batches: Sequence[TensorBatch], context: RunContext) -> list[float]:
-        """Trains on batches one after the other; returns the loss of each, up to the first that is not a number."""
-        losses: list[float] = []
-        if self._maker is not None and self._settings() != self._fixed:
-            self.look_again()
-        while len(losses) < len(batches):
-            batch = batches[len(losses)]
+        while len(losses) < batches.count:
+            batch = batches.batch(len(losses))
             tensors = leaves(_given(batch))
             shape = None if tensors is None else self._shape(tensors, batch, context)
             if tensors is None or shape is None or shape.program is None:
                 losses.append(self._take_in_python(batch, shape, context))
             else:
-                losses += self._take_compiled(shape.program, tensors, batches[len(losses) :], context)
+                more, failed = self._take_compiled(shape.program, batch, tensors, batches.count - len(losses), context)
+                losses += more
+                if failed:
+                    self._explain(batches.batch(len(losses)), context.global_step + len(losses))
             if math.isnan(losses[-1]):
                 break
         return losses
+
+    def _is_outdated(self) -> bool:
+        """Whether what was compiled computes something else than the step would now.
+
+        After somebody else's code has run it looks at once, but closely only where a glance sees a change or enough
+        time has passed for the look not to matter.
+        """
+        touched, self._was_touched = self._was_touched, False
+        if self._maker is None:
+            return False
+        same_settings = self._settings() == self._fixed
+        if same_settings and not touched:
+            return False
+        started = time.perf_counter()
+        with self._observer.unobserved():
+            seen = Glance(self._step.module)
+            if same_settings and seen == self._seen and started < self._looks_at:
+                return False
+            self._seen = seen
+            outdated = self._maker.is_outdated()
+        ended = time.perf_counter()
+        self._looks_at = ended + _LOOKS_APART * (ended - started)
+        return outdated
 
     def _take_in_python(self, batch: TensorBatch, shape: _Shape | None, context: RunContext) -> float:
         module, started = self._step.module, time.perf_counter()
@@ -145,34 +175,32 @@ class CompiledSteps:
         return loss
 
     def _take_compiled(
-        self, program: StepProgram, first: list[Tensor], batches: Sequence[TensorBatch], context: RunContext
-    ) -> list[float]:
-        """Takes a step for each of the first batches that are of one shape."""
+        self, program: StepProgram, first: TensorBatch, tensors: list[Tensor], most: int, context: RunContext
+    ) -> tuple[list[float], bool]:
+        """Takes steps with a batch and those that lie behind it, until the settings ask for another program.
+
+        Returns their losses, and whether the one after them failed.
+        """
         context.compiled = True
-        together, wanted = [first], layouts(first)
-        for batch in batches[1:]:
-            tensors = leaves(_given(batch))
-            if tensors is None or layouts(tensors) != wanted:
-                break
-            together.append(tensors)
-        with sized_threads(self._step.module, batch_size(batches[0].features), beside_input=True):
+        with sized_threads(self._step.module, batch_size(first.features), beside_input=True):
             if context.observe:
-                with noting_batch(self._step.module, batches[0].features, batches[0].labels):
-                    context.summaries = self._observer.observe(lambda: self._step.loss(*_given(batches[0])))
-            numbers = self._numbers(len(together))
+                with noting_batch(self._step.module, first.features, first.labels):
+                    context.summaries = self._observer.observe(lambda: self._step.loss(*_given(first)))
+            numbers = self._numbers(most)
             started = time.perf_counter()
-            losses, failed = program.take(together[: len(numbers)], numbers)
-        if failed:
-            self._explain(batches[len(losses)], context.global_step + len(losses))
-        self._secs_per_step = (time.perf_counter() - started) / len(losses)
-        return losses.tolist()  # type: ignore[no-any-return]
+            losses, failed = program.take(tensors, numbers)
+        if len(losses) > 1 or self._secs_per_step == _STROKE_SECS:
+            # A single step is slower than one among others.
+            self._secs_per_step = (time.perf_counter() - started) / len(losses)
+        return losses.tolist(), failed
 
     def _numbers(self, steps: int) -> np.ndarray:
         """The settings of the coming steps, as schedules move them; of fewer steps where one changes the program."""
         groups, schedules = self._step.groups, self._step.schedules
-        rows, fixed = [[number for group in groups for number in group.numbers()]], self._settings()
+        rows = [[number for group in groups for number in group.numbers()]]
         if not schedules:
-            return np.repeat(np.array(rows, np.float32), steps, axis=0)
+            return np.array(rows * steps, np.float32)
+        fixed = self._settings()
         schedules.advance()
         while len(rows) < steps and self._settings() == fixed:
             rows.append([number for group in groups for number in group.numbers()])
@@ -210,6 +238,7 @@ class CompiledSteps:
         if self._maker is None:
             with self._observer.unobserved():
                 self._maker = StepMaker(self._step, self._fingerprint, self._cache)
+                self._seen, self._looks_at = Glance(self._step.module), 0.0
             self._fixed = self._settings()
         if shape.compilation is None:
             if not shape.looked_up:
