@@ -89,7 +89,8 @@ def wide_rows(batch: int, rows: census_rows.CensusRows) -> Piece:
             one.index_put_((places,), one.index_select(0, places))
 
     touched = statistics.mean(map(len, batches))
-    amount = f"{touched:.0f} rows of {_FTRL_TABLES} tables, {touched * _FTRL_TABLES * _LINE_BYTES / 1024:.0f} KiB of cache lines"
+    lines = touched * _FTRL_TABLES * _LINE_BYTES / 1024
+    amount = f"{touched:.0f} rows of {_FTRL_TABLES} tables, {lines:.0f} KiB of cache lines"
     return Piece("wide rows", amount, seconds_of(work))
 
 
