@@ -243,7 +243,10 @@ def waiting(monkeypatch: pytest.MonkeyPatch, folder: Path, keep: Any = None) -> 
     monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
     folder.mkdir()
     none: Any = None
-    return Compilation(none, (), none, folder, keep=keep, fingerprint=none, threads=1)
+    with open(os.devnull, "rb") as reserved:
+        return Compilation(
+            none, (), none, folder, machine=None, reserved=reserved, keep=keep, fingerprint=none, threads=1
+        )
 
 
 def test_a_compilation_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,9 @@ _LOOP_SOURCE = Path(__file__).with_name("run_steps.c")
 _ADDS_UP = ("index_put", "index_add", "scatter_add", "scatter_reduce", "embedding_dense_backward")
 
 
-def build(graph: GraphModule, inputs: Sequence[Tensor], folder: Path, *, work: Path, threads: int) -> None:
+def build(
+    graph: GraphModule, inputs: Sequence[Tensor], folder: Path, *, work: Path, machine: Path, threads: int
+) -> None:
     """Compiles a graph into the libraries that `StepProgram` loads, and describes its inputs.
 
     Args:
@@ -34,22 +36,30 @@ def build(graph: GraphModule, inputs: Sequence[Tensor], folder: Path, *, work: P
         inputs: That it was traced with.
         folder: Where to leave the libraries.
         work: Where to put what is in between; inductor takes no path with spaces.
+        machine: Where to find, or else to put, what the compiler can do on this machine.
         threads: For how many.
 
     Raises:
         CannotBeCompiled: Inductor or the C++ compiler failed.
     """
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(machine)
     import torch._inductor as inductor
     from torch._inductor import config
     from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
+    # What the processor says of itself is enough for those that every compiler knows, which would take 15 seconds to
+    # try; what came of trying the others is found again.
+    config.cpp.vec_isa_ok = True
+    valid_vec_isa_list()
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work)
     adds_up = any(name in str(node.target) for node in graph.graph.nodes for name in _ADDS_UP)
     options = {
         # Dropout draws what it draws eagerly.
         "fallback_random": True,
         "cpp.threads": 1 if adds_up else threads,
         "compile_threads": 1,
+        "aot_inductor.precompile_headers": False,
     }
     try:
         with config.patch("cpp_cache_precompile_headers", False):

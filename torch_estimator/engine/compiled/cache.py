@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 logger = logging.getLogger("torch_estimator")
 
@@ -51,6 +53,35 @@ class StepCache:
             logger.warning("Compiled steps cannot be kept in %s (%s).", self._directory, error.strerror)
         return Path(tempfile.mkdtemp(prefix="torch-estimator-"))
 
+    def reserve(self, key: str) -> BinaryIO | None:
+        """Says to all processes that the step of a key is being built, until the file is closed by all who have it.
+
+        None where somebody has said so already.
+        """
+        import fcntl  # which Windows has not
+
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = (self._directory / f".{key}.lock").open("wb")
+        except OSError:
+            # Nothing can be kept here either.
+            return Path(os.devnull).open("rb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return None
+        return file
+
+    def of_machine(self) -> Path | None:
+        """Where what the compiler finds out about this machine is kept; None where nothing can be."""
+        folder = self._directory.with_name("machine")
+        with contextlib.suppress(OSError):
+            if self._directory.is_dir() and self._is_ours():
+                folder.mkdir(mode=0o700, exist_ok=True)
+                return folder
+        return None
+
     def keep(self, built: Path, key: str) -> Path:
         """Gives a folder that was built its place; returns where it lies now."""
         folder = self._directory / key
@@ -87,8 +118,11 @@ class StepCache:
         # What a compilation that was killed has left.
         long_ago = time.time() - _ABANDONED_SECS
         abandoned = [one for one in self._directory.glob(".*") if _modified(one) < long_ago]
-        for folder in (*sorted(folders, key=_modified)[:-_MOST_STEPS], *abandoned):
-            shutil.rmtree(folder, ignore_errors=True)
+        for path in (*sorted(folders, key=_modified)[:-_MOST_STEPS], *abandoned):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def key_of(parts: Iterable[object]) -> str:

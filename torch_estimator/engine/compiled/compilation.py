@@ -15,7 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ class Compilation:
         state: The tensors that it reads and writes.
         batch: Of the shapes to compile for.
         folder: Where to build.
+        machine: Where what the compiler finds out about the machine is kept; None where nothing can be.
+        reserved: Closed here; the process keeps it open to its end.
         keep: Gives what was built its place among the compiled steps of all runs and returns where that is; None where
             it is of no use to others.
         fingerprint: Of all that the step depends on, as it is when called.
@@ -61,6 +63,8 @@ class Compilation:
         batch: TensorBatch,
         folder: Path,
         *,
+        machine: Path | None,
+        reserved: BinaryIO,
         keep: Callable[[Path], Path] | None,
         fingerprint: Callable[[], Fingerprint],
         threads: int,
@@ -72,7 +76,8 @@ class Compilation:
         self._status: int | None = None
 
         def build_and_keep() -> Path:
-            build(*trace(step, state, batch, fingerprint), folder, work=work, threads=threads)
+            traced = trace(step, state, batch, fingerprint)
+            build(*traced, folder, work=work, machine=machine or work, threads=threads)
             return folder if keep is None else keep(folder)
 
         parent = os.getpid()
@@ -82,6 +87,7 @@ class Compilation:
             self._process = os.fork()
         if self._process == 0:
             _build_and_exit(parent, folder, work, build_and_keep)
+        reserved.close()
 
     def is_over(self) -> bool:
         """Whether it has ended, well or not; ends it where it takes far too long."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -57,15 +58,20 @@ class StepMaker:
             self._cache.remove(folder)
             return None
 
-    def start(self, batch: TensorBatch, shapes: Shapes, threads: int) -> Compilation:
-        """Starts to compile for batches like this one, of these shapes."""
-        keep = partial(self._cache.keep, key=self._key(shapes, threads)) if self._fingerprint.portable else None
+    def start(self, batch: TensorBatch, shapes: Shapes, threads: int) -> Compilation | None:
+        """Starts to compile for batches like this one, of these shapes; None where another process is at it."""
+        key = self._key(shapes, threads) if self._fingerprint.portable else None
+        reserved = self._cache.reserve(key) if key is not None else Path(os.devnull).open("rb")  # noqa: SIM115
+        if reserved is None:
+            return None
         return Compilation(
             self._step,
             self._state,
             batch,
             self._cache.workplace(),
-            keep=keep,
+            machine=self._cache.of_machine(),
+            reserved=reserved,
+            keep=partial(self._cache.keep, key=key) if key is not None else None,
             fingerprint=self._compute,
             threads=threads,
         )

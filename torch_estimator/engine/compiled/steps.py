@@ -35,6 +35,9 @@ logger = logging.getLogger("torch_estimator")
 _STROKE_SECS = 0.05
 _MOST_STEPS = 128
 
+# For what another process has compiled meanwhile.
+_LOOK_UP_EVERY_SECS = 1.0
+
 # Seconds between two close looks at what hooks may have changed, by those that a look takes.
 _LOOKS_APART = 20
 
@@ -44,7 +47,8 @@ class _Shape:
     """What is known of batches of one shape."""
 
     threads: int
-    looked_up: bool = False
+    looks_at: float = 0.0
+    is_made_elsewhere: bool = False
     eager_secs: float = 0.0
     eager_steps: int = 0
     compilation: Compilation | None = None
@@ -240,17 +244,27 @@ class CompiledSteps:
                 self._maker = StepMaker(self._step, self._fingerprint, self._cache)
                 self._seen, self._looks_at = Glance(self._step.module), 0.0
             self._fixed = self._settings()
-        if shape.compilation is None:
-            if not shape.looked_up:
-                shape.looked_up = True
+        while shape.compilation is None:
+            look = time.monotonic() >= shape.looks_at
+            if look:
+                shape.looks_at = time.monotonic() + _LOOK_UP_EVERY_SECS
                 shape.program = self._maker.load(wanted, shape.threads)
             if shape.program is not None or not (self._waits or self._is_worth_it(shape, context)):
                 return
-            rows = batch_size(batch.features)
-            told = "this takes some seconds" if self._waits else "training goes on beside it"
-            logger.info("Compiling the training step for batches of %d; %s.", rows, told)
+            if shape.is_made_elsewhere and not look:
+                # What another process compiles comes by itself.
+                if not self._waits:
+                    return
+                time.sleep(_LOOK_UP_EVERY_SECS)
+                continue
             with self._observer.unobserved():
                 shape.compilation = self._maker.start(batch, wanted, shape.threads)
+            told = "this takes some seconds" if self._waits else "training goes on beside it"
+            if shape.compilation is not None:
+                logger.info("Compiling the training step for batches of %d; %s.", batch_size(batch.features), told)
+            elif not shape.is_made_elsewhere:
+                shape.is_made_elsewhere = True
+                logger.info("Another process is compiling the same training step; %s.", told)
         if self._waits:
             shape.compilation.wait()
         if shape.compilation.is_over():
