@@ -211,11 +211,48 @@ def test_what_cannot_be_compiled_trains_in_python_and_says_why(
 def test_what_is_damaged_in_the_cache_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
     job(tmp_path / "one", True).train(lambda: data().repeat(), steps=3)
-    (folder,) = (tmp_path / "cache" / "steps").iterdir()
+    (folder,) = (tmp_path / "cache" / "steps").glob("[!.]*")
     assert {one.name for one in folder.iterdir()} == {DESCRIPTION, STEP_LIBRARY, "run_steps.so"}
     (folder / DESCRIPTION).write_text("{")
     job(tmp_path / "two", True).train(lambda: data().repeat(), steps=3)
     assert json.loads((folder / DESCRIPTION).read_text())["inputs"]
+
+
+def test_a_step_is_reserved_until_all_who_hold_it_are_gone(tmp_path: Path) -> None:
+    cache = StepCache(tmp_path)
+    reserved = cache.reserve("key")
+    assert reserved is not None
+    assert cache.reserve("key") is None
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    reserved.close()
+    assert cache.reserve("key") is None
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert cache.reserve("key") is not None
+
+
+def test_what_another_process_compiles_is_taken_when_it_is_there(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    compilations: Callable[[], list[int]],
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    first = job(tmp_path / "first", True).train(lambda: data().repeat(), steps=40)
+    compilations()
+    folder = StepCache.folder
+    absent = [None] * 3
+    monkeypatch.setattr(StepCache, "folder", lambda self, key: absent.pop() if absent else folder(self, key))
+    monkeypatch.setattr(StepCache, "reserve", lambda self, key: None)
+    monkeypatch.setattr(steps, "_LOOK_UP_EVERY_SECS", 0.01)
+    caplog.clear()
+    second = job(tmp_path / "second", True).train(lambda: data().repeat(), steps=40)
+    told = [record.getMessage() for record in caplog.records if "compiling" in record.getMessage()]
+    assert told == ["Another process is compiling the same training step; this takes some seconds."]
+    assert compilations() == []
+    assert_same_variables(second, first)
 
 
 def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
