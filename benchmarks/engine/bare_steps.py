@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from torch_estimator.engine.compiled.program import StepProgram
+from torch_estimator.engine.compiled.steps import CompiledSteps
 from torch_estimator.engine.step import TrainStep
+from torch_estimator.engine.threads import threads_for
 
 
 class BareSteps:
@@ -34,10 +37,10 @@ class BareSteps:
         """Whether all batches were met."""
         return sum(count for _, count in self._batches) >= self._wanted
 
-    def record(self, take: Callable[[Any, int], object], batches: Any, count: int) -> None:
-        """Tells of a call of the engine with so many batches, and of what makes such a call."""
+    def record(self, take: Callable[[Any, int], object], batches: Any, count: int, threads: int) -> None:
+        """Tells of a call of the engine with so many batches and threads, and of what makes such a call."""
         self._take = take
-        self._threads = torch.get_num_threads()
+        self._threads = threads
         self._batches.append((batches, count))
 
     def __call__(self, steps: int) -> None:
@@ -58,9 +61,9 @@ class BareSteps:
 @contextmanager
 def recording(steps: BareSteps, *, compiled: bool) -> Iterator[None]:
     """Lets `steps` see what the engine calls in the body, until it has seen enough."""
-    owner, name, replaced = (
-        (StepProgram, "take", _compiled_take(steps)) if compiled else (TrainStep, "__call__", _eager_call(steps))
-    )
+    owner: type = CompiledSteps if compiled else TrainStep
+    name = "_take_compiled" if compiled else "__call__"
+    replaced = _compiled_take(steps) if compiled else _eager_call(steps)
     original = getattr(owner, name)
 
     def seen(self: Any, *given: Any) -> Any:
@@ -76,9 +79,14 @@ def recording(steps: BareSteps, *, compiled: bool) -> Iterator[None]:
 
 
 def _compiled_take(steps: BareSteps) -> Callable[..., None]:
-    def seen(take: Any, program: StepProgram, first: Any, numbers: Any) -> None:
+    def seen(_: Any, run: CompiledSteps, program: StepProgram, block: Any, batches: Any, start: int, __: Any) -> None:
+        settings = np.array([number for group in run._step.groups for number in group.numbers()], np.float32)
+        # The block, held here, is the memory that its addresses are of.
         steps.record(
-            lambda batches, count: take(program, batches, numbers[:1].repeat(count, axis=0)), first, len(numbers)
+            lambda some, count: program.take(some[0].places, some[1], np.tile(settings, (count, 1))),
+            (block, batches.start + start),
+            batches.count - start,
+            threads_for(run._step.module, block.rows, beside_input=True),
         )
 
     return seen
@@ -86,6 +94,6 @@ def _compiled_take(steps: BareSteps) -> Callable[..., None]:
 
 def _eager_call(steps: BareSteps) -> Callable[..., None]:
     def seen(call: Any, step: TrainStep, *batch: Any) -> None:
-        steps.record(lambda one, _: call(step, *one), batch, 1)
+        steps.record(lambda one, _: call(step, *one), batch, 1, torch.get_num_threads())
 
     return seen

@@ -66,16 +66,29 @@ class DatasetIterator:
         Returns:
             The batch, whose parts all have the same length, and 1 or more; None at the end.
         """
-        self._read.apart = False
-        run = self._run
-        if run is None or self._used == run.count:
-            try:
-                run = self._next_run()
-            except StopIteration:
-                return None, 1
+        run = self._run_at_hand()
+        if run is None:
+            return None, 1
         batch, together = run.together(self._used, rows, count)
         self._used += together
         return batch, together
+
+    def next_of_run(self, count: int) -> tuple[Any, int, int, int]:
+        """Returns several of the next batches as rows of what they lie in, which stays the same for many calls.
+
+        Args:
+            count: How many they may be.
+
+        Returns:
+            The batch that they are parts of, None at the end; how many batches of one length that is; which of them,
+            from 0, is the first of these; and how many these are, 1 or more.
+        """
+        run = self._run_at_hand()
+        if run is None:
+            return None, 1, 0, 1
+        first = self._used
+        self._used += min(count, run.count - first)
+        return run.whole, run.count, first, self._used - first
 
     def state(self) -> dict[str, Any]:
         """Returns the position after the last batch returned: a small dict of JSON's types."""
@@ -108,6 +121,17 @@ class DatasetIterator:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _run_at_hand(self) -> Run | None:
+        """The run that the next batch is of, which nobody takes apart any more; None at the end."""
+        self._read.apart = False
+        run = self._run
+        if run is None or self._used == run.count:
+            try:
+                return self._next_run()
+            except StopIteration:
+                return None
+        return run
 
     def _next_run(self) -> Run:
         self._position = self._own_position()

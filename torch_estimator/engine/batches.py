@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_estimator.data.columns import Column, Columns, to_numpy
 from torch_estimator.data.lists import as_matrix, is_lists, list_lengths
-from torch_estimator.data.runs import part, split
+from torch_estimator.data.runs import part
 from torch_estimator.data.structure import map_columns
 from torch_estimator.errors import DataError, RowError
 from torch_estimator.feature_column.transform import FeatureTransform
@@ -46,27 +46,27 @@ class Batches:
     """Batches of equal length that follow each other, in one piece of memory.
 
     Attributes:
-        whole: The rows of all of them.
-        count: How many they are, 1 or more.
+        whole: The rows of these batches and of others before and behind them.
+        of: How many batches these rows are.
+        start: Which of them is the first of these, from 0.
+        count: How many these are, 1 or more.
     """
 
     whole: TensorBatch
-    count: int
-
-    @property
-    def rows(self) -> int:
-        """Of a single one."""
-        return batch_size(self.whole.features) // self.count
+    of: int = 1
+    start: int = 0
+    count: int = 1
 
     def batch(self, number: int) -> TensorBatch:
-        """One of them, from 0."""
-        if self.count == 1:
+        """One of these batches, from 0."""
+        if self.of == 1:
             return self.whole
-        rows = self.rows
-        return part(self.whole, number * rows, (number + 1) * rows)  # type: ignore[no-any-return]
+        rows = batch_size(self.whole.features) // self.of
+        first = (self.start + number) * rows
+        return part(self.whole, first, first + rows)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        return iter([self.whole] if self.count == 1 else split(self.whole, self.count))
+        return map(self.batch, range(self.count))
 
 
 class WeightsAndFeatures(NamedTuple):

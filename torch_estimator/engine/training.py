@@ -40,8 +40,6 @@ _RANDOM = "random"
 _COMPILED = "compiled"
 _HOOKS = "hooks"
 
-_ANY_NUMBER = 2**62
-
 
 class TrainingRun:
     """Trains one model in one model directory.
@@ -235,10 +233,10 @@ class TrainingRun:
     def _read(self, most: int) -> Batches | None:
         # What a user's own code draws at random has to come between the very steps where it comes in Python.
         if most == 1 or self._dataset.runs_user_code:
-            batch, count = next(self._batches, None), 1
-        else:
-            batch, count = self._batches.next_together(_ANY_NUMBER, most)
-        return None if batch is None else Batches(batch, count)
+            batch = next(self._batches, None)
+            return None if batch is None else Batches(batch)
+        batches = Batches(*self._batches.next_of_run(most))
+        return None if batches.whole is None else batches
 
 
 class _Feed:

@@ -73,11 +73,12 @@ class StepProgram:
         if getattr(self, "_delete", None) is not None:
             self._delete(self._container)
 
-    def take(self, first: Sequence[Tensor], numbers: np.ndarray) -> tuple[np.ndarray, bool]:
+    def take(self, places: np.ndarray, start: int, numbers: np.ndarray) -> tuple[np.ndarray, bool]:
         """Takes some steps.
 
         Args:
-            first: The tensors of the first batch, of the layouts promised; those of the other batches lie behind them.
+            places: int64, the addresses of a batch's tensors, of the layouts promised; those of others lie behind them.
+            start: How many batches behind it the first of these is.
             numbers: float32 ``[steps, numbers]``: the settings of each step.
 
         Returns:
@@ -88,8 +89,7 @@ class StepProgram:
         own = np.empty((steps, self._own), np.int64)
         if self._numbers:
             own[:, : self._numbers] = numbers.ctypes.data + 4 * np.arange(numbers.size).reshape(numbers.shape)
-        places = np.array([tensor.data_ptr() for tensor in first], np.int64)
-        own[:, self._numbers :] = places + np.arange(steps)[:, None] * self._bytes_to_next
+        own[:, self._numbers :] = places + np.arange(start, start + steps)[:, None] * self._bytes_to_next
         state = np.array([tensor.data_ptr() for tensor in self._state], np.int64)
         losses = np.empty(steps, np.float32)
         taken = self._take_steps(

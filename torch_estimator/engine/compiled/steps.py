@@ -11,7 +11,6 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import Batches, TensorBatch, batch_size
@@ -56,6 +55,23 @@ class _Shape:
     failed: bool = False
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Block:
+    """What is known of batches that lie in one piece of memory.
+
+    Attributes:
+        whole: That piece.
+        rows: Of a batch.
+        layouts: Of the tensors of a batch; None where there is anything else in it.
+        places: int64, the addresses of the first batch's tensors.
+    """
+
+    whole: TensorBatch
+    rows: int
+    layouts: Shapes | None
+    places: np.ndarray
+
+
 class CompiledSteps:
     """Takes training steps.
 
@@ -93,6 +109,7 @@ class CompiledSteps:
         self._cache = cache or StepCache()
         self._book = ShapeBook(before)
         self._shapes: dict[Shapes, _Shape] = {}
+        self._block: _Block | None = None
         self._observer = Observer(step.module)
         self._secs_per_step = _STROKE_SECS
 
@@ -126,19 +143,23 @@ class CompiledSteps:
             logger.info("The model or its optimizer was changed, so that the compiled step is of no use any more.")
             self.__exit__()
             self._shapes, self._maker = {}, None
+        if self._block is None or self._block.whole is not batches.whole:
+            self._block = _block(batches)
+        block = self._block
         while len(losses) < batches.count:
-            batch = batches.batch(len(losses))
-            tensors = leaves(_given(batch))
-            shape = None if tensors is None else self._shape(tensors, batch, context)
-            if tensors is None or shape is None or shape.program is None:
-                losses.append(self._take_in_python(batch, shape, context))
+            shape = None if block.layouts is None else self._shape(block, batches, len(losses), context)
+            if shape is None or shape.program is None:
+                losses.append(self._take_in_python(batches.batch(len(losses)), shape, context))
             else:
-                more, failed = self._take_compiled(shape.program, batch, tensors, batches.count - len(losses), context)
+                more, failed = self._take_compiled(shape.program, block, batches, len(losses), context)
                 losses += more
                 if failed:
                     self._explain(batches.batch(len(losses)), context.global_step + len(losses))
             if math.isnan(losses[-1]):
                 break
+        if batches.start + batches.count == batches.of:
+            # Its memory is free while the next one is waited for.
+            self._block = None
         return losses
 
     def _is_outdated(self) -> bool:
@@ -179,20 +200,21 @@ class CompiledSteps:
         return loss
 
     def _take_compiled(
-        self, program: StepProgram, first: TensorBatch, tensors: list[Tensor], most: int, context: RunContext
+        self, program: StepProgram, block: _Block, batches: Batches, start: int, context: RunContext
     ) -> tuple[list[float], bool]:
-        """Takes steps with a batch and those that lie behind it, until the settings ask for another program.
+        """Takes steps from one of the batches on, until the settings ask for another program.
 
         Returns their losses, and whether the one after them failed.
         """
         context.compiled = True
-        with sized_threads(self._step.module, batch_size(first.features), beside_input=True):
+        with sized_threads(self._step.module, block.rows, beside_input=True):
             if context.observe:
+                first = batches.batch(start)
                 with noting_batch(self._step.module, first.features, first.labels):
                     context.summaries = self._observer.observe(lambda: self._step.loss(*_given(first)))
-            numbers = self._numbers(most)
+            numbers = self._numbers(batches.count - start)
             started = time.perf_counter()
-            losses, failed = program.take(tensors, numbers)
+            losses, failed = program.take(block.places, batches.start + start, numbers)
         if len(losses) > 1 or self._secs_per_step == _STROKE_SECS:
             # A single step is slower than one among others.
             self._secs_per_step = (time.perf_counter() - started) / len(losses)
@@ -203,7 +225,7 @@ class CompiledSteps:
         groups, schedules = self._step.groups, self._step.schedules
         rows = [[number for group in groups for number in group.numbers()]]
         if not schedules:
-            return np.array(rows * steps, np.float32)
+            return np.repeat(np.array(rows, np.float32), steps, axis=0)
         fixed = self._settings()
         schedules.advance()
         while len(rows) < steps and self._settings() == fixed:
@@ -224,9 +246,10 @@ class CompiledSteps:
             f"The compiled training step failed after global step {global_step}; run with RunConfig(compile=False)."
         )
 
-    def _shape(self, tensors: list[Tensor], batch: TensorBatch, context: RunContext) -> _Shape | None:
-        """What to do with batches of this shape; None where they are not to be compiled."""
-        rows, wanted = batch_size(batch.features), layouts(tensors)
+    def _shape(self, block: _Block, batches: Batches, number: int, context: RunContext) -> _Shape | None:
+        """What to do with batches of a block's shape; None where they are not to be compiled."""
+        rows, wanted = block.rows, block.layouts
+        assert wanted is not None
         shape = self._shapes.get(wanted) if rows >= self._book.rows else None
         if shape is None:
             if not self._book.admits(rows, as_json(wanted)):
@@ -234,7 +257,7 @@ class CompiledSteps:
             shape = self._shapes[wanted] = _Shape(threads_for(self._step.module, rows, beside_input=True))
         # Optimizers of `torch.optim` make their state in their first step, which is always taken in Python.
         if shape.program is None and not shape.failed and (context.global_step or not self._step.other_optimizers):
-            self._see_to(shape, wanted, batch, context)
+            self._see_to(shape, wanted, batches.batch(number), context)
         return shape
 
     def _see_to(self, shape: _Shape, wanted: Shapes, batch: TensorBatch, context: RunContext) -> None:
@@ -285,6 +308,13 @@ class CompiledSteps:
             share = shape.eager_steps / max(1, sum(one.eager_steps for one in self._shapes.values()))
             left = share * (self._last_step - context.global_step)
         return is_worth_compiling(shape.eager_secs, shape.eager_steps, left)
+
+
+def _block(batches: Batches) -> _Block:
+    first = dataclasses.replace(batches, start=0, count=1).batch(0)
+    tensors = leaves(_given(first))
+    places = np.array([tensor.data_ptr() for tensor in tensors or ()], np.int64)
+    return _Block(batches.whole, batch_size(first.features), None if tensors is None else layouts(tensors), places)
 
 
 def _given(batch: TensorBatch) -> tuple[Any, Any, Any]:
