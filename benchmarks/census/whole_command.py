@@ -79,6 +79,6 @@ class _Caches:
     def kept(self) -> dict[str, str]:
         """Once the compiler, which may outlive a short run, has ended."""
         until = time.monotonic() + _MOST_SECONDS
-        while any((self._folder / str(self._count)).glob("steps/.building-*")) and time.monotonic() < until:
+        while any((self._folder / str(self._count)).glob("steps/steps/.building-*")) and time.monotonic() < until:
             time.sleep(0.1)
         return self.last()

@@ -39,6 +39,10 @@ class LiveGroup:
         self._filled: list[float] = []
         self._fixed: tuple[Any, ...] = ()
 
+    def is_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer still has this group; `load_state_dict` gives it others."""
+        return any(group is self._group for group in optimizer.param_groups)
+
     def numbers(self) -> list[float]:
         """The numbers that may move, as they are now."""
         return [float(_read(self._group, key)) for key in self._moving()]

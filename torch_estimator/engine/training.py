@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import Tensor
@@ -256,8 +257,16 @@ class _Feed:
         return () if batches is None else self._steps.take(batches, self._context)
 
     def told(self, hooks: Sequence[Hook]) -> None:
-        if any(not type(hook).__module__.startswith("torch_estimator.") for hook in hooks):
+        if any(_runs_foreign_code(hook) for hook in hooks):
             self._steps.look_again()
+
+
+def _runs_foreign_code(hook: Hook) -> bool:
+    """Whether a hook is the user's, or calls functions or listeners of theirs."""
+    held = [one for value in vars(hook).values() for one in (value if isinstance(value, list | tuple) else (value,))]
+    called = [one for one in held if callable(one) or isinstance(one, CheckpointSaverListener)]
+    own = [type(hook), *(one if isinstance(one, FunctionType | MethodType | type) else type(one) for one in called)]
+    return not all(one.__module__ == "builtins" or one.__module__.startswith("torch_estimator.") for one in own)
 
 
 def _loss_summary(context: RunContext) -> dict[str, float]:

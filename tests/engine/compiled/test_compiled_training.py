@@ -172,25 +172,72 @@ def test_a_hook_that_changes_the_model_is_followed(
     assert len(close_looks) < 20
 
 
+@pytest.mark.runs_in_python
+def test_a_listener_that_changes_the_model_is_followed_and_who_does_so_often_is_not_compiled_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(name: str, compile: bool) -> te.Estimator:
+        estimator = job(tmp_path / name, compile, save_checkpoints_steps=4)
+
+        class Factor(te.CheckpointSaverListener):
+            def after_save(self, global_step: int) -> None:
+                trained_module.factor = 1.0 + global_step / 10
+
+        class Module(te.Hook):
+            every_n_steps = None
+
+            def begin(self, context: te.RunContext) -> None:
+                nonlocal trained_module
+                trained_module = context.module
+
+        trained_module: Any = None
+        return estimator.train(lambda: data().repeat(), steps=12, hooks=[Module()], saving_listeners=[Factor()])
+
+    monkeypatch.setattr(steps, "_MOST_CHANGES", 1)
+    compiled = trained("compiled", True)
+    told = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    assert told == [
+        "The training step is not compiled, because the model or its optimizer is changed again and again; training "
+        "goes on without."
+    ]
+    assert_close(compiled, trained("eager", False))
+
+
 def test_a_loss_that_is_not_a_number_stops_at_its_very_step(tmp_path: Path) -> None:
     job(tmp_path, True).train(lambda: data().repeat(), steps=5)
     with pytest.raises(te.errors.NanLossDuringTrainingError, match="at global step 8;"):
         job(tmp_path, True, save_summary_steps=None).train(lambda: data(nan=9).repeat(), steps=40)
 
 
-def test_what_fails_in_a_compiled_step_is_the_error_of_the_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", [9, 0])
+def test_what_fails_in_a_compiled_step_is_the_error_of_the_step(tmp_path: Path, row: int) -> None:
+    job(tmp_path, True).train(lambda: data().repeat(), steps=1)
     with pytest.raises(IndexError) as raised:
-        job(tmp_path, True).train(lambda: data(bad=9).repeat(), steps=40)
+        job(tmp_path, True, save_summary_steps=None).train(lambda: data(bad=row).repeat(), steps=40)
     assert any(re.search("module Network failed in mode train", note) for note in raised.value.__notes__)
 
 
+READINGS: dict[str, tuple[Callable[[Tensor], float], str]] = {
+    "float": (
+        lambda x: float(x.abs().max() < 100),
+        "it turns a tensor into a Python number (item(), float(), bool() or an if on a tensor)",
+    ),
+    "numpy": (lambda x: 1.0 + x.numpy().mean(), "it reads a tensor's numbers in Python (numpy())"),
+    "asarray": (lambda x: 1.0 + np.asarray(x).mean(), "it reads a tensor's numbers in Python (array())"),
+    "tolist": (lambda x: x[:, 0].tolist()[0], "it reads a tensor's numbers in Python (tolist())"),
+}
+
+
 @pytest.mark.runs_in_python
+@pytest.mark.parametrize("reading", READINGS)
 def test_what_cannot_be_compiled_trains_in_python_and_says_why(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, reading: str
 ) -> None:
+    read, why = READINGS[reading]
+
     class Reading(Network):
         def forward(self, features: dict[str, Tensor]) -> Tensor:
-            return super().forward(features) * float(features["x"].abs().max() < 100)
+            return super().forward(features) * read(features["x"])
 
     estimator = te.Estimator.from_module(
         Reading(),
@@ -201,10 +248,7 @@ def test_what_cannot_be_compiled_trains_in_python_and_says_why(
     )
     estimator.train(lambda: data().repeat(), steps=20)
     (warning,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
-    assert warning == (
-        "The training step is not compiled, because it turns a tensor into a Python number (item(), float(), bool() or "
-        "an if on a tensor); training goes on without."
-    )
+    assert warning == f"The training step is not compiled, because {why}; training goes on without."
     assert int(estimator.get_variable_value("global_step")) == 20
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
@@ -68,3 +69,28 @@ def test_auto_compiles_once_that_is_worth_it(
     expected = variables(job(tmp_path / "eager", False).train(lambda: data().repeat(), steps=20))
     for name, value in variables(auto).items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.runs_in_python
+def test_what_cannot_be_compiled_trains_in_python_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Reading(nn.Linear):
+        def forward(self, input: Any) -> torch.Tensor:
+            return super().forward(input["x"][:, None]) * (1.0 if input["x"].max().item() > 0 else 0.5)
+
+    def trained(compile: bool) -> te.Estimator:
+        torch.manual_seed(0)
+        estimator = te.Estimator.from_module(
+            Reading(1, 1),
+            head=te.RegressionHead(),
+            optimizer=te.optim.Adagrad(lr=0.1),
+            model_dir=str(tmp_path / str(compile)),
+            config=te.RunConfig(random_seed=5, compile=compile),
+        )
+        return estimator.train(lambda: data().repeat(), steps=10)
+
+    compiled = trained(True)
+    (told,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    assert told.startswith("The training step is not compiled, because ")
+    assert_same_variables(compiled, trained(False))

@@ -56,6 +56,7 @@ class JitSteps:
         self._eager = step
         self._last_step = last_step
         self._compiles = when is True
+        self._has_given_up = False
         self._eager_secs, self._eager_steps = 0.0, 0
         # Dynamo counts recompilations by code object and gives up after some: a run of its own needs one of its own.
         compute = TrainStep.compute
@@ -109,9 +110,23 @@ class JitSteps:
                     group.refresh()
                 if self._on_gpu:
                     torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                loss, left = self._compiled(*given)
+                try:
+                    loss, left = self._compiled(*given)
+                except Exception as error:
+                    if not _is_compilers(error):
+                        raise
+                    self._give_up(error)
+                    return self._take_in_python(given, context)
                 # The next replay of a CUDA graph writes over what this one has returned.
                 return self._eager.finish(loss.clone() if self._on_gpu else loss, left)
+
+    def _give_up(self, error: Exception) -> None:
+        """The compiler has failed before anything of the step was done."""
+        self._has_given_up = True
+        line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        logger.warning(
+            "The training step is not compiled, because %s: %s; training goes on without.", type(error).__name__, line
+        )
 
     def _take_in_python(self, given: tuple[Any, Any, Any], context: RunContext) -> Tensor:
         context.compiled = False
@@ -126,6 +141,8 @@ class JitSteps:
 
     def _is_compiled(self, rows: int, shapes: tuple[tuple[int, ...], ...], context: RunContext) -> bool:
         """Whether a batch takes the compiled step, which may be compiled for it."""
+        if self._has_given_up:
+            return False
         if not self._compiles:
             left = None if self._last_step is None else self._last_step - context.global_step
             self._compiles = is_worth_compiling(self._eager_secs, self._eager_steps, left)
@@ -137,6 +154,10 @@ class JitSteps:
             self._told.add(shapes)
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
         return True
+
+
+def _is_compilers(error: Exception) -> bool:
+    return any(kind.__module__.startswith(("torch._dynamo", "torch._inductor")) for kind in type(error).__mro__)
 
 
 def _shapes(values: Any) -> Iterator[tuple[int, ...]]:

@@ -34,6 +34,9 @@ logger = logging.getLogger("torch_estimator")
 _STROKE_SECS = 0.05
 _MOST_STEPS = 128
 
+# After which the next is expected, too.
+_MOST_CHANGES = 4
+
 # For what another process has compiled meanwhile.
 _LOOK_UP_EVERY_SECS = 1.0
 
@@ -101,6 +104,8 @@ class CompiledSteps:
         self._fingerprint = fingerprint
         self._maker: StepMaker | None = None
         self._fixed: list[Any] = []
+        self._has_given_up = False
+        self._changes = 0
         self._was_touched = False
         self._seen: Glance | None = None
         self._looks_at = 0.0
@@ -140,14 +145,12 @@ class CompiledSteps:
         """Trains on batches one after the other; returns the loss of each, up to the first that is not a number."""
         losses: list[float] = []
         if self._is_outdated():
-            logger.info("The model or its optimizer was changed, so that the compiled step is of no use any more.")
-            self.__exit__()
-            self._shapes, self._maker = {}, None
+            self._begin_anew()
         if self._block is None or self._block.whole is not batches.whole:
             self._block = _block(batches)
         block = self._block
         while len(losses) < batches.count:
-            shape = None if block.layouts is None else self._shape(block, batches, len(losses), context)
+            shape = self._shape(block, batches, len(losses), context)
             if shape is None or shape.program is None:
                 losses.append(self._take_in_python(batches.batch(len(losses)), shape, context))
             else:
@@ -171,12 +174,14 @@ class CompiledSteps:
         touched, self._was_touched = self._was_touched, False
         if self._maker is None:
             return False
+        if touched and not all(group.is_of(optimizer) for optimizer, group in self._step.owned_groups):
+            self._give_up("a hook has given an optimizer other groups")
         same_settings = self._settings() == self._fixed
         if same_settings and not touched:
             return False
         started = time.perf_counter()
         with self._observer.unobserved():
-            seen = Glance(self._step.module)
+            seen = self._glance()
             if same_settings and seen == self._seen and started < self._looks_at:
                 return False
             self._seen = seen
@@ -184,6 +189,22 @@ class CompiledSteps:
         ended = time.perf_counter()
         self._looks_at = ended + _LOOKS_APART * (ended - started)
         return outdated
+
+    def _begin_anew(self) -> None:
+        logger.info("The model or its optimizer was changed, so that the compiled step is of no use any more.")
+        self.__exit__()
+        self._shapes, self._maker = {}, None
+        self._changes += 1
+        if self._changes == _MOST_CHANGES:
+            self._give_up("the model or its optimizer is changed again and again")
+
+    def _glance(self) -> Glance:
+        return Glance(self._step.module, *self._step.optimizers)
+
+    def _give_up(self, why: str) -> None:
+        if not self._has_given_up:
+            self._has_given_up = True
+            logger.warning("The training step is not compiled, because %s; training goes on without.", why)
 
     def _take_in_python(self, batch: TensorBatch, shape: _Shape | None, context: RunContext) -> float:
         module, started = self._step.module, time.perf_counter()
@@ -215,7 +236,7 @@ class CompiledSteps:
             numbers = self._numbers(batches.count - start)
             started = time.perf_counter()
             losses, failed = program.take(block.places, batches.start + start, numbers)
-        if len(losses) > 1 or self._secs_per_step == _STROKE_SECS:
+        if len(losses) > 1 or (len(losses) and self._secs_per_step == _STROKE_SECS):
             # A single step is slower than one among others.
             self._secs_per_step = (time.perf_counter() - started) / len(losses)
         return losses.tolist(), failed
@@ -249,7 +270,10 @@ class CompiledSteps:
     def _shape(self, block: _Block, batches: Batches, number: int, context: RunContext) -> _Shape | None:
         """What to do with batches of a block's shape; None where they are not to be compiled."""
         rows, wanted = block.rows, block.layouts
-        assert wanted is not None
+        if wanted is None:
+            self._give_up("a batch holds something other than tensors, such as strings")
+        if wanted is None or self._has_given_up:
+            return None
         shape = self._shapes.get(wanted) if rows >= self._book.rows else None
         if shape is None:
             if not self._book.admits(rows, as_json(wanted)):
@@ -265,7 +289,7 @@ class CompiledSteps:
         if self._maker is None:
             with self._observer.unobserved():
                 self._maker = StepMaker(self._step, self._fingerprint, self._cache)
-                self._seen, self._looks_at = Glance(self._step.module), 0.0
+                self._seen, self._looks_at = self._glance(), 0.0
             self._fixed = self._settings()
         while shape.compilation is None:
             look = time.monotonic() >= shape.looks_at

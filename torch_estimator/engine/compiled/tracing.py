@@ -11,12 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
+from torch.overrides import TorchFunctionMode
 
 from torch_estimator.engine.batches import TensorBatch
 from torch_estimator.engine.compiled.leaves import leaves, rebuilt
 from torch_estimator.engine.compiled.tensor_settings import TensorSettings
 from torch_estimator.engine.fingerprint import Fingerprint
 from torch_estimator.engine.step import TrainStep
+
+_READS = frozenset({"numpy", "tolist", "__array__", "__dlpack__"})
 
 
 class CannotBeCompiled(Exception):
@@ -57,21 +60,34 @@ def trace(
 
     def take_step(*tensors: Tensor) -> tuple[Tensor]:
         before = _replaceable(step)
-        loss, left = step.compute(*rebuilt(given, iter(tensors[len(tensors) - len(own) :])))
-        with TensorSettings(settings):
-            _update(step, left)
+        with _NoReading():
+            loss, left = step.compute(*rebuilt(given, iter(tensors[len(tensors) - len(own) :])))
+            with TensorSettings(settings):
+                _update(step, left)
         _put_back(step, before)
         return (loss.float(),)
 
     with _compiling(), torch.enable_grad():
         try:
             graph = make_fx(take_step)(*inputs)
+        except CannotBeCompiled:
+            raise
         except Exception as error:
             raise CannotBeCompiled(_reason(error)) from error
     _check_constants(graph)
     for node in graph.graph.nodes:
         node.meta.clear()
     return graph, inputs
+
+
+class _NoReading(TorchFunctionMode):
+    """Refuses what hands a tensor's numbers to Python, where they would for ever be those of the batch traced."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _READS:
+            raise CannotBeCompiled(f"it reads a tensor's numbers in Python ({name.strip('_')}())")
+        return func(*args, **(kwargs or {}))
 
 
 class _compiling:

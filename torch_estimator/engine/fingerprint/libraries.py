@@ -15,6 +15,8 @@ import torch_estimator
 
 _OWN = "torch_estimator"
 _STANDARD = "python"
+# Of thousands of files, which nobody edits; their first file has the time of the installation.
+_LARGE = frozenset({"torch", "numpy", "pyarrow", "scipy", "pandas", "sklearn", "tensorflow", "jax", "keras"})
 
 
 def library_of_code(code: CodeType) -> str | None:
@@ -59,9 +61,22 @@ def library_identity(package: str) -> str:
     file = getattr(module, "__file__", None)
     if file is None:
         return f"library {package} {version}"
-    # Somebody's own package may be installed anew under the same version.
-    stat = os.stat(file)
-    return f"library {package} {version} {stat.st_size} {stat.st_mtime_ns}"
+    if package in _LARGE:
+        stat = os.stat(file)
+        return f"library {package} {version} {stat.st_size} {stat.st_mtime_ns}"
+    # Somebody's own package may be installed anew, or edited, under the same version.
+    return f"library {package} {version} {_sources(file)}"
+
+
+def _sources(file: str) -> str:
+    """Sizes and times of the sources of a package, or of a single module, by the file that it is imported from."""
+    path = Path(file)
+    paths = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
+    digest = sha256()
+    for one in paths:
+        stat = os.stat(one)
+        digest.update(f"{one} {stat.st_size} {stat.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
 
 
 @cache
