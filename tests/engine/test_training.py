@@ -423,7 +423,7 @@ def test_compiled_training_resumes_bit_for_bit_with_dropout_batch_norm_and_parti
 def test_compiling_gives_what_training_eagerly_gives_with_dropout(tmp_path: Path) -> None:
     eager, compiled = (
         wide_and_deep(tmp_path / str(compile), dnn_dropout=0.3, settings={"compile": compile}).train(
-            lambda: people().batch(10).repeat(), steps=10
+            lambda: people().batch(10).repeat(), steps=100
         )
         for compile in (False, True)
     )
