@@ -23,7 +23,7 @@ import pyarrow
 from pyarrow import csv, parquet
 
 from benchmarks.census.memory import write_repeated
-from benchmarks.protocol import ROOT, Measured, Side, Verdict, alternate, at_least, conclude, machine_line, table
+from benchmarks.protocol import ROOT, Measured, Side, Verdict, alternate, at_least, conclude, machine_line, ready, table
 from examples.census import columns
 
 DATA = ROOT.parent / "shared" / "data" / "census" / "adult.data.csv"
@@ -98,18 +98,6 @@ def verdicts(measured: Mapping[int, Measured]) -> list[Verdict]:
     ]
 
 
-def present(names: Sequence[str], *, install: bool) -> list[str]:
-    """The peers that can run; of the others a line says why they are left out."""
-    there = []
-    for name in names:
-        missing = SIDES[name].missing(install=install)
-        if missing:
-            print(f"{SIDES[name].name} is left out: {missing}.", file=sys.stderr)
-        else:
-            there.append(name)
-    return there
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the tables and the verdicts; gives the exit status."""
     parser = argparse.ArgumentParser(
@@ -125,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if not args.file.is_file():
         parser.error(f"there is no {args.file}; name a census file with --file")
-    args.peers = present(args.peers, install=not args.quick)
+    args.peers = list(ready({name: SIDES[name] for name in args.peers}, install=not args.quick))
     measured = {}
     with TemporaryDirectory() as folder:
         text, columnar = write_files(args.file, Path(folder), quick=args.quick)

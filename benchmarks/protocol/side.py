@@ -106,11 +106,14 @@ def ready(sides: Mapping[str, Side], *, install: bool) -> dict[str, Side]:
 
     Args:
         sides: By name.
-        install: Whether an environment that is missing is made.
+        install: Whether an environment that is missing is made; where that fails, the benchmark ends, because it would
+            say nothing of what was to be measured.
     """
     found = {}
     for name, side in sides.items():
         missing = side.missing(install=install)
+        if missing and install:
+            sys.exit(f"{side.name}: {missing}; leave it out with --peers, which takes the names of the others.")
         if missing:
             print(f"{side.name} is left out: {missing}.", file=sys.stderr)
         else:

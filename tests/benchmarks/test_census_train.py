@@ -57,6 +57,8 @@ def test_a_peer_whose_script_is_not_there_is_left_out_with_a_line(
 
     assert present(["gone"], install=False) == {}
     assert capsys.readouterr().err == "Gone is left out: benchmarks/peers/gone_census.py is not there.\n"
+    with pytest.raises(SystemExit, match="Gone: benchmarks/peers/gone_census.py is not there; leave it out with"):
+        present(["gone"], install=True)
 
 
 def test_every_side_measures_some_steps_after_its_warm_up() -> None:
