@@ -57,7 +57,7 @@ def test_a_peer_whose_script_is_not_there_is_left_out_with_a_line(
 
     assert present(["gone"], install=False) == {}
     assert capsys.readouterr().err == "Gone is left out: benchmarks/peers/gone_census.py is not there.\n"
-    with pytest.raises(SystemExit, match="^Gone: .* is not there; leave it out with --peers"):
+    with pytest.raises(SystemExit, match=r"^Gone: .* is not there; leave it out with --peers"):
         present(["gone"], install=True)
 
 
