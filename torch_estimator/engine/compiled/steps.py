@@ -176,6 +176,7 @@ class CompiledSteps:
             return False
         if touched and not all(group.is_of(optimizer) for optimizer, group in self._step.owned_groups):
             self._give_up("a hook has given an optimizer other groups")
+            return False
         same_settings = self._settings() == self._fixed
         if same_settings and not touched:
             return False
@@ -192,11 +193,14 @@ class CompiledSteps:
 
     def _begin_anew(self) -> None:
         logger.info("The model or its optimizer was changed, so that the compiled step is of no use any more.")
-        self.__exit__()
-        self._shapes, self._maker = {}, None
+        self._drop()
         self._changes += 1
         if self._changes == _MOST_CHANGES:
             self._give_up("the model or its optimizer is changed again and again")
+
+    def _drop(self) -> None:
+        self.__exit__()
+        self._shapes, self._maker = {}, None
 
     def _glance(self) -> Glance:
         return Glance(self._step.module, *self._step.optimizers)
@@ -204,6 +208,7 @@ class CompiledSteps:
     def _give_up(self, why: str) -> None:
         if not self._has_given_up:
             self._has_given_up = True
+            self._drop()
             logger.warning("The training step is not compiled, because %s; training goes on without.", why)
 
     def _take_in_python(self, batch: TensorBatch, shape: _Shape | None, context: RunContext) -> float:
