@@ -253,6 +253,25 @@ def test_what_cannot_be_compiled_trains_in_python_and_says_why(
     assert int(estimator.get_variable_value("global_step")) == 20
 
 
+@pytest.mark.runs_in_python
+@pytest.mark.parametrize(("compile", "worth", "told"), [(True, False, 1), ("auto", True, 1), ("auto", False, 0)])
+def test_batches_with_strings_say_why_they_are_not_compiled_where_others_would_be(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    compile: Any,
+    worth: bool,
+    told: int,
+) -> None:
+    monkeypatch.setattr(steps, "is_worth_compiling", lambda *_: worth)
+    rows = {"x": np.ones((4, 1), np.float32), "id": np.arange(4), "name": np.array(["a", "b", "c", "d"])}
+    named = te.data.Dataset.from_arrays(rows, np.ones(4, np.float32)).batch(2).repeat()
+    job(tmp_path, compile).train(lambda: named, steps=20)
+    warnings = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    why = "a batch holds something other than tensors, such as strings; training goes on without."
+    assert warnings == [f"The training step is not compiled, because {why}"] * told
+
+
 def test_what_is_damaged_in_the_cache_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
     job(tmp_path / "one", True).train(lambda: data().repeat(), steps=3)

@@ -113,7 +113,7 @@ class CompiledSteps:
         self._last_step = last_step
         self._cache = cache or StepCache()
         self._book = ShapeBook(before)
-        self._shapes: dict[Shapes, _Shape] = {}
+        self._shapes: dict[Shapes | None, _Shape] = {}
         self._block: _Block | None = None
         self._observer = Observer(step.module)
         self._secs_per_step = _STROKE_SECS
@@ -275,10 +275,10 @@ class CompiledSteps:
     def _shape(self, block: _Block, batches: Batches, number: int, context: RunContext) -> _Shape | None:
         """What to do with batches of a block's shape; None where they are not to be compiled."""
         rows, wanted = block.rows, block.layouts
-        if wanted is None:
-            self._give_up("a batch holds something other than tensors, such as strings")
-        if wanted is None or self._has_given_up:
+        if self._has_given_up:
             return None
+        if wanted is None:
+            return self._shape_of_strings(rows, context)
         shape = self._shapes.get(wanted) if rows >= self._book.rows else None
         if shape is None:
             if not self._book.admits(rows, as_json(wanted)):
@@ -287,6 +287,16 @@ class CompiledSteps:
         # Optimizers of `torch.optim` make their state in their first step, which is always taken in Python.
         if shape.program is None and not shape.failed and (context.global_step or not self._step.other_optimizers):
             self._see_to(shape, wanted, batches.batch(number), context)
+        return shape
+
+    def _shape_of_strings(self, rows: int, context: RunContext) -> _Shape | None:
+        """Says why such batches are not compiled, once compiling would be worth it."""
+        shape = self._shapes.get(None)
+        if shape is None:
+            shape = self._shapes[None] = _Shape(threads_for(self._step.module, rows, beside_input=True))
+        if self._waits or self._is_worth_it(shape, context):
+            self._give_up("a batch holds something other than tensors, such as strings")
+            return None
         return shape
 
     def _see_to(self, shape: _Shape, wanted: Shapes, batch: TensorBatch, context: RunContext) -> None:
