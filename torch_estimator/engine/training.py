@@ -247,6 +247,7 @@ class _Feed:
         self._run = run
         self._steps = steps
         self._context = context
+        self._foreign: dict[int, bool] = {}
 
     @property
     def stroke(self) -> int:
@@ -257,8 +258,15 @@ class _Feed:
         return () if batches is None else self._steps.take(batches, self._context)
 
     def told(self, hooks: Sequence[Hook]) -> None:
-        if any(_runs_foreign_code(hook) for hook in hooks):
+        if any(self._is_foreign(hook) for hook in hooks):
             self._steps.look_again()
+
+    def _is_foreign(self, hook: Hook) -> bool:
+        # Found out once: a hook may hold a list that grows with every step.
+        known = self._foreign.get(id(hook))
+        if known is None:
+            known = self._foreign[id(hook)] = _runs_foreign_code(hook)
+        return known
 
 
 def _runs_foreign_code(hook: Hook) -> bool:

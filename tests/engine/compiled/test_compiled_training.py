@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,26 @@ def test_a_hook_that_changes_the_model_is_followed(
     assert_close(compiled, eager)
     # A close look takes as long as twenty steps.
     assert len(close_looks) < 20
+
+
+def test_what_a_hook_collects_is_not_looked_through_at_every_step(tmp_path: Path) -> None:
+    class Collected(list[float]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[float]:
+            self.looks += 1
+            return super().__iter__()
+
+    class Losses(te.Hook):
+        def __init__(self) -> None:
+            self.losses = Collected()
+
+        def after_step(self, context: te.RunContext) -> None:
+            self.losses.append(context.loss)
+
+    hook = Losses()
+    job(tmp_path, True).train(lambda: data().repeat(), steps=40, hooks=[hook])
+    assert (len(hook.losses), hook.losses.looks <= 1) == (40, True)
 
 
 @pytest.mark.runs_in_python
