@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,9 @@ def compilations(caplog: pytest.LogCaptureFixture) -> Callable[[], list[int]]:
     caplog.set_level(logging.INFO, "torch_estimator")
 
     def told() -> list[int]:
-        sizes = [record.args[0] for record in caplog.records if record.msg.endswith("batches of %d is compiled.")]
+        found = (re.fullmatch(r"Compiled the training step for batches of (\d+)\.", one) for one in caplog.messages)
+        sizes = [int(one[1]) for one in found if one]
         caplog.clear()
-        return sizes  # type: ignore[return-value]
+        return sizes
 
     return told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import torch_estimator as te
+from tests.jobs import line_model_fn
 
 
 def test_defaults_are_tf_estimators() -> None:
@@ -162,10 +164,41 @@ def test_replace_does_not_read_tf_config_again(monkeypatch: pytest.MonkeyPatch) 
     assert config.replace(keep_checkpoint_max=1).service == {"zone": "b"}
 
 
-@pytest.mark.parametrize("name", ["session_config", "train_distribute", "device_fn", "protocol"])
+@pytest.mark.parametrize("name", ["session_config", "eval_distribute", "device_fn", "protocol"])
 def test_settings_of_tensorflow_are_named_where_they_do_not_exist(name: str) -> None:
     with pytest.raises(TypeError, match=f"^RunConfig has no setting {name}: .*; remove it.$"):
         te.RunConfig(**{name: None})
+
+
+def test_a_cluster_shows_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}))
+    config = te.RunConfig("x")
+    assert (config.task_type, config.task_id, config.is_chief) == ("worker", 1, False)
+    assert (config.num_worker_replicas, config.num_ps_replicas, config.global_id_in_cluster) == (3, 1, 2)
+    assert config.cluster_spec == cluster
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "evaluator", "index": 0}}))
+    config = te.RunConfig("x")
+    assert (config.cluster_spec, config.num_worker_replicas, config.num_ps_replicas) == ({}, 0, 0)
+    assert (config.is_chief, config.global_id_in_cluster) == (False, None)
+
+
+def test_workers_alone_need_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"worker": ["b:1", "c:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
+    with pytest.raises(ValueError, match=r"TF_CONFIG\['cluster'\] must name one 'chief', but names only worker; make"):
+        te.RunConfig("x")
+    assert te.RunConfig("x", train_distribute=te.distribute.MultiWorkerMirroredStrategy()).is_chief
+    with pytest.raises(TypeError, match=r"^train_distribute must be a "):
+        te.RunConfig("x", train_distribute="mirrored")
+    with pytest.raises(ValueError, match="communication must be one of AUTO, RING, NCCL, but got 'FAST'"):
+        te.distribute.MultiWorkerMirroredStrategy("FAST")  # type: ignore[arg-type]
+
+
+def test_a_cluster_needs_a_model_dir_that_all_can_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}')
+    with pytest.raises(ValueError, match="TF_CONFIG names a cluster, whose processes need one model_dir that all of t"):
+        te.Estimator(line_model_fn)
 
 
 def test_a_seed_must_fit_into_64_bits() -> None:

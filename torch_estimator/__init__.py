@@ -14,6 +14,7 @@ from torch_estimator.log import set_up_logging
 if TYPE_CHECKING:
     from torch_estimator import (
         data,
+        distribute,
         experimental,
         exporters,
         feature_column,
@@ -82,6 +83,7 @@ __version__ = "0.1.0"
 
 _MODULES = (
     "data",
+    "distribute",
     "experimental",
     "exporters",
     "feature_column",
@@ -210,6 +212,7 @@ __all__ = [
     "WarmStartSettings",
     "add_metrics",
     "data",
+    "distribute",
     "experimental",
     "exporters",
     "feature_column",

@@ -56,6 +56,10 @@ class ExportError(UserError):
     """A model cannot be exported, or an export cannot be used."""
 
 
+class ClusterError(UserError, RuntimeError):
+    """Processes of a cluster do not find each other, do not agree, or are gone."""
+
+
 class NanLossDuringTrainingError(UserError, RuntimeError):
     """The training loss became NaN."""
 

@@ -16,13 +16,16 @@ import numpy as np
 import torch
 
 from torch_estimator import files
+from torch_estimator.cluster.task import check_trains
 from torch_estimator.data.normalise import to_dataset
+from torch_estimator.distribute.joining import joined_group
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation, write_results
 from torch_estimator.engine.loop import TrainingResult
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.prediction import run_prediction
 from torch_estimator.engine.random_state import isolated, seeded
+from torch_estimator.engine.replicas.agreement import agree_on_model_dir, agree_on_training
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
@@ -45,6 +48,7 @@ from torch_estimator.warm_start import WarmStart, as_settings
 if TYPE_CHECKING:
     from torch_estimator.custom.optimizers import ModuleOptimizer
     from torch_estimator.data.dataset import Dataset
+    from torch_estimator.distribute.group import Group
     from torch_estimator.feature_column.transform import FeatureTransform
     from torch_estimator.heads.base import Head
     from torch_estimator.serving_input import ServingInput
@@ -273,6 +277,7 @@ class Estimator:
         max_steps: int | None = None,
         input_over_when_ended: bool = True,
     ) -> TrainingResult | None:
+        check_trains(self._config._task)
         check_input_fn(input_fn)
         check_positive("steps", steps)
         check_positive("max_steps", max_steps)
@@ -284,21 +289,29 @@ class Estimator:
         if max_steps is not None and max_steps <= start:
             logger.info("Skipping training: max_steps=%d is reached by the checkpoint of step %d.", max_steps, start)
             return None
-        with seeded(self._config.random_seed):
+        last_step = start + steps if steps is not None else max_steps
+        with joined_group(self._config) as group, seeded(self._config.random_seed):
+            if group is not None:
+                agree_on_model_dir(group, self.model_dir)
             model = self._build(ModeKeys.TRAIN)
             if checkpoint is None:
                 self._warm_start(model)
+            if group is not None:
+                agree_on_training(group, model, checkpoint, last_step, self._config)
+                if checkpoint is None and group.rank:
+                    # What each of them drops out or shuffles is its own.
+                    torch.manual_seed((torch.initial_seed() + group.rank) % 2**63)
             run = TrainingRun(
                 model,
-                self._dataset(input_fn, ModeKeys.TRAIN),
+                self._dataset(input_fn, ModeKeys.TRAIN, group),
                 config=self._config,
                 model_dir=self.model_dir,
                 checkpoint=checkpoint,
                 input_over_when_ended=input_over_when_ended,
+                group=group,
             )
             self._trained.run = run
             try:
-                last_step = start + steps if steps is not None else max_steps
                 result = run.run(last_step=last_step, hooks=told, listeners=listeners)
             finally:
                 self._trained.run = None
@@ -509,8 +522,10 @@ class Estimator:
         events.flush()
         return model
 
-    def _dataset(self, input_fn: InputFn, mode: ModeKeys) -> Dataset:
-        given = {"mode": mode, "params": self.params, "config": self._config, "input_context": InputContext()}
+    def _dataset(self, input_fn: InputFn, mode: ModeKeys, group: Group | None = None) -> Dataset:
+        size, rank = (1, 0) if group is None else (group.size, group.rank)
+        context = InputContext(num_input_pipelines=size, input_pipeline_id=rank, num_replicas_in_sync=size)
+        given = {"mode": mode, "params": self.params, "config": self._config, "input_context": context}
         return to_dataset(call_input_fn(input_fn, given), repeat_single_batch=mode == ModeKeys.TRAIN)
 
     def _restore(self, model: Model, path: str | None) -> int:
@@ -596,6 +611,11 @@ def _with_model_dir(config: RunConfig, model_dir: str | None) -> RunConfig:
             f"model_dir is {given!r}, but {configured!r} in config; make them the same or remove one of them."
         )
     chosen = given or configured
+    if chosen is None and config._task.is_of_cluster:
+        raise InvalidValueError(
+            f"{config._task.source} names a cluster, whose processes need one model_dir that all of them see, but none "
+            "is given; set it in RunConfig or TF_CONFIG."
+        )
     if chosen is None:
         chosen = tempfile.mkdtemp(prefix="torch_estimator_")
         logger.warning("No model_dir given: using the temporary directory %s.", chosen)

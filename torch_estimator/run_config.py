@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from torch_estimator.cluster import Task, task_from_environment
+from torch_estimator.cluster.task import CHIEFS, EVALUATOR
+from torch_estimator.distribute.strategies import MultiWorkerMirroredStrategy
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
@@ -45,6 +47,9 @@ class RunConfig:
             code. ``"auto"`` trains in Python meanwhile, compiles where the job is long enough to gain by it, and takes
             the compiled step over when it is ready, or at once where an earlier run has left it; True waits for it;
             False trains in Python throughout.
+        train_distribute: How processes of a cluster train together: a `distribute.MultiWorkerMirroredStrategy`, which
+            is also what None means.
+        session_creation_timeout_secs: How long the processes of a cluster wait for each other at the start.
         mixed_precision: ``"bf16"`` runs the forward pass of training in bfloat16 where `torch.autocast` deems that
             safe. Weights, optimizer state, checkpoints, evaluation, prediction and exports stay float32.
 
@@ -68,9 +73,13 @@ class RunConfig:
     resume_input: bool = True
     compile: Literal["auto"] | bool = "auto"
     mixed_precision: Literal["bf16"] | None = None
+    train_distribute: MultiWorkerMirroredStrategy | None = None
+    session_creation_timeout_secs: float = 7200
     _task: Task = field(default_factory=task_from_environment, repr=False)
 
     def __post_init__(self) -> None:
+        _check_distribute(self.train_distribute)
+        _check_chief(self._task, self.train_distribute)
         self._resolve_save_checkpoints()
         self._resolve_seed()
         self._resolve_model_dir()
@@ -84,7 +93,7 @@ class RunConfig:
             _check_number(name, value)
             if value is not None and not value >= 0:
                 raise InvalidValueError(f"{name} must not be negative, but got {value}.")
-        for name in ("keep_checkpoint_every_n_hours", "log_step_count_steps"):
+        for name in ("keep_checkpoint_every_n_hours", "log_step_count_steps", "session_creation_timeout_secs"):
             value = getattr(self, name)
             _check_number(name, value)
             if value is not None and not value > 0:
@@ -172,7 +181,7 @@ class RunConfig:
 
     @property
     def task_type(self) -> str:
-        """``worker``: what tf.estimator calls the one process of a job without a cluster."""
+        """``chief``, ``master``, ``worker``, ``ps`` or ``evaluator``; ``worker`` where there is no cluster."""
         return self._task.type
 
     @property
@@ -183,32 +192,49 @@ class RunConfig:
     @property
     def is_chief(self) -> bool:
         """Whether this process writes checkpoints and summaries."""
-        return True
+        return self._task.is_chief
 
     @property
     def num_worker_replicas(self) -> int:
-        """Processes that train."""
-        return 1
+        """Processes that train, the chief among them; 0 as the evaluator sees it, which is in no cluster."""
+        return self._task.num_workers
 
     @property
     def num_ps_replicas(self) -> int:
-        """Processes that serve parameters."""
-        return 0
+        """Processes that serve parameters; 0 as the evaluator sees it."""
+        return self._task.num_ps
 
     @property
-    def global_id_in_cluster(self) -> int:
-        """Index among all tasks."""
-        return 0
+    def global_id_in_cluster(self) -> int | None:
+        """Index among all tasks: the chief, other types by the alphabet, ps last; None for an evaluator."""
+        return self._task.global_id
 
     @property
     def cluster_spec(self) -> Mapping[str, list[str]]:
-        """Addresses by task type; empty on one machine."""
-        return {}
+        """Addresses by task type; empty on one machine, for an evaluator, and where a launcher tells ranks only."""
+        if self._task.type == EVALUATOR:
+            return {}
+        return {type: list(addresses) for type, addresses in self._task.cluster.items()}
 
     @property
     def service(self) -> Mapping[str, Any]:
         """The ``service`` entry of TF_CONFIG, as it stands there."""
         return self._task.service
+
+
+def _check_distribute(strategy: object) -> None:
+    if strategy is not None and not isinstance(strategy, MultiWorkerMirroredStrategy):
+        raise InvalidTypeError(
+            f"train_distribute must be a torch_estimator.distribute.MultiWorkerMirroredStrategy, but got {strategy!r}."
+        )
+
+
+def _check_chief(task: Task, strategy: MultiWorkerMirroredStrategy | None) -> None:
+    if strategy is None and task.cluster and not any(type in task.cluster for type in CHIEFS):
+        raise InvalidValueError(
+            f"TF_CONFIG['cluster'] must name one 'chief', but names only {', '.join(task.cluster)}; make the first "
+            "worker the chief, or give a train_distribute."
+        )
 
 
 def _check_number(name: str, value: Any) -> None:
@@ -231,17 +257,15 @@ def _check_mixed_precision(value: object) -> None:
 
 
 _NO_SESSIONS = "PyTorch has neither sessions nor a graph that it would apply to"
-_ONE_MACHINE = "this version runs a job in one process on one machine"
+_ONE_MACHINE = "the chief or an evaluator evaluates by itself"
 _DROPPED = {
     "checkpoint_save_graph_def": _NO_SESSIONS,
     "device_fn": _NO_SESSIONS,
     "eval_distribute": _ONE_MACHINE,
-    "experimental_distribute": _ONE_MACHINE,
-    "experimental_max_worker_delay_secs": _ONE_MACHINE,
+    "experimental_distribute": "train_distribute is its name",
+    "experimental_max_worker_delay_secs": "workers that train in step start together",
     "protocol": _NO_SESSIONS,
     "session_config": _NO_SESSIONS,
-    "session_creation_timeout_secs": _NO_SESSIONS,
-    "train_distribute": _ONE_MACHINE,
 }
 
 

@@ -13,6 +13,9 @@ from torch_estimator.errors import CheckpointError
 
 INDEX_NAME = "checkpoint"
 
+HELD_NAME = "evaluating"
+"""Of the file that names the checkpoint which another process is evaluating, and which therefore stays."""
+
 _NAME = re.compile(r"model\.ckpt-(\d+)(?:\.\d+)?")
 
 
@@ -83,6 +86,23 @@ def write_index(model_dir: str, index: CheckpointIndex) -> None:
         "last_preserved_timestamp": index.last_preserved_timestamp,
     }
     files.write_atomic(files.join(model_dir, INDEX_NAME), json.dumps(content, indent=2).encode() + b"\n")
+
+
+def hold_checkpoint(model_dir: str, name: str | None) -> None:
+    """Keeps those who train from removing a checkpoint; None releases the one that was held."""
+    path = files.join(model_dir, HELD_NAME)
+    if name is None:
+        files.remove_tree(path)
+    else:
+        files.write_atomic(path, name.encode())
+
+
+def held_checkpoint(model_dir: str) -> str | None:
+    """Returns the name of the checkpoint that another process holds."""
+    try:
+        return files.read_text(files.join(model_dir, HELD_NAME))
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _parse(content: dict[str, Any]) -> CheckpointIndex:

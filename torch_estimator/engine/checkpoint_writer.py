@@ -21,6 +21,7 @@ from torch_estimator.engine.checkpoint_index import (
     INDEX_NAME,
     CheckpointIndex,
     checkpoint_step,
+    held_checkpoint,
     read_index,
     write_index,
 )
@@ -220,9 +221,10 @@ class CheckpointWriter:
         last = before.last_preserved_timestamp if before else None
         last = saved.timestamp if last is None else last
         retained = self._policy.apply([*others, saved], last_preserved_timestamp=last)
+        held = held_checkpoint(self._model_dir) if retained.dropped else None
         index = CheckpointIndex(
             latest=saved.name,
-            saved=retained.kept,
+            saved=(*(dropped for dropped in retained.dropped if dropped.name == held), *retained.kept),
             last_preserved_timestamp=retained.last_preserved_timestamp,
         )
         return index, [name for name in (before.names if before else []) if name not in index.names]

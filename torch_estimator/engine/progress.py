@@ -28,6 +28,7 @@ class ProgressBar:
         title: In front of the bar.
         total: Steps at its end, or None.
         initial: Steps at its beginning.
+        hidden: Whether another process shows it.
         clock: Gives the seconds.
     """
 
@@ -37,9 +38,11 @@ class ProgressBar:
         *,
         total: int | None,
         initial: int = 0,
+        hidden: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.visible = sys.stderr.isatty() and logging.getLogger("torch_estimator").isEnabledFor(logging.INFO)
+        told = logging.getLogger("torch_estimator").isEnabledFor(logging.INFO)
+        self.visible = not hidden and sys.stderr.isatty() and told
         self._title = title
         self._total = total
         self._initial = self._step = initial

@@ -15,6 +15,9 @@ from torch_estimator.optim.clipping import Gradient
 Gathered = list[tuple[Table, Tensor, Tensor]]
 """What tables record in a forward pass: the table, the ids, and the rows gathered for them."""
 
+Mentions = tuple[Tensor, Tensor]
+"""Rows of a table by id, int64 ``[mentions]``, and their gradients, float32 ``[mentions, dim]``."""
+
 
 class RowUpdate:
     """Updates one table.
@@ -39,8 +42,8 @@ class RowUpdate:
         """What an update writes beside weights and the optimizer's state; nothing of it is read by the next one."""
         return [self._sums] if self._counts is None else [self._sums, self._counts]
 
-    def gradient(self, gathered: Gathered, gradients: Sequence[Tensor | None]) -> Gradient | None:
-        """Adds up the gradients of repeated rows; None where the batch touched none."""
+    def mentions(self, gathered: Gathered, gradients: Sequence[Tensor | None]) -> Mentions | None:
+        """The rows that a batch touched, as often as it did, and their gradients; None where it touched none."""
         dim = self.table.dim
         mine = [
             (ids.reshape(-1), gradient.reshape(-1, dim))
@@ -50,7 +53,16 @@ class RowUpdate:
         if not mine:
             return None
         ids = torch.cat([ids for ids, _ in mine]) if len(mine) > 1 else mine[0][0]
-        gradient = torch.cat([g for _, g in mine]) if len(mine) > 1 else mine[0][1]
+        return ids, torch.cat([g for _, g in mine]) if len(mine) > 1 else mine[0][1]
+
+    def gradient(self, ids: Tensor, gradient: Tensor) -> Gradient:
+        """Adds up the gradients of repeated rows.
+
+        Args:
+            ids: int64 ``[mentions]``.
+            gradient: float32 ``[mentions, dim]``.
+        """
+        dim = self.table.dim
         rows = _TracedRows(ids) if torch.compiler.is_compiling() else _Elements(ids, dim)
         return Gradient(rows.added_up(self._sums, gradient), self._share(rows), rows)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.engine.live_group import LiveGroup
-from torch_estimator.engine.row_update import Gathered, RowUpdate
+from torch_estimator.engine.row_update import Gathered, Mentions, RowUpdate
 from torch_estimator.engine.schedules import Schedules
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.table import Table
@@ -35,6 +35,10 @@ class TrainStep:
         loss_fn: ``loss_fn(module, features, labels, weights)`` -> scalar.
         optimizers: Together hold every trainable parameter of the module, each once.
         schedules: Moved on by every step.
+
+    Attributes:
+        dense: The parameters that are updated whole.
+        tables: The updates of tables of which only the rows that a batch touches are.
     """
 
     def __init__(
@@ -53,20 +57,20 @@ class TrainStep:
         by_parameter = self._group_of_each_parameter()
         clippings = clippings_of(self.optimizers)
         shared = {one for clipping, clipped in clippings.items() if clipping.needs_share for one in clipped}
-        self._tables = [
+        self.tables = [
             RowUpdate(table, optimizer, group, shared=optimizer in shared)
             for table in module.modules()
             if isinstance(table, Table) and table.weight in by_parameter
             for optimizer, group in [by_parameter[table.weight]]
             if isinstance(optimizer, Optimizer)
         ]
-        in_rows = {update.table.weight for update in self._tables}
-        self._dense = [parameter for parameter in by_parameter if parameter not in in_rows]
-        self._dense_groups = [by_parameter[parameter] for parameter in self._dense]
+        in_rows = {update.table.weight for update in self.tables}
+        self.dense = [parameter for parameter in by_parameter if parameter not in in_rows]
+        self._dense_groups = [by_parameter[parameter] for parameter in self.dense]
         self._left = [p for p, (optimizer, _) in by_parameter.items() if not isinstance(optimizer, Optimizer)]
         self.other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
-        # Gradients are in this order: those of `_dense`, then those of `_tables`.
-        owners = [*(optimizer for optimizer, _ in self._dense_groups), *(update.optimizer for update in self._tables)]
+        # Gradients are in this order: those of `dense`, then those of `tables`.
+        owners = [*(optimizer for optimizer, _ in self._dense_groups), *(update.optimizer for update in self.tables)]
         self._clippings = [
             (clipping, [place for place, owner in enumerate(owners) if owner in clipped])
             for clipping, clipped in clippings.items()
@@ -81,6 +85,18 @@ class TrainStep:
 
         Those wrap their `step` in what cannot be part of a graph.
         """
+        loss, dense, mentions = self.differentiate(features, labels, weights)
+        with torch.no_grad():
+            left = self.apply(dense, mentions)
+        return loss.detach(), left
+
+    def differentiate(
+        self, features: Any, labels: Any, weights: Tensor | None
+    ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
+        """Returns the loss, the gradient of each parameter of `dense`, and those of the rows of each of `tables`.
+
+        None is the gradient of what the loss does not depend on.
+        """
         gathered: Gathered = []
         with self._recording(gathered):
             loss = self.loss(features, labels, weights)
@@ -89,22 +105,30 @@ class TrainStep:
                 "The loss does not depend on any parameter that is trained; is it computed from the model's outputs, "
                 "without detach() or numpy in between?"
             )
-        leaves = [*self._dense, *(rows for _, _, rows in gathered)]
+        leaves = [*self.dense, *(rows for _, _, rows in gathered)]
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
-        dense, of_rows = gradients[: len(self._dense)], gradients[len(self._dense) :]
-        with torch.no_grad():
-            whole = [
-                None if gradient is None else Gradient(_readable(gradient, optimizer))
-                for gradient, (optimizer, _) in zip(dense, self._dense_groups, strict=True)
-            ]
-            given = [*whole, *(update.gradient(gathered, of_rows) for update in self._tables)]
-            for clipping, places in self._clippings:
-                _clip(clipping, given, places)
-            for update, gradient in zip(self._tables, given[len(dense) :], strict=True):
-                if gradient is not None:
-                    update.apply(gradient)
-            left = self._update_dense(given[: len(dense)])
-        return loss.detach(), left
+        of_dense, of_rows = gradients[: len(self.dense)], gradients[len(self.dense) :]
+        dense: list[Tensor | None] = [
+            None if gradient is None else _readable(gradient, optimizer)
+            for gradient, (optimizer, _) in zip(of_dense, self._dense_groups, strict=True)
+        ]
+        return loss, dense, [update.mentions(gathered, of_rows) for update in self.tables]
+
+    def apply(self, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> list[Tensor | None]:
+        """Clips gradients as `differentiate` returns them and updates what they are of; returns those left over."""
+        given = [
+            *(None if gradient is None else Gradient(gradient) for gradient in dense),
+            *(
+                None if touched is None else update.gradient(*touched)
+                for update, touched in zip(self.tables, mentions, strict=True)
+            ),
+        ]
+        for clipping, places in self._clippings:
+            _clip(clipping, given, places)
+        for update, gradient in zip(self.tables, given[len(dense) :], strict=True):
+            if gradient is not None:
+                update.apply(gradient)
+        return self._update_dense(given[: len(dense)])
 
     def loss(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
         """The loss of a batch, and nothing else of a step."""
@@ -148,21 +172,21 @@ class TrainStep:
 
     def scratch(self) -> list[Tensor]:
         """Tensors that a step writes beside those of the module and the optimizers."""
-        return [tensor for update in self._tables for tensor in update.scratch]
+        return [tensor for update in self.tables for tensor in update.scratch]
 
     @contextmanager
     def _recording(self, gathered: Gathered) -> Iterator[None]:
-        for update in self._tables:
+        for update in self.tables:
             update.table.recorder = gathered
         try:
             yield
         finally:
-            for update in self._tables:
+            for update in self.tables:
                 update.table.recorder = None
 
     def _update_dense(self, gradients: Sequence[Gradient | None]) -> list[Tensor | None]:
         left: list[Tensor | None] = []
-        for parameter, (optimizer, group), gradient in zip(self._dense, self._dense_groups, gradients, strict=True):
+        for parameter, (optimizer, group), gradient in zip(self.dense, self._dense_groups, gradients, strict=True):
             if not isinstance(optimizer, Optimizer):
                 left.append(None if gradient is None else gradient.values)
             elif gradient is not None:

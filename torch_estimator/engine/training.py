@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from types import FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from torch_estimator import files
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
 from torch_estimator.engine.batches import Batches
@@ -24,14 +26,22 @@ from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
+from torch_estimator.engine.replicas.feed import ReplicaSteps
+from torch_estimator.engine.replicas.packing import Layout
+from torch_estimator.engine.replicas.steps import ReceivingStep, SendingStep
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.variables import named_slots
+from torch_estimator.errors import ClusterError
+from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.logging_tensor import LoggingTensorHook
 from torch_estimator.hooks.step_counter import StepCounterHook
 from torch_estimator.hooks.summary_saver import SummarySaverHook
 from torch_estimator.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from torch_estimator.distribute.group import Group
 
 logger = logging.getLogger("torch_estimator")
 
@@ -40,6 +50,7 @@ _INPUT_ENDED = "input_ended"
 _RANDOM = "random"
 _COMPILED = "compiled"
 _HOOKS = "hooks"
+_REPLICAS = "replicas"
 
 
 class TrainingRun:
@@ -53,6 +64,7 @@ class TrainingRun:
         checkpoint: What to go on from, or None.
         input_over_when_ended: Where the checkpoint's input had ended: whether to start the input over (a new call of
             ``train``) or to take no further step (the interrupted one, resumed).
+        group: The processes that train this model together, or None.
     """
 
     def __init__(
@@ -64,27 +76,27 @@ class TrainingRun:
         model_dir: str,
         checkpoint: Checkpoint | None,
         input_over_when_ended: bool = True,
+        group: Group | None = None,
     ) -> None:
+        self._group = group
         self._model = model
         self._config = config
         self._model_dir = model_dir
         self._checkpoint = checkpoint
-        self._optimizers, schedules = model.make_optimizers()
+        self._optimizers, self._schedules = model.make_optimizers()
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
-            schedules.go_to(checkpoint.step)
-        loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
-        self._step = TrainStep(model.module, loss_fn, self._optimizers, schedules=schedules)
-        self._scheduled = bool(schedules)
+            self._schedules.go_to(checkpoint.step)
+        self._loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
         self._dataset = dataset
         self._batches = model.batches(dataset)
         self._input_ended = False
         self._may_start_over = False
         self._writer: CheckpointWriter | None = None
-        self._saved_state = checkpoint.state if checkpoint is not None else {}
-        self._steps: AnySteps | None = None
+        self._saved_state = self._own_part(checkpoint.state) if checkpoint is not None else {}
+        self._steps: AnySteps | ReplicaSteps | None = None
         if checkpoint is not None:
-            self._restore_position(checkpoint, input_over_when_ended)
+            self._restore_position(self._saved_state, input_over_when_ended)
 
     def run(
         self,
@@ -102,12 +114,15 @@ class TrainingRun:
                 global_step=resumed_at or 0,
                 module=self._model.module,
                 model_dir=self._model_dir,
+                output_dir=None if self._is_chief else files.join(self._model_dir, f"replica_{self._rank}"),
                 optimizers=self._optimizers,
                 writers=writers,
             )
-            if resumed_at is not None:
+            if resumed_at is not None and self._is_chief:
                 context.summary_writer()
-            bar = stack.enter_context(ProgressBar("Training", total=last_step, initial=context.global_step))
+            bar = stack.enter_context(
+                ProgressBar("Training", total=last_step, initial=context.global_step, hidden=not self._is_chief)
+            )
             given = [*self._model.spec.training_hooks, *hooks]
             restore_hooks(given, self._saved_state.get(_HOOKS, {}))
             all_hooks = [
@@ -117,10 +132,78 @@ class TrainingRun:
                 *self._log_lines(bar),
                 *(hook for hook in given if hook.after_saving),
             ]
-            before = self._saved_state.get(_COMPILED)
-            self._steps = steps = steps_for(self._step, self._model, self._config, before=before, last_step=last_step)
-            stack.enter_context(steps)
-            return run_training(_Feed(self, steps, context), context=context, last_step=last_step, hooks=all_hooks)
+            if self._group is None:
+                self._steps = steps = self._steps_of(self._whole_step(), last_step, self._saved_state.get(_COMPILED))
+                stack.enter_context(steps)
+                return run_training(_Feed(self, steps, context), context=context, last_step=last_step, hooks=all_hooks)
+            return self._run_replica(self._group, stack, context, last_step, all_hooks, given)
+
+    def _run_replica(
+        self,
+        group: Group,
+        stack: ExitStack,
+        context: RunContext,
+        last_step: int | None,
+        hooks: Sequence[Hook],
+        given: Sequence[Hook],
+    ) -> TrainingResult:
+        if self._checkpoint is None:
+            slots = named_slots(self._model.module, self._optimizers)
+            group.broadcast([*self._model.variables().values(), *slots.values()])
+        self._steps = steps = ReplicaSteps(
+            group,
+            self._halves,
+            lambda step, part, before: self._steps_of(step, last_step, before, part),
+            state=lambda: {**self._state(), _HOOKS: hook_states(given)},
+            before=self._saved_state.get(_COMPILED),
+            global_step=context.global_step,
+        )
+        stack.callback(steps.close)
+        try:
+            result = run_training(_ReplicaFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
+            steps.end(stops=result.reason is StopReason.HOOK)
+        except ClusterError:
+            raise
+        except BaseException:
+            with suppress(ClusterError):
+                steps.fail()
+            raise
+        return replace(result, reason=StopReason.HOOK) if steps.stopped else result
+
+    def _whole_step(self) -> TrainStep:
+        return TrainStep(self._model.module, self._loss_fn, self._optimizers, schedules=self._schedules)
+
+    def _halves(self, layout: Layout | None) -> tuple[SendingStep, ReceivingStep]:
+        if layout is None:
+            whole = self._whole_step()
+            layout = Layout.of([None] * len(whole.dense), [None] * len(whole.tables))
+        parts = (self._model.module, self._loss_fn, self._optimizers)
+        averages = LossReduction.of(self._model.head.loss_reduction) is not LossReduction.SUM
+        receiving = ReceivingStep(*parts, schedules=self._schedules, layout=layout, averages=averages)
+        return SendingStep(*parts, layout=layout), receiving
+
+    def _steps_of(self, step: TrainStep, last_step: int | None, before: Any, part: str = "") -> AnySteps:
+        return steps_for(step, self._model, self._config, before=before, last_step=last_step, part=part)
+
+    @property
+    def _rank(self) -> int:
+        return 0 if self._group is None else self._group.rank
+
+    @property
+    def _is_chief(self) -> bool:
+        return self._rank == 0
+
+    def _own_part(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a checkpoint says of this replica, if it was saved by as many."""
+        saved = state.get(_REPLICAS)
+        if self._group is None or (saved is not None and len(saved) == self._group.size):
+            return state if self._is_chief or saved is None else saved[self._rank]
+        logger.warning(
+            "The checkpoint was saved by %d processes, and now they are %d: reading the input from its beginning.",
+            len(saved or [None]),
+            self._group.size,
+        )
+        return {}
 
     def wait(self) -> None:
         """Waits as `settle` does; raises what went wrong with it."""
@@ -136,7 +219,7 @@ class TrainingRun:
         self, stack: ExitStack, hooks: Sequence[Hook], listeners: Sequence[CheckpointSaverListener]
     ) -> list[Hook]:
         config = self._config
-        if not (config.save_checkpoints_steps or config.save_checkpoints_secs):
+        if not (config.save_checkpoints_steps or config.save_checkpoints_secs) or not self._is_chief:
             return []
         self._writer = writer = stack.enter_context(
             CheckpointWriter(
@@ -151,6 +234,8 @@ class TrainingRun:
 
         def save(step: int, *, wait: bool) -> None:
             self._saved_state = {**self._state(), _HOOKS: hook_states(hooks)}
+            if isinstance(self._steps, ReplicaSteps):
+                self._saved_state[_REPLICAS] = self._steps.gather_states()
             writer.save(
                 step,
                 self._model.variables(),
@@ -180,9 +265,9 @@ class TrainingRun:
         ]
 
     def _summaries(self) -> list[Hook]:
-        if not self._config.save_summary_steps:
+        if not self._config.save_summary_steps or not self._is_chief:
             return []
-        summaries = [_loss_summary, _learning_rate_summary] if self._scheduled else [_loss_summary]
+        summaries = [_loss_summary, _learning_rate_summary] if self._schedules else [_loss_summary]
         return [SummarySaverHook(self._config.save_summary_steps, summaries=summaries, of_model=True)]
 
     def _log_lines(self, bar: ProgressBar) -> list[Hook]:
@@ -204,8 +289,7 @@ class TrainingRun:
             **self._model.state(self._optimizers),
         }
 
-    def _restore_position(self, checkpoint: Checkpoint, input_over_when_ended: bool) -> None:
-        state = checkpoint.state
+    def _restore_position(self, state: Mapping[str, Any], input_over_when_ended: bool) -> None:
         starts_over = not self._config.resume_input or (state.get(_INPUT_ENDED) and input_over_when_ended)
         if not starts_over and _INPUT in state:
             try:
@@ -267,6 +351,24 @@ class _Feed:
         if known is None:
             known = self._foreign[id(hook)] = _runs_foreign_code(hook)
         return known
+
+
+class _ReplicaFeed:
+    """The steps of a replica, each fed with a batch of its own."""
+
+    stroke = 1
+
+    def __init__(self, run: TrainingRun, steps: ReplicaSteps, context: RunContext) -> None:
+        self._run = run
+        self._steps = steps
+        self._context = context
+
+    def take(self, most: int) -> Sequence[Tensor | float]:
+        self._steps.before_batch()
+        return self._steps.take(self._run.next_batches(1), self._context)
+
+    def told(self, hooks: Sequence[Hook]) -> None:
+        self._steps.look_again()
 
 
 def _runs_foreign_code(hook: Hook) -> bool:

@@ -1,1 +1,1 @@
-"""What a process of a job does: today all of it, in one process."""
+"""What a process of a job does: all of it, or the part of a chief or an evaluator."""

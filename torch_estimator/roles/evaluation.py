@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch_estimator import files
+from torch_estimator.engine.evaluation import EvaluationResult
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
+from torch_estimator.roles.evaluation_record import EvaluationRecord
 from torch_estimator.specs import EvalSpec
 
 
@@ -38,6 +41,7 @@ class SpecEvaluator:
         spec: How.
         max_steps: Global step at which an export is the final one, or None.
         clock: Seconds that only go forward.
+        record: Of what has been done, for a process that takes over from this one; it says what is done already.
     """
 
     def __init__(
@@ -46,10 +50,12 @@ class SpecEvaluator:
         spec: EvalSpec,
         max_steps: int | None,
         clock: Callable[[], float] = time.monotonic,
+        record: EvaluationRecord | None = None,
     ) -> None:
         self.spec = spec
         self.last_step: int | None = None
         self.outcome: Outcome | None = None
+        self._record = record
         self._estimator = estimator
         self._max_steps = max_steps
         self._clock = clock
@@ -74,19 +80,37 @@ class SpecEvaluator:
         )
         _check_metrics(metrics)
         final = final or (self._max_steps is not None and metrics["global_step"] >= self._max_steps)
-        exports = [self._export(exporter, checkpoint_path, metrics, final) for exporter in self.spec.all_exporters]
-        self.outcome = Outcome(metrics, exports, checkpoint_path, final)
+        if self._record is not None:
+            self._record.evaluated(self.spec.name, checkpoint_path, metrics, final=final)
+        self._export_all(Outcome(metrics, [], checkpoint_path, final))
+
+    def catch_up(self) -> None:
+        """Takes over from an evaluator that was killed: does the exports that it owes, and repeats nothing."""
+        done = self._record.of(self.spec.name) if self._record is not None else None
+        if done is None:
+            return
+        self.last_step = done.step
+        metrics = EvaluationResult(done.metrics.items(), batches=done.batches)
+        exports = done.exports[: len(self.spec.all_exporters)]
+        self._export_all(Outcome(metrics, exports, done.checkpoint_path, done.final))
 
     def finish(self) -> None:
         """Has those exporters that did not export the last evaluation do so now that it is the final one."""
         assert self.outcome is not None
         if self.outcome.final:
             return
-        exports = [
-            path or self._export(exporter, self.outcome.checkpoint_path, self.outcome.metrics, True)
-            for exporter, path in zip(self.spec.all_exporters, self.outcome.exports, strict=True)
-        ]
-        self.outcome = replace(self.outcome, exports=exports, final=True)
+        final = replace(self.outcome, exports=[], final=True)
+        self._export_all(final, before=self.outcome.exports)
+
+    def _export_all(self, outcome: Outcome, before: Sequence[str | None] = ()) -> None:
+        """Calls the exporters that are still to come, but for those that have exported ``before``."""
+        exports = list(outcome.exports)
+        for exporter, path in itertools.zip_longest(self.spec.all_exporters[len(exports) :], before[len(exports) :]):
+            path = path or self._export(exporter, outcome.checkpoint_path, outcome.metrics, outcome.final)
+            exports.append(path)
+            if self._record is not None:
+                self._record.exported(self.spec.name, exports, final=outcome.final)
+        self.outcome = replace(outcome, exports=exports)
 
     def _export(self, exporter: Any, checkpoint_path: str, metrics: Mapping[str, Any], final: bool) -> str | None:
         path: str | None = exporter.export(

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from torch_estimator import files
 from torch_estimator.engine.checkpoint_index import checkpoint_step
 from torch_estimator.engine.loop import StopReason
-from torch_estimator.errors import CheckpointError, InvalidValueError
+from torch_estimator.errors import CheckpointError
 from torch_estimator.estimator import Estimator
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+from torch_estimator.roles.checks import check_saves_checkpoints
 from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
 from torch_estimator.roles.evaluation import Outcome, SpecEvaluator
 from torch_estimator.specs import EvalSpec, TrainSpec
@@ -27,13 +28,7 @@ def run_local(
     continuous_eval_listener: ContinuousEvalListener,
 ) -> list[Outcome] | None:
     """Runs a whole job; returns the last outcome of each spec, or None where it had been finished before."""
-    config = estimator.config
-    if not (config.save_checkpoints_steps or config.save_checkpoints_secs):
-        raise InvalidValueError(
-            "train_and_evaluate evaluates checkpoints, so there should be some: set save_checkpoints_steps or "
-            f"save_checkpoints_secs of RunConfig, which are {config.save_checkpoints_steps} and "
-            f"{config.save_checkpoints_secs}."
-        )
+    check_saves_checkpoints(estimator.config)
     # While the file is there, the job still owes its last evaluation and export, also if a restart finds max_steps
     # reached or the input at its end.
     unfinished = files.join(estimator.model_dir, _UNFINISHED)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch_estimator.cluster.task import EVALUATOR, MASTER, Task, check_trains
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
+from torch_estimator.roles.chief import run_chief
 from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
+from torch_estimator.roles.evaluation import Outcome
+from torch_estimator.roles.evaluator import run_evaluator
 from torch_estimator.roles.local import run_local
+from torch_estimator.roles.worker import run_worker
 from torch_estimator.specs import EvalSpec, TrainSpec
+
+logger = logging.getLogger("torch_estimator")
 
 
 def train_and_evaluate(
@@ -24,6 +32,9 @@ def train_and_evaluate(
     no sooner than ``throttle_secs`` after the last time, the model is evaluated and handed to the exporters; the last
     checkpoint always is. A job killed at any point and started again goes on where it stood.
 
+    In a cluster each process does its own part: the chief and the workers train together, the chief saves, and the
+    evaluator follows the checkpoints until training is over; without an evaluator the chief does its work, too.
+
     Args:
         estimator: What to train.
         train_spec: How to train it.
@@ -33,7 +44,8 @@ def train_and_evaluate(
     Returns:
         The metrics of the last evaluation and the list of what its exporters returned, None for each that did not
         export. With several specs, the metrics are a dict by the specs' names, and the list holds the exports of
-        all of them in order. ``(None, None)`` where ``max_steps`` was reached before.
+        all of them in order. ``(None, None)`` where ``max_steps`` was reached before, and where another process
+        evaluates.
 
     Raises:
         InvalidTypeError: Where an argument has the wrong type.
@@ -47,13 +59,26 @@ def train_and_evaluate(
     listener = continuous_eval_listener or ContinuousEvalListener()
     if not isinstance(listener, ContinuousEvalListener):
         raise InvalidTypeError(f"continuous_eval_listener must be a ContinuousEvalListener, but got {listener!r}.")
-    outcomes = run_local(estimator, train_spec, eval_specs, listener)
+    outcomes = _role(estimator.config._task)(estimator, train_spec, eval_specs, listener)
     if outcomes is None:
         return None, None
     exports = [path for outcome in outcomes for path in outcome.exports]
     if isinstance(eval_spec, EvalSpec):
         return outcomes[0].metrics, exports
     return {spec.name: outcome.metrics for spec, outcome in zip(eval_specs, outcomes, strict=True)}, exports
+
+
+def _role(task: Task) -> Callable[..., list[Outcome] | None]:
+    """What this process is to do."""
+    if not task.is_of_cluster:
+        return run_local
+    logger.info("This process is %s of the job that %s describes.", task, task.source)
+    if task.type == EVALUATOR:
+        return run_evaluator
+    check_trains(task)
+    if not task.is_chief:
+        return run_worker
+    return run_chief if task.has_evaluator and task.type != MASTER else run_local
 
 
 def _checked_eval_specs(eval_spec: object) -> tuple[EvalSpec, ...]:

@@ -132,7 +132,7 @@ def test_auto_trains_on_while_it_compiles_and_takes_over(
     messages = [record.getMessage() for record in caplog.records if "training step" in record.msg]
     assert messages == [
         "Compiling the training step for batches of 4; training goes on beside it.",
-        "The training step for batches of 4 is compiled.",
+        "Compiled the training step for batches of 4.",
     ]
     assert len(asked) == 20
     assert_close(auto, job(tmp_path / "eager", False).train(lambda: data().repeat(), steps=100))
@@ -336,7 +336,7 @@ def test_what_another_process_compiles_is_taken_when_it_is_there(
     caplog.clear()
     second = job(tmp_path / "second", True).train(lambda: data().repeat(), steps=40)
     told = [record.getMessage() for record in caplog.records if "compiling" in record.getMessage()]
-    assert told == ["Another process is compiling the same training step; this takes some seconds."]
+    assert told == ["Another process is compiling the training step for batches of 4; this takes some seconds."]
     assert compilations() == []
     assert_same_variables(second, first)
 

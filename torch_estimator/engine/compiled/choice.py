@@ -66,13 +66,37 @@ def _sort_slots(optimizers: Sequence[torch.optim.Optimizer]) -> None:
             slots.update(items)
 
 
+GRADIENTS = "gradients"
+UPDATE = "update"
+"""The parts of a step that replicas take together."""
+
+_NAMES = {
+    GRADIENTS: "the gradients of batches of {}",
+    UPDATE: "the update by the gradients of {} replicas",
+}
+
 AnySteps = EagerSteps | CompiledSteps | JitSteps
 
 
 def steps_for(
-    step: TrainStep, model: Model, config: RunConfig, *, before: Mapping[str, Any] | None, last_step: int | None
+    step: TrainStep,
+    model: Model,
+    config: RunConfig,
+    *,
+    before: Mapping[str, Any] | None,
+    last_step: int | None,
+    part: str = "",
 ) -> AnySteps:
-    """What `RunConfig.compile` asks for, in the way that this device and system have."""
+    """What `RunConfig.compile` asks for, in the way that this device and system have.
+
+    Args:
+        step: To be taken.
+        model: Of which it is.
+        config: Of the training.
+        before: What the state of the steps was in the run before a resume.
+        last_step: Global step at which training ends, if that is known.
+        part: What distinguishes a part of a step from the whole and from other parts.
+    """
     if not config.compile:
         return EagerSteps(step)
     if model.device.type != "cpu" or not SUPPORTED:
@@ -87,7 +111,9 @@ def steps_for(
             "optimizers": step.optimizers,
             "settings": [group.fixed() for group in step.groups],
             "mixed_precision": config.mixed_precision,
+            "part": part,
         }
         return fingerprint(roots, leave_out=LiveGroup.MOVING)
 
-    return CompiledSteps(step, of_step, when=config.compile, before=before, last_step=last_step)
+    named = _NAMES.get(part, "the training step for batches of {}")
+    return CompiledSteps(step, of_step, when=config.compile, before=before, last_step=last_step, named=named)

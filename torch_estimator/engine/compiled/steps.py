@@ -88,6 +88,10 @@ class CompiledSteps:
         before: What `state` returned in the run before a resume; see `ShapeBook`.
         last_step: Global step at which training ends, if that is known.
         cache: Where compiled steps are kept.
+        named: What to call a step in the log, with the size of a batch in it.
+
+    Attributes:
+        in_python: Whether steps are taken in Python for now, also where they are compiled.
     """
 
     def __init__(
@@ -99,6 +103,7 @@ class CompiledSteps:
         before: Mapping[str, Any] | None,
         last_step: int | None = None,
         cache: StepCache | None = None,
+        named: str = "the training step for batches of {}",
     ) -> None:
         self._step = step
         self._fingerprint = fingerprint
@@ -112,10 +117,12 @@ class CompiledSteps:
         self._waits = when is True
         self._last_step = last_step
         self._cache = cache or StepCache()
+        self._named = named
         self._book = ShapeBook(before)
         self._shapes: dict[Shapes | None, _Shape] = {}
         self._block: _Block | None = None
         self._observer = Observer(step.module)
+        self.in_python = False
         self._secs_per_step = _STROKE_SECS
 
     def state(self) -> dict[str, Any]:
@@ -144,14 +151,10 @@ class CompiledSteps:
     def take(self, batches: Batches, context: RunContext) -> list[float]:
         """Trains on batches one after the other; returns the loss of each, up to the first that is not a number."""
         losses: list[float] = []
-        if self._is_outdated():
-            self._begin_anew()
-        if self._block is None or self._block.whole is not batches.whole:
-            self._block = _block(batches)
-        block = self._block
+        block = self._prepared(batches)
         while len(losses) < batches.count:
             shape = self._shape(block, batches, len(losses), context)
-            if shape is None or shape.program is None:
+            if shape is None or shape.program is None or self.in_python:
                 losses.append(self._take_in_python(batches.batch(len(losses)), shape, context))
             else:
                 more, failed = self._take_compiled(shape.program, block, batches, len(losses), context)
@@ -164,6 +167,18 @@ class CompiledSteps:
             # Its memory is free while the next one is waited for.
             self._block = None
         return losses
+
+    def is_ready_for(self, batches: Batches, context: RunContext) -> bool:
+        """Whether the first of these batches would be taken as machine code, which True for ``when`` waits for."""
+        shape = self._shape(self._prepared(batches), batches, 0, context)
+        return shape is not None and shape.program is not None
+
+    def _prepared(self, batches: Batches) -> _Block:
+        if self._is_outdated():
+            self._begin_anew()
+        if self._block is None or self._block.whole is not batches.whole:
+            self._block = _block(batches)
+        return self._block
 
     def _is_outdated(self) -> bool:
         """Whether what was compiled computes something else than the step would now.
@@ -323,10 +338,10 @@ class CompiledSteps:
                 shape.compilation = self._maker.start(batch, wanted, shape.threads)
             told = "this takes some seconds" if self._waits else "training goes on beside it"
             if shape.compilation is not None:
-                logger.info("Compiling the training step for batches of %d; %s.", batch_size(batch.features), told)
+                logger.info("Compiling %s; %s.", self._what(batch), told)
             elif not shape.is_made_elsewhere:
                 shape.is_made_elsewhere = True
-                logger.info("Another process is compiling the same training step; %s.", told)
+                logger.info("Another process is compiling %s; %s.", self._what(batch), told)
         if self._waits:
             shape.compilation.wait()
         if shape.compilation.is_over():
@@ -334,10 +349,13 @@ class CompiledSteps:
             shape.compilation = None
             if isinstance(made, StepProgram):
                 shape.program = made
-                logger.info("The training step for batches of %d is compiled.", batch_size(batch.features))
+                logger.info("Compiled %s.", self._what(batch))
             else:
                 shape.failed = True
                 logger.warning("The training step is not compiled, because %s; training goes on without.", made)
+
+    def _what(self, batch: TensorBatch) -> str:
+        return self._named.format(batch_size(batch.features))
 
     def _is_worth_it(self, shape: _Shape, context: RunContext) -> bool:
         if any(one.compilation for one in self._shapes.values()):

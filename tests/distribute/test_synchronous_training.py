@@ -1,0 +1,223 @@
+"""Processes that train in step: they compute what one process would, survive restarts bit for bit, and never hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cluster_jobs import Cluster, ended
+from tests.jobs import checkpoint_steps
+from torch_estimator.engine.checkpoint import load_checkpoint
+
+PROGRAM = """
+import logging, os, sys, time
+import numpy as np
+import pyarrow
+import torch_estimator as te
+from torch_estimator import feature_column as fc
+
+model_dir, batch, max_steps, *rest = sys.argv[1:]
+settings = dict(one.split("=") for one in rest)
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+config = te.RunConfig(
+    random_seed=1,
+    save_checkpoints_steps=int(settings.get("save", 1000)),
+    compile=settings.get("compile") == "True",
+    session_creation_timeout_secs=float(settings.get("wait", 100)),
+)
+rows = int(settings.get("rows", 960))
+
+
+def input_fn(input_context):
+    rng = np.random.default_rng(0)
+    color = rng.choice([f"color {number}" for number in range(50)], rows)
+    size = rng.normal(size=rows).astype(np.float32)
+    tags = [[int(tag) for tag in rng.integers(0, 20, 1 + row // 40)] for row in range(rows)]
+    labels = (size + np.char.str_len(color) > 7.5).astype(np.int64)
+    features = {"color": color, "size": size, "shape": rng.choice(["round", "square"], rows)}
+    if "lists" in settings:
+        features["tags"] = pyarrow.array(tags)
+    data = te.data.Dataset.from_arrays(features, labels)
+    data = data.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+    if "shuffle" in settings:
+        data = data.shuffle(100)
+    if "repeat" in settings:
+        data = data.repeat()
+    return data.batch(int(batch))
+
+
+class Acts(te.Hook):
+    def after_step(self, context):
+        step = settings.get(config.task_type)
+        if step is None or context.global_step < int(step):
+            return
+        if settings["does"] == "stops":
+            context.request_stop()
+        if settings["does"] == "fails":
+            raise KeyError("something of the user's")
+        if settings["does"] == "dies":
+            os.kill(os.getpid(), 9)
+
+
+color = fc.categorical_column_with_hash_bucket("color", 100)
+linear = [color, fc.crossed_column(["color", "shape"], 1000)]
+if "lists" in settings:
+    linear.append(fc.categorical_column_with_identity("tags", 20, multivalent=True))
+width = int(settings.get(f"width_of_{config.task_type}", 16))
+estimator = te.DNNLinearCombinedClassifier(
+    model_dir=model_dir.replace("{}", config.task_type),
+    linear_feature_columns=linear,
+    dnn_feature_columns=[fc.embedding_column(color, 4), fc.numeric_column("size")],
+    dnn_hidden_units=[width, 8],
+    dnn_dropout=float(settings["dropout"]) if "dropout" in settings else None,
+    batch_norm="norm" in settings,
+    config=config,
+)
+steps = None if max_steps == "None" else int(max_steps)
+with te.errors.exit_on_user_error():
+    estimator.train(input_fn, max_steps=steps, hooks=[Acts()])
+"""
+
+
+def variables(model_dir: Path) -> dict[str, np.ndarray]:
+    newest = max(checkpoint_steps(model_dir))
+    checkpoint = load_checkpoint(str(model_dir / f"model.ckpt-{newest}"))
+    return {name: tensor.numpy() for name, tensor in {**checkpoint.variables, **checkpoint.slots}.items()}
+
+
+def assert_close(one: Path, other: Path) -> None:
+    ours, theirs = variables(one), variables(other)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=2e-5, atol=1e-5, err_msg=name)
+
+
+def assert_same(one: Path, other: Path) -> None:
+    ours, theirs = variables(one), variables(other)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+
+def run(model_dir: Path, *arguments: object, workers: int = 1) -> list[str]:
+    """Runs a job that succeeds; returns what its processes told."""
+    results = Cluster(PROGRAM, workers).run(model_dir, *arguments)
+    for result in results:
+        assert result.status == 0, result.told
+    return [result.told for result in results]
+
+
+def alone(model_dir: Path, *arguments: object) -> None:
+    (result,) = Cluster(PROGRAM, 0).run(model_dir, *arguments)
+    assert result.status == 0, result.told
+
+
+def test_two_with_half_of_each_batch_compute_what_one_does(tmp_path: Path) -> None:
+    told = run(tmp_path / "two", 16, 100, "repeat=1")
+    alone(tmp_path / "one", 32, 100, "repeat=1")
+    assert_close(tmp_path / "two", tmp_path / "one")
+    assert "Saving checkpoints for 100" in told[0]
+    assert "Saving checkpoints" not in told[1]
+    # All of them log the loss of the whole batch.
+    losses = [[line for line in text.splitlines() if line.startswith("loss = ")] for text in told]
+    assert losses[0] == losses[1]
+    events = {file.parent for file in (tmp_path / "two").rglob("events.*")}
+    assert events == {tmp_path / "two"}
+
+
+def test_lists_of_any_length_find_room(tmp_path: Path) -> None:
+    run(tmp_path / "two", 16, 20, "lists=1")
+    alone(tmp_path / "one", 32, 20, "lists=1")
+    assert_close(tmp_path / "two", tmp_path / "one")
+
+
+def test_inputs_that_end_at_different_times_are_all_read(tmp_path: Path) -> None:
+    # 5 rows for the chief, 4 for the worker, in batches of one.
+    told = run(tmp_path, 1, None, "rows=9")
+    assert checkpoint_steps(tmp_path) == [0, 5]
+    assert ["Training ended at global step 5: the input ended." in text for text in told] == [True, True]
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_job_that_goes_on_is_the_same_as_one_that_was_never_interrupted(
+    tmp_path: Path, compile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "norm=1", f"compile={compile}", "save=7")
+    run(tmp_path / "whole", 16, 30, *settings)
+    run(tmp_path / "parts", 16, 11, *settings)
+    run(tmp_path / "parts", 16, 30, *settings)
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_after_a_kill_the_others_end_with_a_sentence_and_the_job_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "save=7")
+    results = Cluster(PROGRAM).run(tmp_path / "killed", 16, 30, *settings, "worker=18", "does=dies")
+    assert results[1].status == -signal.SIGKILL
+    assert results[0].status == 2, results[0].told
+    assert "error: chief 0 has lost another process of the cluster (" in results[0].told
+    assert max(checkpoint_steps(tmp_path / "killed")) == 14
+    run(tmp_path / "killed", 16, 30, *settings)
+    run(tmp_path / "whole", 16, 30, *settings)
+    assert_same(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("who", ["chief", "worker"])
+def test_where_one_stops_all_stop_at_the_same_step(tmp_path: Path, who: str) -> None:
+    told = run(tmp_path, 16, 30, "repeat=1", f"{who}=12", "does=stops", workers=2)
+    assert checkpoint_steps(tmp_path) == [0, 12]
+    for text in told:
+        assert "Training ended at global step 12: a hook asked for it." in text
+
+
+def test_where_one_fails_the_others_say_who_it_was(tmp_path: Path) -> None:
+    results = Cluster(PROGRAM).run(tmp_path, 16, 30, "repeat=1", "worker=12", "does=fails")
+    assert results[1].status == 1
+    assert 'KeyError: "something of the user\'s"' in results[1].told
+    assert results[0].status == 2
+    assert "error: worker 0 has failed, so that training cannot go on; its log says why." in results[0].told
+
+
+def test_different_models_and_model_dirs_are_named(tmp_path: Path) -> None:
+    differ = Cluster(PROGRAM).run(tmp_path / "differ", 16, 30, "width_of_worker=12")
+    for result in differ:
+        assert result.status == 2
+        assert (
+            "error: worker 0 and the chief must run the same program, but differ in the variables: "
+            'dnn/hiddenlayer_0/bias is [[12], "torch.float32"], and [[16], "torch.float32"] for the chief.'
+        ) in result.told
+    apart = Cluster(PROGRAM).run(tmp_path / "of {}", 16, 30)
+    unseen = f"error: worker 0 does not see the chief's model_dir: in its {tmp_path}/of worker there is no file"
+    for result in apart:
+        assert result.status == 2
+        assert unseen in result.told
+
+
+def test_who_does_not_come_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM)
+    (chief,) = ended([cluster.start(("chief", 0), tmp_path, 16, 30, "wait=2")])
+    assert chief.status == 2, chief.told
+    assert "waited 2 s (session_creation_timeout_secs of RunConfig) for 1 workers, which did not all come" in chief.told
+    (worker,) = ended([cluster.start(("worker", 0), tmp_path, 16, 30, "wait=2")])
+    assert worker.status == 2, worker.told
+    assert "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for the chief at" in worker.told
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM)
+    first = cluster.start(("chief", 0), tmp_path, 16, 30, "wait=60")
+    try:
+        while "waiting at" not in (line := first.stdout.readline()):  # type: ignore[union-attr]
+            assert line
+        time.sleep(0.5)
+        (second,) = ended([cluster.start(("chief", 0), tmp_path, 16, 30, "wait=2")])
+    finally:
+        os.kill(first.pid, signal.SIGKILL)
+        first.communicate()
+    assert second.status == 2, second.told
+    assert "the port is in use; end what uses it, or name another port." in second.told

@@ -1,0 +1,262 @@
+"""The evaluator's role: each checkpoint at most once, the last one always, and nothing waited for in vain."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torch_estimator as te
+from tests.jobs import WritingExporter, checkpoint_steps, line, points
+from torch_estimator import files
+from torch_estimator.engine.checkpoint_index import hold_checkpoint
+from torch_estimator.roles.chief import run_chief
+from torch_estimator.roles.evaluator import Evaluator
+from torch_estimator.roles.training_state import TrainingState, read_training_state, write_training_state
+
+Happenings = Iterator[Callable[[], Any] | None]
+
+
+class Job:
+    """A chief that acts while the evaluator sleeps, a second at a time."""
+
+    def __init__(self, model_dir: Path, max_steps: int | None = None, **settings: Any) -> None:
+        self.chief = line(model_dir, **settings)
+        self.model_dir = str(model_dir)
+        self.max_steps = max_steps
+        self.now = 0.0
+        self.evaluated: list[tuple[float, int]] = []
+
+    def train(self, to: int) -> None:
+        self.chief.train(lambda: points().repeat(), max_steps=to)
+
+    def say(self, run: str, *, ended: bool) -> None:
+        write_training_state(self.model_dir, TrainingState(run=run, max_steps=self.max_steps, ended=ended))
+
+    def end(self) -> None:
+        self.say("one", ended=True)
+
+    def follow(
+        self,
+        happens: list[Callable[[], Any] | None],
+        *exporters: WritingExporter,
+        listener: te.ContinuousEvalListener | None = None,
+        **spec: Any,
+    ) -> list[Any] | None:
+        """Runs an evaluator to its end; the n-th thing happens in the n-th second."""
+        coming = iter(happens)
+
+        def sleep(seconds: float) -> None:
+            self.now += seconds
+            thing = next(coming)
+            if thing is not None:
+                thing()
+
+        settings = {"steps": 2, "start_delay_secs": 0, "throttle_secs": 0, "exporters": exporters, **spec}
+        estimator = line(self.model_dir)
+        evaluate = estimator.evaluate
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            results = evaluate(*args, **kwargs)
+            self.evaluated.append((self.now, int(results["global_step"])))
+            return results
+
+        estimator.evaluate = noted  # type: ignore[method-assign]
+        specs = [te.EvalSpec(points, **settings)]
+        asked = listener or te.ContinuousEvalListener()
+        return Evaluator(estimator, self.max_steps, specs, asked, clock=lambda: self.now, sleep=sleep).run()
+
+    @property
+    def steps(self) -> list[int]:
+        return [step for _, step in self.evaluated]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_it_evaluates_what_is_new_and_ends_with_max_steps(tmp_path: Path) -> None:
+    job, exporter = Job(tmp_path, max_steps=9), WritingExporter()
+    outcomes = job.follow([lambda: job.train(3), None, lambda: job.train(6), lambda: job.train(9)], exporter)
+    assert job.steps == exporter.steps == [3, 6, 9]
+    assert exporter.finals == [False, False, True]
+    assert outcomes is not None
+    assert outcomes[0].metrics["global_step"] == 9
+    assert not files.exists(f"{tmp_path}/evaluating")
+
+
+def test_throttle_and_start_delay_count_between_evaluations_but_not_for_the_last(job: Job) -> None:
+    happens: list[Any] = [lambda to=to: job.train(to) for to in range(1, 21)]
+    job.follow([*happens, job.end], start_delay_secs=5, throttle_secs=8)
+    # Training ends in the 21st second.
+    assert job.evaluated == [(5, 5), (13, 13), (21, 20)]
+
+
+def test_training_that_ends_early_ends_the_start_delay_and_has_its_final_export(job: Job) -> None:
+    exporter = WritingExporter(only_final=True)
+    job.follow([lambda: job.train(4), job.end], exporter, start_delay_secs=120, throttle_secs=600)
+    assert job.evaluated == [(2, 4)]
+    assert exporter.finals == [True]
+
+
+def test_exporters_that_wait_for_the_final_model_get_it_where_it_was_evaluated_before_the_end(job: Job) -> None:
+    final, every = WritingExporter("final", only_final=True), WritingExporter("every")
+    job.follow([lambda: job.train(4), None, job.end], final, every)
+    assert job.steps == [4]
+    assert (final.finals, every.finals) == ([False, True], [False])
+
+
+def test_a_training_without_a_step_ends_the_evaluator(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    assert job.follow([None, job.end]) is None
+    assert (
+        caplog.messages.count(f"There is no checkpoint in {job.model_dir} yet; waiting for the chief's first one.") == 1
+    )
+
+
+def test_one_that_comes_after_a_killed_one_repeats_no_evaluation_and_loses_no_export(job: Job) -> None:
+    job.train(3)
+    first, second = WritingExporter("first"), WritingExporter("second", failures=1)
+    with pytest.raises(ConnectionError):
+        job.follow([], first, second)
+    again = [WritingExporter("first"), WritingExporter("second")]
+    job.follow([lambda: job.train(6), job.end], *again)
+    assert job.steps == [3, 6]
+    assert (first.steps, again[0].steps, again[1].steps) == ([3], [6], [3, 6])
+    assert again[1].calls[0]["eval_result"]["loss"] == first.calls[0]["eval_result"]["loss"]
+    assert again[1].calls[0]["eval_result"].batches == 2
+
+
+def test_one_that_comes_after_the_end_does_what_is_left(job: Job) -> None:
+    job.train(3)
+    job.end()
+    job.follow([None] * 10)
+    assert job.steps == [3]
+
+
+def test_the_end_of_an_earlier_training_is_not_that_of_the_next(job: Job) -> None:
+    job.train(3)
+    job.end()
+    begin = [None, None, lambda: job.say("two", ended=False), lambda: job.train(6)]
+    job.follow([*begin, lambda: job.say("two", ended=True)])
+    assert job.steps == [3, 6]
+    # This one has seen to the end of the second, and takes it for no other's.
+    begin = [*[None] * 60, lambda: job.say("three", ended=False), lambda: job.train(9)]
+    job.follow([*begin, lambda: job.say("three", ended=True)])
+    assert job.steps == [3, 6, 9]
+
+
+def test_a_training_with_other_max_steps_is_another_one(tmp_path: Path) -> None:
+    before = Job(tmp_path, max_steps=3)
+    before.train(3)
+    before.end()
+    job = Job(tmp_path, max_steps=6)
+    job.follow([*[None] * 60, lambda: job.train(6)])
+    assert job.steps == [3, 6]
+
+
+class Overtaken(WritingExporter):
+    """Fails at first; whether the checkpoint is still there is said by the job."""
+
+    def __init__(self, meanwhile: Callable[[], Any]) -> None:
+        super().__init__()
+        self._meanwhile: Callable[[], Any] | None = meanwhile
+
+    def export(self, *args: Any, **kwargs: Any) -> str | None:
+        if self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            meanwhile()
+            raise te.errors.CheckpointError("it cannot be read")
+        return super().export(*args, **kwargs)
+
+
+def test_a_checkpoint_that_disappears_is_passed_over(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    def removed() -> None:
+        job.train(6)
+        files.remove_tree(f"{job.model_dir}/model.ckpt-3")
+
+    job.train(3)
+    exporter = Overtaken(removed)
+    job.follow([job.end], exporter)
+    assert (job.steps, exporter.steps) == ([3, 6], [6])
+    gone = f"Checkpoint {job.model_dir}/model.ckpt-3 was removed before it was evaluated and exported."
+    assert gone in caplog.messages
+
+
+def test_an_error_of_another_kind_ends_the_evaluator(job: Job) -> None:
+    job.train(3)
+    with pytest.raises(te.errors.CheckpointError, match="it cannot be read"):
+        job.follow([], Overtaken(lambda: None))
+
+
+def test_a_listener_stops_it_and_not_the_training(job: Job) -> None:
+    class Once(te.ContinuousEvalListener):
+        def after_eval(self) -> bool:
+            return False
+
+    class Never(te.ContinuousEvalListener):
+        def before_eval(self) -> bool:
+            return False
+
+    job.train(3)
+    assert job.follow([], listener=Never()) is None
+    assert job.steps == []
+    outcomes = job.follow([], listener=Once())
+    assert outcomes is not None
+    assert job.steps == [3]
+
+
+def test_where_nothing_comes_it_says_so_every_ten_minutes(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    job.follow([*[None] * 1300, lambda: job.train(3), *[None] * 650, job.end])
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    missing = f"in {job.model_dir} for 600 s; see whether the chief runs and has the same model_dir."
+    assert warnings == [
+        f"There has been no checkpoint {missing}",
+        f"There has been no checkpoint {missing}",
+        f"There has been no checkpoint after that of step 3 {missing}",
+    ]
+
+
+def test_what_is_being_evaluated_is_not_removed(tmp_path: Path) -> None:
+    job = Job(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=2)
+    job.train(2)
+    hold_checkpoint(job.model_dir, "model.ckpt-1")
+    job.train(6)
+    assert checkpoint_steps(tmp_path) == [1, 5, 6]
+    hold_checkpoint(job.model_dir, None)
+    job.train(7)
+    assert checkpoint_steps(tmp_path) == [6, 7]
+
+
+def test_the_chief_says_when_it_trains_and_when_that_is_over(tmp_path: Path) -> None:
+    states: list[TrainingState | None] = []
+
+    class Look(te.Hook):
+        def after_step(self, context: te.RunContext) -> None:
+            states.append(read_training_state(str(tmp_path)))
+
+    chief = line(tmp_path)
+    spec = te.TrainSpec(points, max_steps=2, hooks=[Look()])
+    run_chief(chief, spec, [te.EvalSpec(points)], te.ContinuousEvalListener())
+    ended = read_training_state(str(tmp_path))
+    assert ended is not None
+    assert ended.ended
+    assert ended.max_steps == 2
+    assert states == [TrainingState(run=ended.run, max_steps=2)] * 2
+    run_chief(chief, te.TrainSpec(points, max_steps=2), [te.EvalSpec(points)], te.ContinuousEvalListener())
+    again = read_training_state(str(tmp_path))
+    assert again is not None
+    assert again.ended
+    assert again.run != ended.run
+
+
+@pytest.mark.parametrize("name", ["training.json", "evaluator.json"])
+def test_damaged_files_are_named(job: Job, name: str) -> None:
+    job.train(1)
+    files.write_atomic(f"{job.model_dir}/{name}", b"{")
+    with pytest.raises(te.errors.CheckpointError, match=rf"{name} is damaged: .*; remove it, and "):
+        job.follow([])

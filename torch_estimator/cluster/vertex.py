@@ -1,0 +1,54 @@
+"""``CLUSTER_SPEC`` of Vertex AI: pools of replicas instead of types of tasks."""
+
+from __future__ import annotations
+
+import json
+
+from torch_estimator.cluster.addresses import checked_cluster
+from torch_estimator.cluster.task import EVALUATOR, PARAMETER_SERVER, WORKER, Task
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+
+_TYPE_OF_POOL = {
+    "workerpool0": "chief",
+    "workerpool1": WORKER,
+    "workerpool2": PARAMETER_SERVER,
+    "workerpool3": EVALUATOR,
+}
+
+
+def task_from_cluster_spec(text: str) -> Task:
+    """Reads the text of ``CLUSTER_SPEC``; a job of one replica is one without a cluster.
+
+    Raises:
+        InvalidValueError: Where it is not JSON, or names a cluster or a task that cannot be.
+        InvalidTypeError: Where an entry has the wrong type.
+    """
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidValueError(f"CLUSTER_SPEC is not JSON ({error}): {text!r}.") from error
+    if not isinstance(config, dict):
+        raise InvalidTypeError(f"CLUSTER_SPEC must be a JSON object, but got {text!r}.")
+    pools = checked_cluster(config.get("cluster"), "CLUSTER_SPEC['cluster']", tuple(_TYPE_OF_POOL))
+    if sum(map(len, pools.values())) <= 1:
+        return Task(source="CLUSTER_SPEC")
+    if len(pools.get("workerpool0", ())) != 1:
+        raise InvalidValueError(
+            "CLUSTER_SPEC['cluster']['workerpool0'] must be one address, that of the chief, but got "
+            f"{list(pools.get('workerpool0', ()))}."
+        )
+    task = config.get("task")
+    pool, index = (task.get("type"), task.get("index")) if isinstance(task, dict) else (None, None)
+    if pool not in pools or not isinstance(index, int) or not 0 <= index < len(pools[pool]):
+        raise InvalidValueError(
+            f"CLUSTER_SPEC['task'] must name the type and the index of a replica in CLUSTER_SPEC['cluster'], which has "
+            f"{', '.join(f'{len(addresses)} in {name}' for name, addresses in pools.items())}, but got {task!r}."
+        )
+    return Task(
+        type=_TYPE_OF_POOL[pool],
+        id=index,
+        cluster={_TYPE_OF_POOL[name]: addresses for name, addresses in pools.items()},
+        rendezvous=pools["workerpool0"][0],
+        has_evaluator="workerpool3" in pools,
+        source="CLUSTER_SPEC",
+    )

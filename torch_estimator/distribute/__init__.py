@@ -1,0 +1,3 @@
+"""How a training is spread over several processes."""
+
+from torch_estimator.distribute.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy

@@ -1,0 +1,43 @@
+"""What users give as ``train_distribute``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch_estimator.errors import InvalidValueError
+
+_COMMUNICATIONS = ("AUTO", "RING", "NCCL")
+
+
+@dataclass(frozen=True, slots=True)
+class MultiWorkerMirroredStrategy:
+    """Every worker has the whole model; they take each step together, on the sum of their gradients.
+
+    What processes of a cluster without parameter servers do by default. A batch of the ``input_fn`` is that of one
+    worker: with n workers a step is one of n times as many rows. Losses that are sums are added up over the workers,
+    all others averaged, and so are their gradients.
+
+    Args:
+        communication: ``"RING"`` is gloo over TCP, ``"NCCL"`` is for GPUs; ``"AUTO"`` chooses.
+
+    Raises:
+        InvalidValueError: There is no such communication.
+    """
+
+    communication: Literal["AUTO", "RING", "NCCL"] = "AUTO"
+
+    def __post_init__(self) -> None:
+        if self.communication not in _COMMUNICATIONS:
+            raise InvalidValueError(
+                f"communication must be one of {', '.join(_COMMUNICATIONS)}, but got {self.communication!r}."
+            )
+
+    @property
+    def backend(self) -> str:
+        """What torch.distributed calls it."""
+        import torch
+
+        if self.communication == "NCCL" and not torch.cuda.is_available():
+            raise InvalidValueError("communication='NCCL' needs GPUs, but there are none here; use 'RING' or 'AUTO'.")
+        return "nccl" if self.communication != "RING" and torch.cuda.is_available() else "gloo"

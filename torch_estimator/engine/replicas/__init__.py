@@ -1,0 +1,1 @@
+"""Training the same model in several processes at once."""

@@ -1,0 +1,90 @@
+"""Before the first step: whether all replicas are about to do the same."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torch_estimator import files
+from torch_estimator.engine.checkpoint import Checkpoint
+from torch_estimator.engine.model import Model
+from torch_estimator.errors import ClusterError
+from torch_estimator.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from torch_estimator.distribute.group import Group
+
+_TOKEN_NAME = "cluster.token"
+
+
+def agree_on_model_dir(group: Group, model_dir: str) -> None:
+    """Raises on all replicas where one of them does not see the chief's model directory.
+
+    Raises:
+        ClusterError: It is not the same.
+    """
+    path, token = files.join(model_dir, _TOKEN_NAME), ""
+    if group.rank == 0:
+        token = uuid.uuid4().hex
+        files.makedirs(model_dir)
+        files.write_atomic(path, token.encode())
+    token = group.gather_texts(token)[0]
+    for rank, problem in enumerate(group.gather_texts(_problem(path, token, model_dir))):
+        if problem:
+            raise ClusterError(f"{group.name(rank)} does not see the chief's model_dir: {problem}")
+    if group.rank == 0:
+        files.remove_tree(path)
+
+
+def agree_on_training(
+    group: Group, model: Model, checkpoint: Checkpoint | None, last_step: int | None, config: RunConfig
+) -> None:
+    """Raises on all replicas where what one of them is about to do is not what the chief is to do.
+
+    Raises:
+        ClusterError: It is not the same; names the first difference.
+    """
+    from torch_estimator import __version__
+
+    description = {
+        "the versions": {"torch": torch.__version__, "torch-estimator": __version__},
+        "the checkpoint to start from": None if checkpoint is None else files.basename(checkpoint.path),
+        "the last step": last_step,
+        "the variables": {name: [list(one.shape), str(one.dtype)] for name, one in model.variables().items()},
+        "the settings": {"compile": config.compile, "mixed_precision": config.mixed_precision},
+    }
+    described = [json.loads(text) for text in group.gather_texts(json.dumps(description))]
+    for rank, other in enumerate(described):
+        for what, chiefs in described[0].items():
+            if other[what] != chiefs:
+                raise ClusterError(
+                    f"{group.name(rank)} and the chief must run the same program, but differ in {what}: "
+                    f"{_difference(other[what], chiefs)}."
+                )
+
+
+def _problem(path: str, token: str, model_dir: str) -> str:
+    try:
+        if files.read_text(path) == token:
+            return ""
+        return f"another one's files are in its {model_dir}; give all of them the same one."
+    except OSError as error:
+        return (
+            f"in its {model_dir} there is no file that the chief has just written ({files.reason(error)}); give all "
+            "of them one that they share."
+        )
+
+
+def _difference(other: Any, chiefs: Any) -> str:
+    if isinstance(other, dict) and isinstance(chiefs, dict):
+        for key in sorted(other.keys() | chiefs.keys()):
+            if other.get(key) != chiefs.get(key):
+                return f"{key} is {_shown(other.get(key))}, and {_shown(chiefs.get(key))} for the chief"
+    return f"{_shown(other)}, and {_shown(chiefs)} for the chief"
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is None else json.dumps(value)

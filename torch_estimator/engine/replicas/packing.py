@@ -1,0 +1,142 @@
+"""What a replica tells the others of a step, as one piece of memory, so that one message carries all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_estimator.engine.row_update import Mentions
+from torch_estimator.engine.step import TrainStep
+
+CODE, READY, LOSS = 0, 1, 2
+HEADER = 16
+"""Numbers in front: what the sender does, whether its update is compiled, and its loss."""
+
+_ROUND = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What there is room for, the same for all replicas.
+
+    Attributes:
+        dense: Which of the step's dense parameters have a gradient.
+        mentions: By table, how many rows a batch may touch.
+    """
+
+    dense: tuple[bool, ...]
+    mentions: tuple[int, ...]
+
+    @classmethod
+    def of(cls, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> Layout:
+        """Returns that which these gradients need."""
+        sizes = (0 if one is None else -(-len(one[0]) // _ROUND) * _ROUND for one in mentions)
+        return cls(tuple(one is not None for one in dense), tuple(sizes))
+
+    def holds(self, other: Layout) -> bool:
+        """Whether there is room for all that the other one needs."""
+        return self.joined([other]) == self
+
+    def joined(self, others: Sequence[Layout]) -> Layout:
+        """Returns one with room for all of them."""
+        every = (self, *others)
+        return Layout(
+            tuple(any(present) for present in zip(*(one.dense for one in every), strict=True)),
+            tuple(max(sizes) for sizes in zip(*(one.mentions for one in every), strict=True)),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns what `from_json` takes."""
+        return {key: list(value) for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Layout:
+        """Returns what `as_json` was called on."""
+        return cls(tuple(value["dense"]), tuple(value["mentions"]))
+
+
+class Packing:
+    """Puts a replica's gradients into one tensor, float32 ``[size]``, and takes those of all replicas apart.
+
+    Args:
+        step: Whose gradients these are.
+        layout: What there is room for.
+
+    Attributes:
+        size: Numbers in a message.
+    """
+
+    def __init__(self, step: TrainStep, layout: Layout) -> None:
+        self._buffers = [buffer for buffer in step.module.buffers() if buffer.is_floating_point()]
+        self._dense = list(zip(step.dense, layout.dense, strict=True))
+        self._tables = [(update.table, room) for update, room in zip(step.tables, layout.mentions, strict=True)]
+        self.size = HEADER
+        self.size += sum(parameter.numel() for parameter, present in self._dense if present)
+        self.size += sum(room * (1 + table.dim) for table, room in self._tables)
+        self.size += sum(buffer.numel() for buffer in self._buffers)
+
+    def pack(
+        self, message: Tensor, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]
+    ) -> None:
+        """Fills a message, but for what the sender does."""
+        parts = [loss.detach().reshape(1).float(), loss.new_zeros(HEADER - LOSS - 1, dtype=torch.float32)]
+        for gradient, (parameter, present) in zip(dense, self._dense, strict=True):
+            if present:
+                parts.append(_flat(torch.zeros_like(parameter) if gradient is None else gradient))
+        for touched, (table, room) in zip(mentions, self._tables, strict=True):
+            count = 0 if touched is None else len(touched[0])
+            if touched is not None:
+                parts += [touched[0].to(torch.int32).view(torch.float32)]
+            parts += [torch.full((room - count,), table.rows, dtype=torch.int32).view(torch.float32)]
+            if touched is not None:
+                parts += [_flat(touched[1])]
+            parts += [loss.new_zeros((room - count) * table.dim, dtype=torch.float32)]
+        parts += [_flat(buffer) for buffer in self._buffers]
+        message[LOSS:].copy_(torch.cat(parts))
+
+    def nothing(self, message: Tensor) -> None:
+        """Fills a message with that of a replica without a batch."""
+        dense = [torch.zeros_like(parameter) if present else None for parameter, present in self._dense]
+        self.pack(message, torch.zeros(()), dense, [None] * len(self._tables))
+
+    def unpack(
+        self, messages: Tensor, scale: Tensor | float
+    ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
+        """Returns loss and gradients of all replicas together, times ``scale``; takes over the chief's buffers.
+
+        Args:
+            messages: ``[replicas, size]``.
+            scale: One number.
+        """
+        replicas = len(messages)
+        at = HEADER
+        dense: list[Tensor | None] = []
+        for parameter, present in self._dense:
+            gradient = None
+            if present:
+                summed = messages[:, at : at + parameter.numel()].sum(0) * scale
+                gradient = summed.view(parameter.shape).to(parameter.dtype)
+                at += parameter.numel()
+            dense.append(gradient)
+        mentions: list[Mentions | None] = []
+        for table, room in self._tables:
+            touched = None
+            if room:
+                ids = messages[:, at : at + room].reshape(-1).view(torch.int32).to(torch.int64)
+                at += room
+                values = messages[:, at : at + room * table.dim].reshape(replicas * room, table.dim) * scale
+                at += room * table.dim
+                touched = (ids, values)
+            mentions.append(touched)
+        for buffer in self._buffers:
+            buffer.copy_(messages[0, at : at + buffer.numel()].view(buffer.shape))
+            at += buffer.numel()
+        return messages[:, LOSS].sum() * scale, dense, mentions
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1).float()

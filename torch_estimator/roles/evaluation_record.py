@@ -1,0 +1,95 @@
+"""What an evaluator has done, for the one that comes after it where it is killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from torch_estimator import files
+from torch_estimator.errors import CheckpointError
+
+NAME = "evaluator.json"
+
+
+@dataclass(slots=True)
+class SpecRecord:
+    """How far the last evaluation by one spec has come.
+
+    Attributes:
+        step: Of the checkpoint.
+        checkpoint_path: What was evaluated.
+        metrics: What came out.
+        batches: From how many batches.
+        final: Whether exporters are told that it is the final export.
+        exports: What the first exporters have returned; the others are still to come.
+    """
+
+    step: int
+    checkpoint_path: str
+    metrics: dict[str, Any]
+    batches: int
+    final: bool
+    exports: list[str | None] = field(default_factory=list)
+
+
+class EvaluationRecord:
+    """The file that says so, written at one stroke after each evaluation and each export.
+
+    Args:
+        model_dir: Where it lies.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+
+    def __init__(self, model_dir: str) -> None:
+        self._path = files.join(model_dir, NAME)
+        self.finished: str | None = None
+        self._specs: dict[str, SpecRecord] = {}
+        try:
+            content = json.loads(files.read_text(self._path))
+            self.finished = content["finished"]
+            self._specs = {name: SpecRecord(**record) for name, record in content["specs"].items()}
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{self._path} is damaged: {files.reason(error)}; remove it, and the latest checkpoint is evaluated."
+            ) from error
+
+    def of(self, name: str | None) -> SpecRecord | None:
+        """What is known of the spec called so."""
+        return self._specs.get(name or "")
+
+    def evaluated(self, name: str | None, path: str, metrics: Mapping[str, Any], *, final: bool) -> None:
+        """After an evaluation, before its exports."""
+        self._specs[name or ""] = SpecRecord(
+            step=int(metrics["global_step"]),
+            checkpoint_path=path,
+            metrics={key: np.asarray(value).tolist() for key, value in metrics.items()},
+            batches=getattr(metrics, "batches", 1),
+            final=final,
+        )
+        self._write()
+
+    def exported(self, name: str | None, exports: list[str | None], *, final: bool) -> None:
+        """After an export."""
+        record = self._specs[name or ""]
+        record.exports, record.final = list(exports), final
+        self._write()
+
+    def finish(self, run: str) -> None:
+        """After the last evaluation of a training."""
+        self.finished = run
+        self._write()
+
+    def _write(self) -> None:
+        content = {
+            "finished": self.finished,
+            "specs": {name: asdict(record) for name, record in self._specs.items()},
+        }
+        files.write_atomic(self._path, json.dumps(content, indent=2).encode() + b"\n")
