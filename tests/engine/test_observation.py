@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torch_estimator.engine.observation import Observer
 
@@ -41,6 +41,25 @@ def test_buffers_and_random_states_are_put_back_even_after_an_error() -> None:
     assert module[0].last is last and module[0].calls is calls and module[0].optional is None
     assert (last.item(), calls.item()) == (0.0, 0.0)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_parameters_that_a_forward_pass_changes_are_put_back_every_time() -> None:
+    class Following(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = nn.Linear(1, 1)
+            self.teacher = nn.Linear(1, 1).requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.teacher.weight.lerp_(self.own.weight, 0.5)
+            return self.own(x) + self.teacher(x)
+
+    module = Following()
+    observer, before = Observer(module), module.teacher.weight.clone()
+    for _ in range(3):
+        observer.observe(lambda: module(torch.ones(1, 1)))
+        torch.testing.assert_close(module.teacher.weight, before, rtol=0, atol=0)
 
 
 def test_only_forward_hooks_that_came_later_are_left_out_for_a_while() -> None:

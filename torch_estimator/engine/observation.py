@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from torch_estimator.engine.random_state import isolated
 from torch_estimator.engine.recorder import Summary, recording
+from torch_estimator.feature_column.table import Table
 from torch_estimator.hooks.run_context import RunContext
 
 _Hooks = dict[int, Any]
@@ -34,13 +36,33 @@ class Observer:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
+        tables = {table.weight for table in module.modules() if isinstance(table, Table)}
+        self._may_change = [parameter for parameter in module.parameters() if parameter not in tables]
+        self._knows_what_changes = False
         self._own = {id(hooks): set(hooks) for hooks in _hooks_of(module)}
 
     def observe(self, forward: Callable[[], object]) -> list[Summary]:
-        """Calls ``forward`` with buffers and random states put back after it; returns what it summarised."""
-        with isolated(None), _buffers_kept(self._module), recording() as summaries:
+        """Calls ``forward`` and puts back what it changes; returns what it summarised."""
+        with isolated(None), _buffers_kept(self._module), self._parameters_kept(), recording() as summaries:
             forward()
         return summaries
+
+    @contextmanager
+    def _parameters_kept(self) -> Iterator[None]:
+        """Some models change parameters in their forward pass, such as those of a teacher that follows them.
+
+        The first time tells which; copying all of them every time would take too long.
+        """
+        copies = [(one, one.detach().clone(), one._version) for one in self._may_change]
+        try:
+            yield
+        finally:
+            changed = [(one, copied) for one, copied, version in copies if one._version != version]
+            if not self._knows_what_changes:
+                self._knows_what_changes, self._may_change = True, [one for one, _ in changed]
+            with torch.no_grad():
+                for one, copied in changed:
+                    one.copy_(copied)
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:

@@ -273,6 +273,44 @@ def test_what_cannot_be_compiled_trains_in_python_and_says_why(
     assert int(estimator.get_variable_value("global_step")) == 20
 
 
+class Named(nn.Module):
+    """Tells its features apart by their names only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of = nn.ModuleDict({name: nn.Linear(1, 1) for name in ("a", "b")})
+
+    def forward(self, features: dict[str, Tensor]) -> Tensor:
+        return self.of["a"](features["a"]) - 3 * self.of["b"](features["b"])
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_features_are_told_apart_by_their_names_whatever_their_order(tmp_path: Path, within: bool) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 12, 1)).astype(np.float32)
+
+    def rows(*orders: str) -> Any:
+        for order in orders:
+            features = {name: x["ab".index(name)] for name in order}
+            yield features, (x[0] + 10 * x[1])[:, 0]
+
+    def trained(name: str, compile: Any, *orders: str) -> te.Estimator:
+        torch.manual_seed(0)
+        estimator = te.Estimator.from_module(
+            Named(),
+            head=te.RegressionHead(),
+            optimizer=te.optim.SGD(lr=0.05),
+            model_dir=str(tmp_path / name),
+            config=te.RunConfig(random_seed=5, compile=compile, save_summary_steps=None),
+        )
+        return estimator.train(lambda: te.data.Dataset.from_iterable(lambda: rows(*orders)), steps=len(orders))
+
+    orders = ["ab", "ba"] * 8 if within else ["ba"] * 16
+    if not within:
+        # What it leaves in the cache is of no use to the next one.
+        trained("before", True, *["ab"] * 16)
+    assert_close(trained("compiled", True, *orders), trained("eager", False, *orders))
+
+
 @pytest.mark.runs_in_python
 @pytest.mark.parametrize(("compile", "worth", "told"), [(True, False, 1), ("auto", True, 1), ("auto", False, 0)])
 def test_batches_with_strings_say_why_they_are_not_compiled_where_others_would_be(

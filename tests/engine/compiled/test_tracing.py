@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
+import time
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_estimator as te
 from torch_estimator.engine.batches import TensorBatch
@@ -199,10 +203,47 @@ class Reading(Counting):
         return outputs if outputs.sum() > 0 else -outputs
 
 
+class Beginning(Counting):
+    """Does something in its very first step only."""
+
+    def forward(self, features: Any) -> Tensor:
+        x = features["ids"][:, :1].float()
+        if not self.calls:
+            self.calls = 1
+            with torch.no_grad():
+                self.out.bias.copy_(x.mean())
+        return self.out(x)
+
+
+class Checkpointed(Counting):
+    def forward(self, features: Any) -> Tensor:
+        x = features["ids"][:, :1].float().requires_grad_()
+        return checkpoint(lambda x: nn.functional.dropout(self.out(x), 0.5), x, use_reentrant=False)
+
+
+class Seeding(Counting):
+    def forward(self, features: Any) -> Tensor:
+        torch.manual_seed(1)
+        return self.out(features["ids"][:, :1].float()) * torch.rand(())
+
+
+class Replacing(Counting):
+    def forward(self, features: Any) -> Tensor:
+        self.out.weight.data = self.out.weight.data * 0.9
+        return self.out(features["ids"][:, :1].float())
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (Counting, "each step changes something in the model that is no tensor"),
+        (Counting, "it changes something in the model that is no tensor"),
+        (Beginning, "it changes something in the model that is no tensor"),
+        (Checkpointed, "saves, restores or seeds the state of random numbers, as torch.utils.checkpoint does"),
+        (Seeding, "saves, restores or seeds the state of random numbers"),
+        (Replacing, r"gives a tensor other memory \(.data = ...\)"),
+        (lambda: Drawing(time.time), "has other numbers of Python's in it, such as the time"),
+        (lambda: Drawing(lambda: np.random.default_rng().uniform()), "has other numbers of Python's in it"),
+        (lambda: Drawing(lambda: torch.tensor(time.time() % 1)), "has other numbers of Python's in it"),  # type: ignore[arg-type,return-value]
         (lambda: Drawing(random.random), "draws from Python's or numpy's random numbers"),
         (lambda: Drawing(np.random.rand), "draws from Python's or numpy's random numbers"),
         (Reading, "turns a tensor into a Python number"),
@@ -220,6 +261,40 @@ def test_an_optimizer_that_reads_its_state_as_numbers_is_not_traced() -> None:
     step(*given(batch))
     with pytest.raises(CannotBeCompiled, match="turns a tensor into a Python number"):
         Traced(step, batch)
+
+
+def clipping(step: Any) -> Any:
+    @functools.wraps(step)
+    def wrapper(self: torch.optim.Optimizer, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.clamp_(-0.01, 0.01)
+        return step(self, closure)
+
+    return wrapper
+
+
+class Clipping(torch.optim.SGD):
+    step = clipping(torch.optim.SGD.step)
+
+
+def test_what_users_wrap_around_a_step_stays_around_it() -> None:
+    eager, other = (step_of(lambda module: Clipping(module.parameters(), lr=0.1)) for _ in range(2))
+    data = batches(20)
+    traced = Traced(other, data[0])
+    numbers = [number for group in eager.groups for number in group.numbers()]
+    torch.manual_seed(1)
+    expected = [float(eager(*given(batch))) for batch in data]
+    torch.manual_seed(1)
+    np.testing.assert_allclose([float(traced(batch, numbers)) for batch in data], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_that_was_replaced_is_not_traced() -> None:
+    step = step_of(OPTIMIZERS["SGD"])
+    (optimizer,) = step.optimizers
+    optimizer.step = types.MethodType(lambda self, closure=None: None, optimizer)  # type: ignore[method-assign,assignment]
+    with pytest.raises(CannotBeCompiled, match="step of this SGD has been replaced"):
+        Traced(step, batches(1)[0])
 
 
 def test_an_optimizer_with_hooks_is_not_traced() -> None:

@@ -97,6 +97,10 @@ def _reason(error: Exception) -> str:
         return f"there is no C++ compiler ({error})"
     else:
         text = str(error)
+    if "DynamicOutputShape" in type(error).__name__ or "DynamicOutputShape" in text:
+        return (
+            "the shape of a tensor depends on numbers, as with a boolean mask in brackets; torch.where keeps the shape"
+        )
     if "aliased inputs" in text:
         return "two of its tensors share memory, as a parameter and a view of it do"
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")

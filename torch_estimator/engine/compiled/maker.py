@@ -14,7 +14,7 @@ from torch import Tensor
 from torch_estimator.engine.batches import TensorBatch
 from torch_estimator.engine.compiled.cache import StepCache, key_of
 from torch_estimator.engine.compiled.compilation import Compilation
-from torch_estimator.engine.compiled.leaves import Shapes, as_json
+from torch_estimator.engine.compiled.leaves import Shapes
 from torch_estimator.engine.compiled.program import NotThisStep, StepProgram
 from torch_estimator.engine.fingerprint import Fingerprint, environment_digest
 from torch_estimator.engine.step import TrainStep
@@ -87,7 +87,7 @@ class StepMaker:
             compilation.remove()
 
     def _program(self, folder: Path, shapes: Shapes) -> StepProgram:
-        return StepProgram(folder, self._state, self._numbers, shapes)
+        return StepProgram(folder, self._state, self._numbers, shapes.layouts)
 
     def _key(self, shapes: Shapes, threads: int) -> str:
-        return key_of((environment_digest(threads), self._fingerprint.digest, json.dumps(as_json(shapes))))
+        return key_of((environment_digest(threads), self._fingerprint.digest, json.dumps(shapes.as_json())))

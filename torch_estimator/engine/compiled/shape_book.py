@@ -11,16 +11,21 @@ logger = logging.getLogger("torch_estimator")
 
 _ROWS = "rows"
 _SHAPES = "shapes"
+_SMALLER = "smaller"
 
 # Compiling takes seconds; input whose batches keep changing their shape would do nothing else.
 _MOST_SHAPES = 8
+
+# More than a partial last batch has epochs in most trainings.
+_MANY = 200
+_MOST_COUNTED = 64
 
 
 class ShapeBook:
     """Decides whether batches of a shape are worth a compiled step.
 
-    Smaller batches than before, such as a partial last one, are not. Batches of as many rows may differ in the length
-    of their lists: each shape is, up to a limit, and those met after that are not.
+    Smaller batches than before, such as a partial last one, are not, unless very many of a shape come. Batches of as
+    many rows may differ in the length of their lists: each shape is, up to a limit, and those met after that are not.
 
     Args:
         before: What `state` returned in the run before a resume, so that each batch runs as it would have run then;
@@ -33,18 +38,19 @@ class ShapeBook:
     def __init__(self, before: Mapping[str, Any] | None) -> None:
         self.rows: int = before[_ROWS] if before else 0
         self._shapes: list[str] = list(before[_SHAPES]) if before else []
+        self._smaller: dict[str, int] = dict(before.get(_SMALLER, {})) if before else {}
         self._told = False
 
     def state(self) -> dict[str, Any]:
         """Returns what was admitted, as JSON."""
-        return {_ROWS: self.rows, _SHAPES: self._shapes}
+        return {_ROWS: self.rows, _SHAPES: self._shapes, _SMALLER: self._smaller}
 
     def admits(self, rows: int, shape: object) -> bool:
         """Whether to compile for batches of so many rows and this shape, which JSON can hold."""
-        if rows < self.rows:
-            return False
         name = json.dumps(shape)
         if name not in self._shapes:
+            if rows < self.rows and not self._is_one_of_many(name, rows):
+                return False
             if len(self._shapes) == _MOST_SHAPES:
                 if not self._told:
                     self._told = True
@@ -52,5 +58,15 @@ class ShapeBook:
                     logger.info(told, _MOST_SHAPES)
                 return False
             self._shapes.append(name)
-        self.rows = rows
+        self.rows = max(rows, self.rows)
         return True
+
+    def _is_one_of_many(self, name: str, rows: int) -> bool:
+        if name not in self._smaller:
+            if len(self._smaller) == _MOST_COUNTED:
+                return False
+            self._smaller[name] = 0
+            told = "Batches of %d rows, after some of %d, run uncompiled until %d of them have come."
+            logger.info(told, rows, self.rows, _MANY)
+        self._smaller[name] += 1
+        return self._smaller[name] > _MANY

@@ -17,7 +17,7 @@ from torch_estimator.engine.batches import Batches, TensorBatch, batch_size
 from torch_estimator.engine.compiled.cache import StepCache
 from torch_estimator.engine.compiled.compilation import Compilation
 from torch_estimator.engine.compiled.glance import Glance
-from torch_estimator.engine.compiled.leaves import Shapes, as_json, layouts, leaves
+from torch_estimator.engine.compiled.leaves import Shapes, leaves, shapes
 from torch_estimator.engine.compiled.maker import StepMaker
 from torch_estimator.engine.compiled.program import StepProgram
 from torch_estimator.engine.compiled.shape_book import ShapeBook
@@ -65,13 +65,13 @@ class _Block:
     Attributes:
         whole: That piece.
         rows: Of a batch.
-        layouts: Of the tensors of a batch; None where there is anything else in it.
+        shapes: Of a batch; None where there is anything else in it than tensors.
         places: int64, the addresses of the first batch's tensors.
     """
 
     whole: TensorBatch
     rows: int
-    layouts: Shapes | None
+    shapes: Shapes | None
     places: np.ndarray
 
 
@@ -289,14 +289,14 @@ class CompiledSteps:
 
     def _shape(self, block: _Block, batches: Batches, number: int, context: RunContext) -> _Shape | None:
         """What to do with batches of a block's shape; None where they are not to be compiled."""
-        rows, wanted = block.rows, block.layouts
+        rows, wanted = block.rows, block.shapes
         if self._has_given_up:
             return None
         if wanted is None:
             return self._shape_of_strings(rows, context)
-        shape = self._shapes.get(wanted) if rows >= self._book.rows else None
+        shape = self._shapes.get(wanted)
         if shape is None:
-            if not self._book.admits(rows, as_json(wanted)):
+            if not self._book.admits(rows, wanted.as_json()):
                 return None
             shape = self._shapes[wanted] = _Shape(threads_for(self._step.module, rows, beside_input=True))
         # Optimizers of `torch.optim` make their state in their first step, which is always taken in Python.
@@ -369,9 +369,12 @@ class CompiledSteps:
 
 def _block(batches: Batches) -> _Block:
     first = dataclasses.replace(batches, start=0, count=1).batch(0)
-    tensors = leaves(_given(first))
+    given = _given(first)
+    tensors = leaves(given)
     places = np.array([tensor.data_ptr() for tensor in tensors or ()], np.int64)
-    return _Block(batches.whole, batch_size(first.features), None if tensors is None else layouts(tensors), places)
+    return _Block(
+        batches.whole, batch_size(first.features), None if tensors is None else shapes(given, tensors), places
+    )
 
 
 def _given(batch: TensorBatch) -> tuple[Any, Any, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
+import importlib
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
 
 import numpy as np
 import torch
@@ -19,6 +22,7 @@ from torch_estimator.engine.compiled.tensor_settings import TensorSettings
 from torch_estimator.engine.fingerprint import Fingerprint
 from torch_estimator.engine.step import TrainStep
 
+_TORCH = str(Path(torch.__file__).parent)
 _READS = frozenset({"numpy", "tolist", "__array__", "__dlpack__"})
 
 
@@ -51,7 +55,7 @@ def trace(
     if own is None:
         raise CannotBeCompiled("a batch holds something other than tensors, such as strings")
     _check(step)
-    _check_steady(lambda: step.update_left(step.compute(*given)[1]), fingerprint)
+    _check_steady(lambda: step.update_left(step.compute(*given)[1]), state, fingerprint)
     values = [number for group in step.groups for number in group.numbers()]
     numbers = step.use_tensors(of_torch=True)
     settings = dict(zip(map(id, numbers), values, strict=True))
@@ -67,14 +71,17 @@ def trace(
         _put_back(step, before)
         return (loss.float(),)
 
-    with _compiling(), torch.enable_grad():
+    with _compiling(), torch.enable_grad(), _no_seeding():
         try:
             graph = make_fx(take_step)(*inputs)
+            again = make_fx(take_step)(*inputs)
         except CannotBeCompiled:
             raise
         except Exception as error:
             raise CannotBeCompiled(_reason(error)) from error
     _check_constants(graph)
+    if not _are_same(graph, again):
+        raise CannotBeCompiled("each step has other numbers of Python's in it, such as the time or new random numbers")
     for node in graph.graph.nodes:
         node.meta.clear()
     return graph, inputs
@@ -88,6 +95,27 @@ class _NoReading(TorchFunctionMode):
         if name in _READS:
             raise CannotBeCompiled(f"it reads a tensor's numbers in Python ({name.strip('_')}())")
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _no_seeding() -> Iterator[None]:
+    """Refuses what goes back in torch's random numbers, of which a graph knows nothing."""
+
+    # It takes a list of torch's functions when it is imported, which tracing does.
+    importlib.import_module("torch._dynamo")
+
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
+        raise CannotBeCompiled(
+            "it saves, restores or seeds the state of random numbers, as torch.utils.checkpoint does with "
+            "preserve_rng_state=True"
+        )
+
+    with ExitStack() as stack:
+        for name in ("get_rng_state", "set_rng_state", "manual_seed", "seed", "fork_rng"):
+            for module in (torch, torch.random):
+                if hasattr(module, name):
+                    stack.enter_context(mock.patch.object(module, name, refuse))
+        yield
 
 
 class _compiling:
@@ -107,16 +135,21 @@ def _check(step: TrainStep) -> None:
             raise CannotBeCompiled(f"{type(optimizer).__name__} has hooks around its step")
 
 
-def _check_steady(take_step: Callable[[], None], fingerprint: Callable[[], Fingerprint]) -> None:
+def _check_steady(
+    take_step: Callable[[], None], state: Sequence[Tensor], fingerprint: Callable[[], Fingerprint]
+) -> None:
     """What a step leaves behind in Python would stay for ever what it was when traced."""
-    generators = _generators()
+    generators, places = _generators(), [tensor.data_ptr() for tensor in state]
+    before = fingerprint()
     take_step()
     if _generators() != generators:
         raise CannotBeCompiled("it draws from Python's or numpy's random numbers, which would always be the same")
     first = fingerprint()
     take_step()
-    if fingerprint() != first:
-        raise CannotBeCompiled("each step changes something in the model that is no tensor, such as a count")
+    if first.digest != before.digest or fingerprint() != first:
+        raise CannotBeCompiled("it changes something in the model that is no tensor, such as a count or a flag")
+    if [tensor.data_ptr() for tensor in state] != places:
+        raise CannotBeCompiled("it gives a tensor other memory (.data = ...) instead of changing its numbers")
 
 
 def _read_only_tensors(step: TrainStep) -> None:
@@ -133,9 +166,24 @@ def _update(step: TrainStep, left: Sequence[Tensor | None]) -> None:
     with torch.no_grad():
         for optimizer in step.other_optimizers:
             _count_in_double(optimizer)
-            # Without what torch wraps around it for profilers.
-            inspect.unwrap(type(optimizer).step)(optimizer)
+            _bare_step(optimizer)(optimizer)
     step.assign([None] * len(left))
+
+
+def _bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
+    """Its step without what torch itself wraps around it, for profilers and for counting."""
+    own = vars(optimizer).get("step")
+    if own is not None and not _is_of_torch(getattr(own, "__func__", own)):
+        raise CannotBeCompiled(f"step of this {type(optimizer).__name__} has been replaced")
+    step: Any = type(optimizer).step
+    while _is_of_torch(step) and hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    return step  # type: ignore[no-any-return]
+
+
+def _is_of_torch(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_filename.startswith(_TORCH)
 
 
 def _count_in_double(optimizer: torch.optim.Optimizer) -> None:
@@ -184,6 +232,13 @@ def _check_constants(graph: GraphModule) -> None:
                 raise CannotBeCompiled(
                     "it reads a tensor that belongs to none of the module, the head and the optimizers"
                 )
+
+
+def _are_same(graph: GraphModule, other: GraphModule) -> bool:
+    constants = [node.target for node in graph.graph.nodes if node.op == "get_attr"]
+    return graph.code == other.code and all(
+        torch.equal(getattr(graph, name), getattr(other, name)) for name in constants
+    )
 
 
 def _generators() -> tuple[Any, ...]:
