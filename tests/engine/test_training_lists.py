@@ -140,3 +140,13 @@ def test_shapes_beyond_the_limit_and_smaller_batches_run_uncompiled() -> None:
     # What was compiled stays compiled, and a resumed run knows.
     assert steps_of([(4, 1), (4, 128), (4, 256), (3, 1)], state)[0] == [True, True, False, False]
     assert steps_of([(3, 1), (4, 1), (3, 1), (4, 1)])[0] == [True, True, False, True]
+
+
+def test_smaller_batches_of_which_many_come_are_compiled_for_also_after_a_resume(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    chosen, state = steps_of([(4, 1), *[(3, 1)] * 150])
+    assert chosen == [True] + [False] * 150
+    assert caplog.messages == ["Batches of 3 rows, after some of 4, run uncompiled until 200 of them have come."]
+    assert steps_of([(3, 1)] * 60 + [(4, 1), (2, 1), (3, 1)], state)[0] == [False] * 50 + [True] * 11 + [False, True]

@@ -129,7 +129,7 @@ def test_auto_trains_on_while_it_compiles_and_takes_over(
     monkeypatch.setattr(Compilation, "is_over", is_over_at_last)
     monkeypatch.setattr(Compilation, "wait", lambda self: [time.sleep(0.05) for _ in iter(lambda: is_over(self), True)])
     auto = job(tmp_path / "auto", "auto").train(lambda: data().repeat(), steps=100)
-    messages = [record.getMessage() for record in caplog.records if "training step" in record.msg]
+    messages = [message for message in caplog.messages if "training step" in message]
     assert messages == [
         "Compiling the training step for batches of 4; training goes on beside it.",
         "Compiled the training step for batches of 4.",

@@ -48,9 +48,9 @@ class ShapeBook:
     def admits(self, rows: int, shape: object) -> bool:
         """Whether to compile for batches of so many rows and this shape, which JSON can hold."""
         name = json.dumps(shape)
+        if rows < self.rows and not self._is_one_of_many(name, rows):
+            return False
         if name not in self._shapes:
-            if rows < self.rows and not self._is_one_of_many(name, rows):
-                return False
             if len(self._shapes) == _MOST_SHAPES:
                 if not self._told:
                     self._told = True
@@ -66,7 +66,9 @@ class ShapeBook:
             if len(self._smaller) == _MOST_COUNTED:
                 return False
             self._smaller[name] = 0
+        if self._smaller[name] <= _MANY:
+            self._smaller[name] += 1
+        if self._smaller[name] == _MANY // 4:
             told = "Batches of %d rows, after some of %d, run uncompiled until %d of them have come."
             logger.info(told, rows, self.rows, _MANY)
-        self._smaller[name] += 1
         return self._smaller[name] > _MANY

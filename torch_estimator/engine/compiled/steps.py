@@ -295,9 +295,9 @@ class CompiledSteps:
         if wanted is None:
             return self._shape_of_strings(rows, context)
         shape = self._shapes.get(wanted)
+        if (shape is None or rows < self._book.rows) and not self._book.admits(rows, wanted.as_json()):
+            return None
         if shape is None:
-            if not self._book.admits(rows, wanted.as_json()):
-                return None
             shape = self._shapes[wanted] = _Shape(threads_for(self._step.module, rows, beside_input=True))
         # Optimizers of `torch.optim` make their state in their first step, which is always taken in Python.
         if shape.program is None and not shape.failed and (context.global_step or not self._step.other_optimizers):
