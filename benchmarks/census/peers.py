@@ -25,7 +25,7 @@ PEERS = {
         arguments=("--decode", "batch"),
     ),
     "eager": Side(name="eager loop, DataLoader", script="eager_census", environment="torch"),
-    "compiled": Side(name="compiled loop", script="compiled_census", environment="torch"),
+    "compiled": Side(name="compiled loop", script="compiled_census", environment="torch", arguments=("--threads", "1")),
     "lightning": Side(name="Lightning", script="lightning_census", environment="torch"),
     "accelerate": Side(name="Accelerate", script="accelerate_census", environment="torch"),
     "widedeep": Side(name="pytorch-widedeep", script="widedeep_census", environment="widedeep"),

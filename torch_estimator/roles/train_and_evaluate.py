@@ -72,7 +72,7 @@ def _role(task: Task) -> Callable[..., list[Outcome] | None]:
     """What this process is to do."""
     if not task.is_of_cluster:
         return run_local
-    logger.info("This process is %s of the job that %s describes.", task, task.source)
+    logger.info("This process is %s, as told by %s.", task, task.source)
     if task.type == EVALUATOR:
         return run_evaluator
     check_trains(task)

@@ -1,0 +1,32 @@
+"""The mnist example, without a changed line, started by torchrun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cluster_jobs import ROOT, free_port
+from tests.jobs import checkpoint_steps
+
+
+def test_torchrun_starts_replicas_that_train_in_step_and_evaluate_themselves(tmp_path: Path) -> None:
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    program = ["examples.mnist.task", "--job-dir", str(tmp_path), "--num-epochs", "1", "--save-checkpoints-steps", "10"]
+    ended = subprocess.run(
+        [sys.executable, "-m", *launcher, "-m", *program],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    told = ended.stdout + ended.stderr
+    assert ended.returncode == 0, told
+    assert "This process is chief 0, as told by RANK and WORLD_SIZE." in told
+    assert "This process is worker 0, as told by RANK and WORLD_SIZE." in told
+    # Both have half of the digits, and the chief evaluates and exports.
+    last = checkpoint_steps(tmp_path)[-1]
+    assert f"Training ended at global step {last}: the input ended." in told
+    assert len(list((tmp_path / "export" / "digits").iterdir())) == 1
