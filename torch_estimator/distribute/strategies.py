@@ -40,4 +40,5 @@ class MultiWorkerMirroredStrategy:
 
         if self.communication == "NCCL" and not torch.cuda.is_available():
             raise InvalidValueError("communication='NCCL' needs GPUs, but there are none here; use 'RING' or 'AUTO'.")
-        return "nccl" if self.communication != "RING" and torch.cuda.is_available() else "gloo"
+        # Texts go through gloo in any case.
+        return "cpu:gloo,cuda:nccl" if self.communication != "RING" and torch.cuda.is_available() else "gloo"

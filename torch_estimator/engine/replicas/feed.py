@@ -224,7 +224,7 @@ class ReplicaSteps:
     def _use(self, layout: Layout, before: Mapping[str, Any]) -> None:
         self._layout = layout
         self._sending, receiving = self._halves(layout)
-        self._messages = torch.zeros(self._group.size, len(self._sending.message))
+        self._messages = self._sending.message.new_zeros(self._group.size, len(self._sending.message))
         self._senders = self._compiled(self._sending, GRADIENTS, before.get(GRADIENTS))
         self._receivers = self._compiled(receiving, UPDATE, before.get(UPDATE))
         for steps in (self._senders, self._receivers):

@@ -60,7 +60,9 @@ class Layout:
 
 
 class Packing:
-    """Puts a replica's gradients into one tensor, float32 ``[size]``, and takes those of all replicas apart.
+    """Puts a replica's gradients into one tensor, ``[size]``, and takes those of all replicas apart.
+
+    It is float32, or float64 where a parameter is.
 
     Args:
         step: Whose gradients these are.
@@ -74,34 +76,41 @@ class Packing:
         self._buffers = [buffer for buffer in step.module.buffers() if buffer.is_floating_point()]
         self._dense = list(zip(step.dense, layout.dense, strict=True))
         self._tables = [(update.table, room) for update, room in zip(step.tables, layout.mentions, strict=True)]
+        wide = any(parameter.dtype == torch.float64 for parameter in step.dense)
+        self._dtype, self._id_dtype = (torch.float64, torch.int64) if wide else (torch.float32, torch.int32)
+        self._device = next(iter(step.module.parameters())).device
         self.size = HEADER
         self.size += sum(parameter.numel() for parameter, present in self._dense if present)
         self.size += sum(room * (1 + table.dim) for table, room in self._tables)
         self.size += sum(buffer.numel() for buffer in self._buffers)
 
+    def message(self) -> Tensor:
+        """Returns one to be filled."""
+        return torch.zeros(self.size, dtype=self._dtype, device=self._device)
+
     def pack(
         self, message: Tensor, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]
     ) -> None:
         """Fills a message, but for what the sender does."""
-        parts = [loss.detach().reshape(1).float(), loss.new_zeros(HEADER - LOSS - 1, dtype=torch.float32)]
+        parts = [self._flat(loss), self._zeros(HEADER - LOSS - 1)]
         for gradient, (parameter, present) in zip(dense, self._dense, strict=True):
             if present:
-                parts.append(_flat(torch.zeros_like(parameter) if gradient is None else gradient))
+                parts.append(self._zeros(parameter.numel()) if gradient is None else self._flat(gradient))
         for touched, (table, room) in zip(mentions, self._tables, strict=True):
             count = 0 if touched is None else len(touched[0])
             if touched is not None:
-                parts += [touched[0].to(torch.int32).view(torch.float32)]
-            parts += [torch.full((room - count,), table.rows, dtype=torch.int32).view(torch.float32)]
+                parts.append(touched[0].to(self._id_dtype).view(self._dtype))
+            none = torch.full((room - count,), table.rows, dtype=self._id_dtype, device=self._device)
+            parts.append(none.view(self._dtype))
             if touched is not None:
-                parts += [_flat(touched[1])]
-            parts += [loss.new_zeros((room - count) * table.dim, dtype=torch.float32)]
-        parts += [_flat(buffer) for buffer in self._buffers]
+                parts.append(self._flat(touched[1]))
+            parts.append(self._zeros((room - count) * table.dim))
+        parts += [self._flat(buffer) for buffer in self._buffers]
         message[LOSS:].copy_(torch.cat(parts))
 
     def nothing(self, message: Tensor) -> None:
         """Fills a message with that of a replica without a batch."""
-        dense = [torch.zeros_like(parameter) if present else None for parameter, present in self._dense]
-        self.pack(message, torch.zeros(()), dense, [None] * len(self._tables))
+        self.pack(message, self._zeros(1), [None] * len(self._dense), [None] * len(self._tables))
 
     def unpack(
         self, messages: Tensor, scale: Tensor | float
@@ -126,9 +135,10 @@ class Packing:
         for table, room in self._tables:
             touched = None
             if room:
-                ids = messages[:, at : at + room].reshape(-1).view(torch.int32).to(torch.int64)
+                ids = messages[:, at : at + room].reshape(-1).view(self._id_dtype).to(torch.int64)
                 at += room
                 values = messages[:, at : at + room * table.dim].reshape(replicas * room, table.dim) * scale
+                values = values.to(table.weight.dtype)
                 at += room * table.dim
                 touched = (ids, values)
             mentions.append(touched)
@@ -137,6 +147,8 @@ class Packing:
             at += buffer.numel()
         return messages[:, LOSS].sum() * scale, dense, mentions
 
+    def _flat(self, tensor: Tensor) -> Tensor:
+        return tensor.detach().reshape(-1).to(self._dtype)
 
-def _flat(tensor: Tensor) -> Tensor:
-    return tensor.detach().reshape(-1).float()
+    def _zeros(self, count: int) -> Tensor:
+        return torch.zeros(count, dtype=self._dtype, device=self._device)

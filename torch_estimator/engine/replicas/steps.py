@@ -44,14 +44,14 @@ class SendingStep(TrainStep):
         layout: Of the message.
 
     Attributes:
-        message: float32 ``[size]``.
+        message: As a `Packing` makes it.
     """
 
     def __init__(self, *args: Any, layout: Layout, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._layout = layout
         self.packing = Packing(self, layout)
-        self.message = torch.zeros(self.packing.size)
+        self.message = self.packing.message()
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
         """Fills the message.
