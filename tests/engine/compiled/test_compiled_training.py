@@ -330,6 +330,44 @@ def test_batches_with_strings_say_why_they_are_not_compiled_where_others_would_b
     assert warnings == [f"The training step is not compiled, because {why}"] * told
 
 
+@pytest.mark.runs_in_python
+def test_where_there_is_no_compiler_training_goes_on_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    job(tmp_path / "model", True).train(lambda: data().repeat(), steps=3)
+    (told,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    why = "there is no C++ compiler (install g++, or name another in CXX)"
+    assert told == f"The training step is not compiled, because {why}; training goes on without."
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_compilation_ends_with_the_training_where_nothing_can_be_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", os.devnull)
+    monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
+    job(tmp_path, "auto").train(lambda: data().repeat(), steps=10)
+    told = [message for message in caplog.messages if "Compil" in message or "compiling" in message]
+    assert told == [
+        "Compiled steps are not kept for later runs: Not a directory (/dev/null/steps); TORCH_ESTIMATOR_CACHE_DIR may "
+        "name another directory.",
+        "Compiling the training step for batches of 4; training goes on beside it.",
+    ]
+
+
+def test_what_the_compiler_finds_out_about_the_machine_need_not_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: Callable[[], list[int]]
+) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(StepCache, "of_machine", lambda self: Path(os.devnull) / "machine")
+    job(tmp_path / "model", True).train(lambda: data().repeat(), steps=3)
+    assert compilations() == [4]
+
+
 def test_what_is_damaged_in_the_cache_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
     job(tmp_path / "one", True).train(lambda: data().repeat(), steps=3)

@@ -72,6 +72,30 @@ def test_auto_compiles_once_that_is_worth_it(
 
 
 @pytest.mark.runs_in_python
+def test_with_an_older_pytorch_auto_trains_in_python_and_only_true_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Older:
+        """PyTorch 2.9 and 2.10 have all settings but this one."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "trace_autograd_ops":
+                raise AttributeError(name)
+            return getattr(settings, name)
+
+    settings = torch._dynamo.config
+    monkeypatch.setattr(torch._dynamo, "config", Older())
+    monkeypatch.setattr(jit_steps, "is_worth_compiling", lambda secs, steps, left: steps >= 5)
+    auto = job(tmp_path / "auto", "auto").train(lambda: data().repeat(), steps=20)
+    (told,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    why = f"it needs a newer PyTorch than {torch.__version__}"
+    assert told == f"The training step is not compiled, because {why}; training goes on without."
+    assert_same_variables(auto, job(tmp_path / "eager", False).train(lambda: data().repeat(), steps=20))
+    with pytest.raises(te.errors.InvalidValueError, match="needs a newer PyTorch"):
+        job(tmp_path / "true", True).train(lambda: data().repeat(), steps=20)
+
+
+@pytest.mark.runs_in_python
 def test_what_cannot_be_compiled_trains_in_python_and_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -49,9 +50,10 @@ def build(
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
     # What the processor says of itself is enough for those that every compiler knows, which would take 15 seconds to
-    # try; what came of trying the others is found again.
+    # try; what came of trying the others is found again, or else, such as where no file can be locked, tried again.
     config.cpp.vec_isa_ok = True
-    valid_vec_isa_list()
+    with contextlib.suppress(Exception):
+        valid_vec_isa_list()
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work)
     adds_up = any(name in str(node.target) for node in graph.graph.nodes for name in _ADDS_UP)
     options = {
@@ -62,9 +64,10 @@ def build(
         "aot_inductor.precompile_headers": False,
     }
     try:
+        compiler = get_cpp_compiler()
         with config.patch("cpp_cache_precompile_headers", False):
             library = Path(str(inductor.aot_compile(graph, tuple(inputs), options=options)))
-        _build_loop(get_cpp_compiler(), folder / LOOP_LIBRARY)
+        _build_loop(compiler, folder / LOOP_LIBRARY)
     except Exception as error:
         raise CannotBeCompiled(_reason(error)) from error
     if foreign := _foreign_operators(library):
@@ -101,6 +104,8 @@ def _reason(error: Exception) -> str:
         return (
             "the shape of a tensor depends on numbers, as with a boolean mask in brackets; torch.where keeps the shape"
         )
+    if "InvalidCxxCompiler" in f"{type(error).__name__} {text}":
+        return "there is no C++ compiler (install g++, or name another in CXX)"
     if "aliased inputs" in text:
         return "two of its tensors share memory, as a parameter and a view of it do"
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -24,7 +24,8 @@ _ABANDONED_SECS = 24 * 3600.0
 class StepCache:
     """Folders by key, each complete or absent.
 
-    They hold machine code, so the directory has to be the user's own: one that others may write to is not used.
+    They hold machine code, so the directory has to be the user's own: one that others may write to is not used. Where
+    the directory cannot be read nothing is found, and where nothing can be written to it nothing is kept.
 
     Args:
         directory: Of all of them; by default ``$TORCH_ESTIMATOR_CACHE_DIR``, or ``torch-estimator`` in the user's
@@ -33,30 +34,42 @@ class StepCache:
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
         self._directory = Path(directory or _default_directory()) / "steps"
+        self._told = False
 
     def folder(self, key: str) -> Path | None:
         """Where the step of a key lies; None where it is not there."""
         folder = self._directory / key
-        if not folder.is_dir() or not self._is_ours():
+        try:
+            if not folder.is_dir() or not self._is_ours():
+                return None
+        except OSError:
             return None
-        # The step used last is the last to be removed.
-        os.utime(folder)
+        with contextlib.suppress(OSError):
+            # The step used last is the last to be removed.
+            os.utime(folder)
         return folder
 
     def workplace(self) -> Path:
-        """A new folder to build in, beside the others where that is possible."""
+        """A new folder to build in, beside the others where that is possible; see `can_keep`."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self._is_ours():
                 return Path(tempfile.mkdtemp(prefix=".building-", dir=self._directory))
         except OSError as error:
-            logger.warning("Compiled steps cannot be kept in %s (%s).", self._directory, error.strerror)
+            if not self._told:
+                self._told = True
+                told = "Compiled steps are not kept for later runs: %s (%s); %s may name another directory."
+                logger.info(told, error.strerror, self._directory, DIRECTORY_VARIABLE)
         return Path(tempfile.mkdtemp(prefix="torch-estimator-"))
+
+    def can_keep(self, built: Path) -> bool:
+        """Whether a folder of `workplace` lies where `keep` gives it its place."""
+        return built.parent == self._directory
 
     def reserve(self, key: str) -> BinaryIO | None:
         """Says to all processes that the step of a key is being built, until the file is closed by all who have it.
 
-        None where somebody has said so already.
+        None where somebody has said so already. On file systems without locks several may build the same.
         """
         import fcntl  # which Windows has not
 
@@ -68,9 +81,11 @@ class StepCache:
             return Path(os.devnull).open("rb")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             file.close()
             return None
+        except OSError as error:
+            logger.debug("Compiled steps cannot be reserved in %s (%s).", self._directory, error.strerror)
         return file
 
     def of_machine(self) -> Path | None:
@@ -85,7 +100,7 @@ class StepCache:
     def keep(self, built: Path, key: str) -> Path:
         """Gives a folder that was built its place; returns where it lies now."""
         folder = self._directory / key
-        if built.parent != self._directory:
+        if not self.can_keep(built):
             return built
         try:
             os.rename(built, folder)
@@ -134,7 +149,11 @@ def _default_directory() -> Path:
     if given := os.environ.get(DIRECTORY_VARIABLE):
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "torch-estimator"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "torch-estimator"
+    except RuntimeError:
+        # A user without a home directory; nothing can be found or made below this.
+        return Path(os.devnull)
 
 
 def _modified(folder: Path) -> float:

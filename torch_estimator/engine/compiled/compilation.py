@@ -41,7 +41,7 @@ class Compilation:
     """One compilation, from its start.
 
     The process is a fork: it has the very model, and whatever it does to it, nobody sees. It may outlive this process
-    to finish what later runs will find, but not for long.
+    to finish what later runs will find, but not for long, and it keeps none of the files of this process open.
 
     Args:
         step: What to compile.
@@ -86,7 +86,7 @@ class Compilation:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if self._process == 0:
-            _build_and_exit(parent, folder, work, build_and_keep)
+            _build_and_exit(parent, folder, work, reserved, build_and_keep)
         reserved.close()
 
     def is_over(self) -> bool:
@@ -143,8 +143,9 @@ class Compilation:
         return Path(outcome["built"]) if "built" in outcome else str(outcome["failure"])
 
 
-def _build_and_exit(parent: int, folder: Path, work: Path, build: Callable[[], Path]) -> NoReturn:
+def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, build: Callable[[], Path]) -> NoReturn:
     try:
+        _let_go_of_files(but=reserved.fileno())
         os.setpgid(0, 0)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
@@ -170,6 +171,15 @@ def _build_and_exit(parent: int, folder: Path, work: Path, build: Callable[[], P
             shutil.rmtree(work, ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
+
+
+def _let_go_of_files(*, but: int) -> None:
+    """The parent's ports, locks and pipes are not to outlive it here."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number not in (but, nothing):
+            # The number stays taken: whoever has it here may close it yet, which must not be a file of ours by then.
+            os.dup2(nothing, number, inheritable=number < 3)
 
 
 def _signal(status: int | None) -> str:

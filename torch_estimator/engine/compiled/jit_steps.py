@@ -39,7 +39,7 @@ class JitSteps:
         last_step: Global step at which training ends, if that is known.
 
     Raises:
-        InvalidValueError: This PyTorch is too old.
+        InvalidValueError: ``when`` is True, and this PyTorch is too old; ``"auto"`` then stays in Python.
     """
 
     stroke = 1
@@ -67,7 +67,9 @@ class JitSteps:
         )
         self._observer = Observer(step.module)
         self._told: set[tuple[tuple[int, ...], ...]] = set()
-        if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        # Lets autograd.grad be part of the compiled graph.
+        self._is_supported = hasattr(torch._dynamo.config, "trace_autograd_ops")
+        if self._compiles and not self._is_supported:
             raise InvalidValueError(
                 f"RunConfig(compile=True) needs a newer PyTorch than {torch.__version__}; update it or leave it off."
             )
@@ -78,7 +80,8 @@ class JitSteps:
 
     def __enter__(self) -> JitSteps:
         self._patches = ExitStack()
-        # Lets autograd.grad be part of the compiled graph.
+        if not self._is_supported:
+            return self
         self._patches.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
         # Which shapes are compiled is decided here; dynamo's own limit would end the training.
         self._patches.enter_context(torch._dynamo.config.patch(recompile_limit=_MOST_RECOMPILATIONS))
@@ -115,18 +118,16 @@ class JitSteps:
                 except Exception as error:
                     if not _is_compilers(error):
                         raise
-                    self._give_up(error)
+                    # It has failed before anything of the step was done.
+                    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+                    self._give_up(f"{type(error).__name__}: {line}")
                     return self._take_in_python(given, context)
                 # The next replay of a CUDA graph writes over what this one has returned.
                 return self._eager.finish(loss.clone() if self._on_gpu else loss, left)
 
-    def _give_up(self, error: Exception) -> None:
-        """The compiler has failed before anything of the step was done."""
+    def _give_up(self, why: str) -> None:
         self._has_given_up = True
-        line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        logger.warning(
-            "The training step is not compiled, because %s: %s; training goes on without.", type(error).__name__, line
-        )
+        logger.warning("The training step is not compiled, because %s; training goes on without.", why)
 
     def _take_in_python(self, given: tuple[Any, Any, Any], context: RunContext) -> Tensor:
         context.compiled = False
@@ -146,6 +147,9 @@ class JitSteps:
         if not self._compiles:
             left = None if self._last_step is None else self._last_step - context.global_step
             self._compiles = is_worth_compiling(self._eager_secs, self._eager_steps, left)
+            if self._compiles and not self._is_supported:
+                self._give_up(f"it needs a newer PyTorch than {torch.__version__}")
+                return False
         if not self._compiles or not self._book.admits(rows, shapes):
             return False
         if not self._told:

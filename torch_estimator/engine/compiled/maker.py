@@ -64,14 +64,16 @@ class StepMaker:
         reserved = self._cache.reserve(key) if key is not None else Path(os.devnull).open("rb")  # noqa: SIM115
         if reserved is None:
             return None
+        folder = self._cache.workplace()
+        keep = partial(self._cache.keep, key=key) if key is not None and self._cache.can_keep(folder) else None
         return Compilation(
             self._step,
             self._state,
             batch,
-            self._cache.workplace(),
+            folder,
             machine=self._cache.of_machine(),
             reserved=reserved,
-            keep=partial(self._cache.keep, key=key) if key is not None else None,
+            keep=keep,
             fingerprint=self._compute,
             threads=threads,
         )
