@@ -293,6 +293,8 @@ class Estimator:
         with joined_group(self._config) as group, seeded(self._config.random_seed):
             if group is not None:
                 agree_on_model_dir(group, self.model_dir)
+                # Only the chief knows whether this training was interrupted.
+                input_over_when_ended = bool(group.gather_texts("yes" if input_over_when_ended else "")[0])
             model = self._build(ModeKeys.TRAIN)
             if checkpoint is None:
                 self._warm_start(model)

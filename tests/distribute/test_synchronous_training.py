@@ -80,7 +80,8 @@ estimator = te.DNNLinearCombinedClassifier(
 )
 steps = None if max_steps == "None" else int(max_steps)
 with te.errors.exit_on_user_error():
-    estimator.train(input_fn, max_steps=steps, hooks=[Acts()])
+    for part in range(int(settings.get("parts", 1))):
+        estimator.train(input_fn, max_steps=steps and steps * (part + 1), hooks=[Acts()])
 """
 
 
@@ -128,6 +129,12 @@ def test_two_with_half_of_each_batch_compute_what_one_does(tmp_path: Path) -> No
     assert losses[0] == losses[1]
     events = {file.parent for file in (tmp_path / "two").rglob("events.*")}
     assert events == {tmp_path / "two"}
+
+
+def test_one_program_may_train_several_times(tmp_path: Path) -> None:
+    run(tmp_path / "parts", 16, 10, "repeat=1", "parts=3")
+    run(tmp_path / "whole", 16, 30, "repeat=1")
+    assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_lists_of_any_length_find_room(tmp_path: Path) -> None:
@@ -202,10 +209,11 @@ def test_who_does_not_come_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM)
     (chief,) = ended([cluster.start(("chief", 0), tmp_path, 16, 30, "wait=2")])
     assert chief.status == 2, chief.told
-    assert "waited 2 s (session_creation_timeout_secs of RunConfig) for 1 workers, which did not all come" in chief.told
+    assert "error: chief 0 waited 2 s (session_creation_timeout_secs of RunConfig) at localhost:" in chief.told
+    assert " for worker 0; see whether all run and can reach that address." in chief.told
     (worker,) = ended([cluster.start(("worker", 0), tmp_path, 16, 30, "wait=2")])
     assert worker.status == 2, worker.told
-    assert "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for the chief at" in worker.told
+    assert "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for chief 0 at" in worker.told
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:

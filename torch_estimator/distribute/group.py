@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ from types import TracebackType
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # documented
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
 from torch.distributed.rendezvous import rendezvous
 
 from torch_estimator.cluster.addresses import split_address
@@ -23,6 +24,10 @@ from torch_estimator.errors import ClusterError
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+_GROUPS = itertools.count()
+_STORES: dict[tuple[str, int], Store] = {}
+_HERE = "rank {} is here"
 
 # An evaluation by the chief may come between two steps.
 _STEP_SECS = 7200.0
@@ -52,14 +57,10 @@ class Group:
         host, port = split_address(task.rendezvous, "the chief's address")
         if host in _LOOPBACK:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        wait = datetime.timedelta(seconds=wait_secs)
         try:
-            if task.ranks and "TORCHELASTIC_RUN_ID" in os.environ:
-                # Whoever started the processes serves the store, too.
-                store, _, _ = next(rendezvous("env://", self.rank, self.size, timeout=wait))
-            else:
-                store = TCPStore(host, port, self.size, is_master=self.rank == 0, timeout=wait)
-            self._store = PrefixStore("torch-estimator", store)
+            # A store that outlives a group still holds what the one before has written.
+            self._store = PrefixStore(f"torch-estimator {next(_GROUPS)}", _store(task, host, port, wait_secs))
+            self._meet(wait_secs)
             dist.init_process_group(
                 backend,
                 store=self._store,
@@ -68,6 +69,8 @@ class Group:
                 timeout=datetime.timedelta(seconds=max(_STEP_SECS, wait_secs)),
             )
         except (RuntimeError, ValueError) as error:
+            if isinstance(error, ClusterError):
+                raise
             raise ClusterError(self._why_not(error, wait_secs)) from error
 
     def gather(self, sent: Tensor, received: Tensor) -> None:
@@ -154,20 +157,45 @@ class Group:
                 "all of them again: training goes on from the last checkpoint."
             ) from error
 
+    def _meet(self, wait_secs: float) -> None:
+        self._store.set(_HERE.format(self.rank), "")
+        deadline = time.monotonic() + wait_secs
+        absent = list(range(self.size))
+        while absent:
+            absent = [rank for rank in absent if not self._store.check([_HERE.format(rank)])]
+            if absent and time.monotonic() > deadline:
+                names = ", ".join(map(self.name, absent))
+                raise ClusterError(
+                    f"{self._task} waited {_told(wait_secs)} at {self._task.rendezvous} for {names}; see whether all "
+                    "run and can reach that address."
+                )
+            time.sleep(0.01)
+
     def _why_not(self, error: Exception, wait_secs: float) -> str:
         where, text = self._task.rendezvous, str(error)
         if "EADDRINUSE" in text or "already in use" in text:
             return f"{self._task} cannot listen on {where}: the port is in use; end what uses it, or name another port."
-        waited = f"waited {wait_secs:g} s (session_creation_timeout_secs of RunConfig)"
-        if self.rank == 0:
-            return (
-                f"The chief, listening on {where}, {waited} for {self.size - 1} workers, which did not all come; see "
-                f"whether they run and can reach it ({_first_line(error)})."
-            )
         return (
-            f"{self._task} {waited} for the chief at {where} and the other workers; see whether they run and can be "
+            f"{self._task} waited {_told(wait_secs)} for {self.name(0)} at {where}; see whether it runs and can be "
             f"reached ({_first_line(error)})."
         )
+
+
+def _store(task: Task, host: str, port: int, wait_secs: float) -> Store:
+    """Where all leave notes for each other; served by the chief as long as its process lives."""
+    wait = datetime.timedelta(seconds=wait_secs)
+    if (host, port) not in _STORES:
+        if task.ranks and "TORCHELASTIC_RUN_ID" in os.environ:
+            # Whoever started the processes serves it.
+            _STORES[host, port], _, _ = next(rendezvous("env://", task.rank, task.num_workers, timeout=wait))
+        else:
+            chief = task.rank == 0
+            _STORES[host, port] = TCPStore(host, port, is_master=chief, timeout=wait, wait_for_workers=False)
+    return _STORES[host, port]
+
+
+def _told(wait_secs: float) -> str:
+    return f"{wait_secs:g} s (session_creation_timeout_secs of RunConfig)"
 
 
 def _first_line(error: Exception) -> str:

@@ -195,9 +195,9 @@ class ReplicaSteps:
         return Batches(TensorBatch(self._messages, None, None))
 
     def _make_room(self, unsent: NoRoom | None) -> None:
-        own = unsent.needed if unsent is not None else self._layout
-        texts = self._group.gather_texts(json.dumps(own.as_json()) if own is not None else "")
-        needed = [Layout.from_json(json.loads(text)) for text in texts if text]
+        own = [one for one in (self._layout, unsent.needed if unsent is not None else None) if one is not None]
+        texts = self._group.gather_texts(json.dumps([one.as_json() for one in own]))
+        needed = [Layout.from_json(one) for text in texts for one in json.loads(text)]
         kept = self._sending.message if self._sending is not None and self._layout is not None else None
         before = self._sending
         self.close()
