@@ -37,13 +37,19 @@ class Cluster:
     Args:
         program: Python.
         workers: How many workers there are beside the chief.
+        servers: How many parameter servers there are.
     """
 
-    def __init__(self, program: str, workers: int = 1) -> None:
+    def __init__(self, program: str, workers: int = 1, servers: int = 0) -> None:
         self._program = program
-        addresses = [f"localhost:{free_port()}" for _ in range(1 + workers)]
-        self._spec = {"chief": addresses[:1], "worker": addresses[1:]}
-        self.tasks = [("chief", 0), *(("worker", index) for index in range(workers))]
+        self.tasks = [
+            ("chief", 0),
+            *(("worker", index) for index in range(workers)),
+            *(("ps", index) for index in range(servers)),
+        ]
+        self._spec: dict[str, list[str]] = {}
+        for kind, _ in self.tasks:
+            self._spec.setdefault(kind, []).append(f"localhost:{free_port()}")
 
     def start(self, task: tuple[str, int], *arguments: object, **environ: str) -> subprocess.Popen[str]:
         config = {"cluster": self._spec, "task": {"type": task[0], "index": task[1]}}

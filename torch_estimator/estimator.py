@@ -10,15 +10,16 @@ import logging
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from torch_estimator import files
-from torch_estimator.cluster.task import check_trains
+from torch_estimator.cluster.task import Task, check_trains
 from torch_estimator.data.normalise import to_dataset
-from torch_estimator.distribute.joining import joined_group
+from torch_estimator.distribute.joining import connected_servers, end_servers, joined_group
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation, write_results
 from torch_estimator.engine.loop import TrainingResult
@@ -48,7 +49,6 @@ from torch_estimator.warm_start import WarmStart, as_settings
 if TYPE_CHECKING:
     from torch_estimator.custom.optimizers import ModuleOptimizer
     from torch_estimator.data.dataset import Dataset
-    from torch_estimator.distribute.group import Group
     from torch_estimator.feature_column.transform import FeatureTransform
     from torch_estimator.heads.base import Head
     from torch_estimator.serving_input import ServingInput
@@ -288,9 +288,13 @@ class Estimator:
         start = checkpoint.step if checkpoint is not None else 0
         if max_steps is not None and max_steps <= start:
             logger.info("Skipping training: max_steps=%d is reached by the checkpoint of step %d.", max_steps, start)
+            end_servers(self._config)
             return None
         last_step = start + steps if steps is not None else max_steps
-        with joined_group(self._config) as group, seeded(self._config.random_seed):
+        with ExitStack() as stack:
+            group = stack.enter_context(joined_group(self._config))
+            servers = stack.enter_context(connected_servers(self._config))
+            stack.enter_context(seeded(self._config.random_seed))
             if group is not None:
                 agree_on_model_dir(group, self.model_dir)
                 # Only the chief knows whether this training was interrupted.
@@ -300,17 +304,19 @@ class Estimator:
                 self._warm_start(model)
             if group is not None:
                 agree_on_training(group, model, checkpoint, last_step, self._config)
-                if checkpoint is None and group.rank:
-                    # What each of them drops out or shuffles is its own.
-                    torch.manual_seed((torch.initial_seed() + group.rank) % 2**63)
+            rank = self._config._task.rank
+            if rank and (checkpoint is None or servers is not None):
+                # What each of them drops out or shuffles is its own.
+                torch.manual_seed((torch.initial_seed() + rank) % 2**63)
             run = TrainingRun(
                 model,
-                self._dataset(input_fn, ModeKeys.TRAIN, group),
+                self._dataset(input_fn, ModeKeys.TRAIN, self._config._task),
                 config=self._config,
                 model_dir=self.model_dir,
                 checkpoint=checkpoint,
                 input_over_when_ended=input_over_when_ended,
                 group=group,
+                servers=servers,
             )
             self._trained.run = run
             try:
@@ -524,9 +530,10 @@ class Estimator:
         events.flush()
         return model
 
-    def _dataset(self, input_fn: InputFn, mode: ModeKeys, group: Group | None = None) -> Dataset:
-        size, rank = (1, 0) if group is None else (group.size, group.rank)
-        context = InputContext(num_input_pipelines=size, input_pipeline_id=rank, num_replicas_in_sync=size)
+    def _dataset(self, input_fn: InputFn, mode: ModeKeys, task: Task | None = None) -> Dataset:
+        size, rank = (1, 0) if task is None else (task.num_workers, task.rank)
+        in_sync = 1 if task is None or task.num_ps else size
+        context = InputContext(num_input_pipelines=size, input_pipeline_id=rank, num_replicas_in_sync=in_sync)
         given = {"mode": mode, "params": self.params, "config": self._config, "input_context": context}
         return to_dataset(call_input_fn(input_fn, given), repeat_single_batch=mode == ModeKeys.TRAIN)
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from torch_estimator.cluster import Task, task_from_environment
 from torch_estimator.cluster.task import CHIEFS, EVALUATOR
-from torch_estimator.distribute.strategies import MultiWorkerMirroredStrategy
+from torch_estimator.distribute.strategies import MultiWorkerMirroredStrategy, ParameterServerStrategy
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
@@ -23,7 +23,13 @@ class _Default:
 
 _DEFAULT: Final = _Default()
 _DEFAULT_SAVE_CHECKPOINTS_SECS: Final = 600
-_WHOLE_NUMBERS: Final = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max", "log_step_count_steps")
+_WHOLE_NUMBERS: Final = (
+    "save_summary_steps",
+    "save_checkpoints_steps",
+    "keep_checkpoint_max",
+    "log_step_count_steps",
+    "experimental_max_worker_delay_secs",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +53,11 @@ class RunConfig:
             code. ``"auto"`` trains in Python meanwhile, compiles where the job is long enough to gain by it, and takes
             the compiled step over when it is ready, or at once where an earlier run has left it; True waits for it;
             False trains in Python throughout.
-        train_distribute: How processes of a cluster train together: a `distribute.MultiWorkerMirroredStrategy`, which
-            is also what None means.
-        session_creation_timeout_secs: How long the processes of a cluster wait for each other at the start.
+        train_distribute: How processes of a cluster train together: None is a `distribute.ParameterServerStrategy`
+            where the cluster has parameter servers, and a `distribute.MultiWorkerMirroredStrategy` where it has none.
+        session_creation_timeout_secs: How long the processes of a cluster wait for each other.
+        experimental_max_worker_delay_secs: With parameter servers, worker n starts 5 * (n + 1) seconds after the
+            chief, and no later than so many, 60 where it is None; 0 starts all at once.
         mixed_precision: ``"bf16"`` runs the forward pass of training in bfloat16 where `torch.autocast` deems that
             safe. Weights, optimizer state, checkpoints, evaluation, prediction and exports stay float32.
 
@@ -73,12 +81,13 @@ class RunConfig:
     resume_input: bool = True
     compile: Literal["auto"] | bool = "auto"
     mixed_precision: Literal["bf16"] | None = None
-    train_distribute: MultiWorkerMirroredStrategy | None = None
+    train_distribute: MultiWorkerMirroredStrategy | ParameterServerStrategy | None = None
     session_creation_timeout_secs: float = 7200
+    experimental_max_worker_delay_secs: int | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
 
     def __post_init__(self) -> None:
-        _check_distribute(self.train_distribute)
+        _check_distribute(self._task, self.train_distribute)
         _check_chief(self._task, self.train_distribute)
         self._resolve_save_checkpoints()
         self._resolve_seed()
@@ -88,6 +97,7 @@ class RunConfig:
             "save_checkpoints_steps",
             "save_checkpoints_secs",
             "keep_checkpoint_max",
+            "experimental_max_worker_delay_secs",
         ):
             value = getattr(self, name)
             _check_number(name, value)
@@ -222,14 +232,20 @@ class RunConfig:
         return self._task.service
 
 
-def _check_distribute(strategy: object) -> None:
-    if strategy is not None and not isinstance(strategy, MultiWorkerMirroredStrategy):
+def _check_distribute(task: Task, strategy: object) -> None:
+    if strategy is not None and not isinstance(strategy, MultiWorkerMirroredStrategy | ParameterServerStrategy):
         raise InvalidTypeError(
-            f"train_distribute must be a torch_estimator.distribute.MultiWorkerMirroredStrategy, but got {strategy!r}."
+            "train_distribute must be a MultiWorkerMirroredStrategy or a ParameterServerStrategy of "
+            f"torch_estimator.distribute, but got {strategy!r}."
+        )
+    if isinstance(strategy, MultiWorkerMirroredStrategy) and task.num_ps:
+        raise InvalidValueError(
+            f"train_distribute is a MultiWorkerMirroredStrategy, but {task.source} names {task.num_ps} parameter "
+            "servers, which it does not have; leave 'ps' out of the cluster, or train_distribute out of RunConfig."
         )
 
 
-def _check_chief(task: Task, strategy: MultiWorkerMirroredStrategy | None) -> None:
+def _check_chief(task: Task, strategy: object) -> None:
     if strategy is None and task.cluster and not any(type in task.cluster for type in CHIEFS):
         raise InvalidValueError(
             f"TF_CONFIG['cluster'] must name one 'chief', but names only {', '.join(task.cluster)}; make the first "
@@ -263,7 +279,6 @@ _DROPPED = {
     "device_fn": _NO_SESSIONS,
     "eval_distribute": _ONE_MACHINE,
     "experimental_distribute": "train_distribute is its name",
-    "experimental_max_worker_delay_secs": "workers that train in step start together",
     "protocol": _NO_SESSIONS,
     "session_config": _NO_SESSIONS,
 }

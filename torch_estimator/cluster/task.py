@@ -116,8 +116,3 @@ def check_trains(task: Task) -> None:
     """
     if task.type in (PARAMETER_SERVER, EVALUATOR):
         raise InvalidValueError(f"{task.source} says that this process is {task}, which does not train.")
-    if task.num_ps:
-        raise InvalidValueError(
-            f"{task.source} names {task.num_ps} parameter servers, but this version of torch-estimator has none; "
-            "leave 'ps' out of the cluster, and the chief and its workers train in step."
-        )

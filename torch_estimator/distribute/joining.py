@@ -1,17 +1,20 @@
-"""Waiting for those who train together."""
+"""Meeting those who train together, and those who hold parameters."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from torch_estimator.cluster.task import PARAMETER_SERVER
 from torch_estimator.distribute.strategies import MultiWorkerMirroredStrategy
+from torch_estimator.errors import ClusterError
 from torch_estimator.run_config import RunConfig
 
 if TYPE_CHECKING:
     from torch_estimator.distribute.group import Group
+    from torch_estimator.engine.served.links import Links
 
 logger = logging.getLogger("torch_estimator")
 
@@ -24,12 +27,42 @@ def joined_group(config: RunConfig) -> Iterator[Group | None]:
         ClusterError: They did not come.
     """
     task = config._task
-    if task.num_workers <= 1:
+    if task.num_workers <= 1 or task.num_ps:
         yield None
         return
     from torch_estimator.distribute.group import Group
 
     logger.info("This process is %s; waiting at %s for all %d that train.", task, task.rendezvous, task.num_workers)
-    strategy = config.train_distribute or MultiWorkerMirroredStrategy()
-    with Group(task, strategy.backend, wait_secs=config.session_creation_timeout_secs) as group:
+    strategy = config.train_distribute
+    backend = (strategy if isinstance(strategy, MultiWorkerMirroredStrategy) else MultiWorkerMirroredStrategy()).backend
+    with Group(task, backend, wait_secs=config.session_creation_timeout_secs) as group:
         yield group
+
+
+@contextmanager
+def connected_servers(config: RunConfig) -> Iterator[Links | None]:
+    """Connects to the parameter servers of the cluster; gives None where it has none."""
+    task = config._task
+    if not task.num_ps:
+        yield None
+        return
+    from torch_estimator.engine.served.links import Links
+
+    addresses = task.cluster[PARAMETER_SERVER]
+    logger.info("This process is %s; parameters are at %s.", task, ", ".join(addresses))
+    links = Links(str(task), task.rank, addresses, wait_secs=config.session_creation_timeout_secs)
+    try:
+        yield links
+    finally:
+        links.close()
+
+
+def end_servers(config: RunConfig) -> None:
+    """Has the chief end parameter servers that nobody needs."""
+    if not (config._task.is_chief and config._task.num_ps):
+        return
+    from torch_estimator.parameter_server.messages import Kind
+
+    with connected_servers(config) as servers, suppress(ClusterError):
+        if servers is not None:
+            servers.tell_all(Kind.END)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 _COMMUNICATIONS = ("AUTO", "RING", "NCCL")
 
@@ -42,3 +42,24 @@ class MultiWorkerMirroredStrategy:
             raise InvalidValueError("communication='NCCL' needs GPUs, but there are none here; use 'RING' or 'AUTO'.")
         # Texts go through gloo in any case.
         return "cpu:gloo,cuda:nccl" if self.communication != "RING" and torch.cuda.is_available() else "gloo"
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterServerStrategy:
+    """Parameters are with servers, and every worker takes steps of its own, without waiting for the others.
+
+    What processes of a cluster with ``ps`` tasks do by default. A global step is one batch of one worker.
+
+    Args:
+        pipeline: Whether to compute a batch while the gradients of the one before are on their way: more steps per
+            second, with gradients one step older. Without, one worker computes what a process alone computes.
+
+    Raises:
+        InvalidTypeError: It is no bool.
+    """
+
+    pipeline: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pipeline, bool):
+            raise InvalidTypeError(f"pipeline must be True or False, but got {self.pipeline!r}.")

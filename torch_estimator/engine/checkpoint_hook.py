@@ -26,6 +26,7 @@ class CheckpointSaverHook(Hook):
         listeners: Told before and after each save.
         saved_step: Global step of the checkpoint that training starts from, which need not be written again.
         amend: Called at the end with the last step where that is saved: what hooks learnt since belongs to it, too.
+        refresh: Called before the global step is looked at: makes all that is saved what it is elsewhere.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class CheckpointSaverHook(Hook):
         listeners: Sequence[CheckpointSaverListener] = (),
         saved_step: int | None = None,
         amend: Callable[[int], None] = lambda step: None,
+        refresh: Callable[[RunContext], None] = lambda context: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._by_steps = bool(every_n_steps)
@@ -53,6 +55,7 @@ class CheckpointSaverHook(Hook):
         self._listeners = listeners
         self._saved_step = saved_step
         self._amend = amend
+        self._refresh = refresh
         self._clock = clock
         self._saved_at = clock()
 
@@ -66,6 +69,8 @@ class CheckpointSaverHook(Hook):
             self._save(context)
 
     def end(self, context: RunContext) -> None:
+        if not context.damaged:
+            self._refresh(context)
         if context.damaged:
             logger.info("The checkpoint of global step %s stays the last one.", self._saved_step)
         elif context.global_step != self._saved_step:
@@ -76,6 +81,7 @@ class CheckpointSaverHook(Hook):
             listener.end(context.global_step)
 
     def _save(self, context: RunContext) -> None:
+        self._refresh(context)
         step = context.global_step
         for listener in self._listeners:
             listener.before_save(step)

@@ -101,7 +101,7 @@ def run_training(
             break
         context.loss_tensor = losses[-1]
         context.global_step += len(losses)
-        due = due or schedule.due_after(taken + len(losses))
+        due = due or schedule.due_after(context.global_step - start)
         if watch.sees_nan(losses, at_once=bool(due)):
             reason = StopReason.NAN_LOSS
             break

@@ -98,7 +98,7 @@ class TrainStep:
         None is the gradient of what the loss does not depend on.
         """
         gathered: Gathered = []
-        with self._recording(gathered):
+        with self.recording(gathered):
             loss = self.loss(features, labels, weights)
         if not loss.requires_grad:
             raise InvalidValueError(
@@ -116,6 +116,14 @@ class TrainStep:
 
     def apply(self, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> list[Tensor | None]:
         """Clips gradients as `differentiate` returns them and updates what they are of; returns those left over."""
+        given = self.clipped(dense, mentions)
+        for update, gradient in zip(self.tables, given[len(dense) :], strict=True):
+            if gradient is not None:
+                update.apply(gradient)
+        return self._update_dense(given[: len(dense)])
+
+    def clipped(self, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> list[Gradient | None]:
+        """Gradients as `differentiate` returns them, those of repeated rows added up, clipped; first the dense ones."""
         given = [
             *(None if gradient is None else Gradient(gradient) for gradient in dense),
             *(
@@ -125,10 +133,7 @@ class TrainStep:
         ]
         for clipping, places in self._clippings:
             _clip(clipping, given, places)
-        for update, gradient in zip(self.tables, given[len(dense) :], strict=True):
-            if gradient is not None:
-                update.apply(gradient)
-        return self._update_dense(given[: len(dense)])
+        return given
 
     def loss(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
         """The loss of a batch, and nothing else of a step."""
@@ -175,7 +180,8 @@ class TrainStep:
         return [tensor for update in self.tables for tensor in update.scratch]
 
     @contextmanager
-    def _recording(self, gathered: Gathered) -> Iterator[None]:
+    def recording(self, gathered: Gathered) -> Iterator[None]:
+        """Has the tables note what they look up."""
         for update in self.tables:
             update.table.recorder = gathered
         try:

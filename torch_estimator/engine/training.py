@@ -15,7 +15,7 @@ from torch_estimator import files
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
 from torch_estimator.engine.batches import Batches
-from torch_estimator.engine.checkpoint import Checkpoint
+from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.compiled.choice import AnySteps, steps_for
@@ -42,6 +42,9 @@ from torch_estimator.run_config import RunConfig
 
 if TYPE_CHECKING:
     from torch_estimator.distribute.group import Group
+    from torch_estimator.engine.served.feed import ServedSteps
+    from torch_estimator.engine.served.links import Links
+    from torch_estimator.engine.served.steps import PushedStep
 
 logger = logging.getLogger("torch_estimator")
 
@@ -65,6 +68,7 @@ class TrainingRun:
         input_over_when_ended: Where the checkpoint's input had ended: whether to start the input over (a new call of
             ``train``) or to take no further step (the interrupted one, resumed).
         group: The processes that train this model together, or None.
+        servers: That hold its parameters, or None.
     """
 
     def __init__(
@@ -77,8 +81,10 @@ class TrainingRun:
         checkpoint: Checkpoint | None,
         input_over_when_ended: bool = True,
         group: Group | None = None,
+        servers: Links | None = None,
     ) -> None:
         self._group = group
+        self._servers = servers
         self._model = model
         self._config = config
         self._model_dir = model_dir
@@ -94,7 +100,7 @@ class TrainingRun:
         self._may_start_over = False
         self._writer: CheckpointWriter | None = None
         self._saved_state = self._own_part(checkpoint.state) if checkpoint is not None else {}
-        self._steps: AnySteps | ReplicaSteps | None = None
+        self._steps: AnySteps | ReplicaSteps | ServedSteps | None = None
         if checkpoint is not None:
             self._restore_position(self._saved_state, input_over_when_ended)
 
@@ -132,6 +138,8 @@ class TrainingRun:
                 *self._log_lines(bar),
                 *(hook for hook in given if hook.after_saving),
             ]
+            if self._servers is not None:
+                return self._run_served(self._servers, stack, context, last_step, all_hooks)
             if self._group is None:
                 self._steps = steps = self._steps_of(self._whole_step(), last_step, self._saved_state.get(_COMPILED))
                 stack.enter_context(steps)
@@ -170,6 +178,52 @@ class TrainingRun:
             raise
         return replace(result, reason=StopReason.HOOK) if steps.stopped else result
 
+    def _run_served(
+        self, servers: Links, stack: ExitStack, context: RunContext, last_step: int | None, hooks: Sequence[Hook]
+    ) -> TrainingResult:
+        from torch_estimator.engine.served.feed import ServedSteps
+        from torch_estimator.engine.served.token import Token
+
+        self._steps = steps = ServedSteps(
+            servers,
+            self._pushed_step,
+            lambda step, part, before: self._steps_of(step, last_step, before, part),
+            schedules=self._schedules,
+            token=Token(self._model_dir, servers.name),
+            is_chief=self._is_chief,
+            restored=self._restored,
+            global_step=context.global_step,
+            last_step=last_step,
+            before=self._saved_state.get(_COMPILED),
+        )
+        stack.callback(steps.close)
+        steps.begin()
+        context.global_step = steps.global_step
+        result = run_training(_ServedFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
+        steps.end(stops=result.reason is StopReason.HOOK)
+        return replace(result, reason=StopReason.LAST_STEP) if steps.over else result
+
+    def _pushed_step(self, layout: Layout | None) -> PushedStep:
+        from torch_estimator.engine.served.steps import PushedStep
+
+        if layout is None:
+            whole = self._whole_step()
+            layout = Layout.of([None] * len(whole.dense), [None] * len(whole.tables))
+        return PushedStep(self._model.module, self._loss_fn, self._optimizers, layout=layout)
+
+    def _restored(self) -> int:
+        """Puts the last checkpoint into the model and the optimizers."""
+        self.settle()
+        path = latest_checkpoint(self._model_dir)
+        if path is None:
+            raise ClusterError(
+                "A parameter server has lost what it held, and there is no checkpoint to restore it from; start all "
+                "processes again, and have checkpoints saved."
+            )
+        checkpoint = load_checkpoint(path)
+        self._model.restore(checkpoint, self._optimizers)
+        return checkpoint.step
+
     def _whole_step(self) -> TrainStep:
         return TrainStep(self._model.module, self._loss_fn, self._optimizers, schedules=self._schedules)
 
@@ -187,7 +241,8 @@ class TrainingRun:
 
     @property
     def _rank(self) -> int:
-        return 0 if self._group is None else self._group.rank
+        together = self._group or self._servers
+        return 0 if together is None else together.rank
 
     @property
     def _is_chief(self) -> bool:
@@ -196,6 +251,8 @@ class TrainingRun:
     def _own_part(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a checkpoint says of this replica, if it was saved by as many."""
         saved = state.get(_REPLICAS)
+        if self._servers is not None and not self._is_chief:
+            return {}
         if self._group is None or (saved is not None and len(saved) == self._group.size):
             return state if self._is_chief or saved is None else saved[self._rank]
         logger.warning(
@@ -260,9 +317,17 @@ class TrainingRun:
                 listeners=listeners,
                 saved_step=self._checkpoint.step if self._checkpoint is not None else None,
                 amend=amend,
+                refresh=self._refresh,
             ),
             CheckpointMemoryHook(prepare),
         ]
+
+    def _refresh(self, context: RunContext) -> None:
+        if self._servers is not None:
+            from torch_estimator.engine.served.feed import ServedSteps
+
+            assert isinstance(self._steps, ServedSteps)
+            self._steps.refresh(context)
 
     def _summaries(self) -> list[Hook]:
         if not self._config.save_summary_steps or not self._is_chief:
@@ -365,6 +430,23 @@ class _ReplicaFeed:
 
     def take(self, most: int) -> Sequence[Tensor | float]:
         self._steps.before_batch()
+        return self._steps.take(self._run.next_batches(1), self._context)
+
+    def told(self, hooks: Sequence[Hook]) -> None:
+        self._steps.look_again()
+
+
+class _ServedFeed:
+    """The steps of a process whose parameters are with servers."""
+
+    stroke = 1
+
+    def __init__(self, run: TrainingRun, steps: ServedSteps, context: RunContext) -> None:
+        self._run = run
+        self._steps = steps
+        self._context = context
+
+    def take(self, most: int) -> Sequence[Tensor | float]:
         return self._steps.take(self._run.next_batches(1), self._context)
 
     def told(self, hooks: Sequence[Hook]) -> None:

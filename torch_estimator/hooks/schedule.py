@@ -31,11 +31,13 @@ class HookSchedule:
             if hook.every_secs is None and hook.every_n_steps is not None
         ]
         self._next = min((first for _, first, _ in self._counted), default=None)
+        self._asked = 0
 
     def due_at(self, step: int) -> list[Hook]:
         """Hooks due at the run's ``step``-th step, from 1, in their order.
 
-        Asked for steps in turn; those that `steps_without` tells may be left out.
+        Asked for steps in turn; those that `steps_without` tells may be left out. Where others train the same model,
+        too, steps may be left out that somebody is due at: they are told then.
         """
         due = [timed.place for timed in self._timed if timed.is_due_at(step)]
         due += self._counted_at(step)
@@ -73,10 +75,15 @@ class HookSchedule:
     def _counted_at(self, step: int) -> list[int]:
         if self._next is None or step < self._next:
             return []
+        before, self._asked = self._asked, step
         self._next = min(
             first if step < first else step + every - (step - first) % every for _, first, every in self._counted
         )
-        return [place for place, first, every in self._counted if _is_due(step, first, every)]
+        return [
+            place
+            for place, first, every in self._counted
+            if _times_due(step, first, every) > _times_due(before, first, every)
+        ]
 
 
 class _Timed:
@@ -110,6 +117,11 @@ class _Timed:
 
 def _is_due(step: int, first: int, every: int) -> bool:
     return step >= first and (step - first) % every == 0
+
+
+def _times_due(step: int, first: int, every: int) -> int:
+    """How often somebody has been due up to a step."""
+    return 0 if step < first else 1 + (step - first) // every
 
 
 def _wants_steps(hook: Hook) -> bool:

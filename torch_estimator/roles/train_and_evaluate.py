@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch_estimator.cluster.task import EVALUATOR, MASTER, Task, check_trains
+from torch_estimator.cluster.task import EVALUATOR, MASTER, PARAMETER_SERVER, Task, check_trains
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.roles.chief import run_chief
@@ -14,6 +14,7 @@ from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListene
 from torch_estimator.roles.evaluation import Outcome
 from torch_estimator.roles.evaluator import run_evaluator
 from torch_estimator.roles.local import run_local
+from torch_estimator.roles.parameter_server import run_parameter_server
 from torch_estimator.roles.worker import run_worker
 from torch_estimator.specs import EvalSpec, TrainSpec
 
@@ -59,7 +60,11 @@ def train_and_evaluate(
     listener = continuous_eval_listener or ContinuousEvalListener()
     if not isinstance(listener, ContinuousEvalListener):
         raise InvalidTypeError(f"continuous_eval_listener must be a ContinuousEvalListener, but got {listener!r}.")
-    outcomes = _role(estimator.config._task)(estimator, train_spec, eval_specs, listener)
+    task = estimator.config._task
+    if task.type == PARAMETER_SERVER:
+        run_parameter_server(task)
+        return None, None
+    outcomes = _role(task)(estimator, train_spec, eval_specs, listener)
     if outcomes is None:
         return None, None
     exports = [path for outcome in outcomes for path in outcome.exports]

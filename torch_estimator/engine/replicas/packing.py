@@ -108,6 +108,21 @@ class Packing:
         parts += [self._flat(buffer) for buffer in self._buffers]
         message[LOSS:].copy_(torch.cat(parts))
 
+    def parts(self, message: Tensor) -> tuple[list[Tensor | None], list[tuple[Tensor, Tensor]]]:
+        """Views of a message's gradients, ``[numbers]`` each, and by table of the ids and their gradients."""
+        at = HEADER
+        dense: list[Tensor | None] = []
+        for parameter, present in self._dense:
+            dense.append(message[at : at + parameter.numel()] if present else None)
+            at += parameter.numel() if present else 0
+        tables = []
+        for table, room in self._tables:
+            ids = message[at : at + room].view(self._id_dtype)
+            at += room
+            tables.append((ids, message[at : at + room * table.dim].view(room, table.dim)))
+            at += room * table.dim
+        return dense, tables
+
     def nothing(self, message: Tensor) -> None:
         """Fills a message with that of a replica without a batch."""
         self.pack(message, self._zeros(1), [None] * len(self._dense), [None] * len(self._tables))

@@ -44,12 +44,13 @@ class SendingStep(TrainStep):
         layout: Of the message.
 
     Attributes:
+        layout: Of the message.
         message: As a `Packing` makes it.
     """
 
     def __init__(self, *args: Any, layout: Layout, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._layout = layout
+        self.layout = layout
         self.packing = Packing(self, layout)
         self.message = self.packing.message()
 
@@ -61,7 +62,7 @@ class SendingStep(TrainStep):
         """
         loss, dense, mentions = self.differentiate(features, labels, weights)
         with torch.no_grad():
-            if not self._layout.holds(Layout.of(dense, mentions)):
+            if not self.layout.holds(Layout.of(dense, mentions)):
                 raise NoRoom(loss.detach(), dense, mentions)
             self.packing.pack(self.message, loss, dense, mentions)
         return loss.detach(), []

@@ -1,0 +1,1 @@
+"""Training a model whose parameters are with parameter servers."""

@@ -1,0 +1,170 @@
+"""The way to the parameter servers: every question gets its answer, whoever dies and comes back meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.messages import Header, Kind, pack_arrays, unpack_arrays
+
+logger = logging.getLogger("torch_estimator")
+
+# How soon a connection that was lost and made again is noticed; nothing else waits for it.
+_LOOK_EVERY_MS = 50
+_SAY_EVERY_SECS = 10.0
+_HEARTBEAT_MS = 2000
+_SILENCE_MS = 10_000
+
+Frames = Sequence[Any]
+
+
+class Links:
+    """One connection to each parameter server.
+
+    Args:
+        name: Of this process.
+        rank: The same.
+        addresses: Of the servers.
+        wait_secs: How long to wait for one that cannot be reached.
+
+    Attributes:
+        name: What the cluster calls this process.
+        rank: Of this process.
+    """
+
+    def __init__(self, name: str, rank: int, addresses: Sequence[str], *, wait_secs: float) -> None:
+        self.name = name
+        self.rank = rank
+        self._life = secrets.randbits(63)
+        self._number = 0
+        self._wait_secs = wait_secs
+        self._context = zmq.Context()
+        self._links = [_Link(self._context, index, address) for index, address in enumerate(addresses)]
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def header(self, kind: Kind, flags: int = 0, step: int = 0) -> Header:
+        """Of a new message; one for all servers."""
+        self._number += 1
+        return Header(kind, self.rank, flags, self._life, self._number, step)
+
+    def ask(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
+        """Sends each question to its server; returns the answers.
+
+        Raises:
+            ClusterError: A server cannot be reached, or refuses.
+        """
+        for index, frames in questions.items():
+            self._links[index].send(frames)
+        return {index: self._answer(self._links[index], frames) for index, frames in questions.items()}
+
+    def tell_all(self, kind: Kind, flags: int = 0) -> list[tuple[Header, Mapping[str, Any]]]:
+        """Asks all servers what takes no numbers; returns the answers with their JSON."""
+        question = [self.header(kind, flags).pack()]
+        answers = self.ask(dict.fromkeys(range(len(self)), question))
+        return [(header, unpack_arrays(frames)[0] if len(frames) > 1 else {}) for header, frames in answers.values()]
+
+    def start(self, index: int, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+        """Gives a server its parameters."""
+        self.ask({index: pack_arrays(self.header(Kind.START), content, arrays)})
+
+    def state(self) -> list[tuple[Header, dict[str, np.ndarray]]]:
+        """All that the servers hold, and the steps they are at."""
+        question = [self.header(Kind.STATE).pack()]
+        answers = self.ask(dict.fromkeys(range(len(self)), question))
+        return [(header, unpack_arrays(frames)[1] if len(frames) > 1 else {}) for header, frames in answers.values()]
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._context.destroy()
+
+    def _answer(self, link: _Link, question: Frames) -> tuple[Header, Frames]:
+        started = said = time.monotonic()
+        while True:
+            frames = link.receive()
+            if frames is not None:
+                header = Header.unpack(frames[0])
+                if header.kind is Kind.REFUSED:
+                    raise ClusterError(f"{link.name} refuses {self.name}: {unpack_arrays(frames)[0]['reason']}")
+                # An answer that was asked for twice may come twice.
+                if header.number == Header.unpack(question[0]).number:
+                    return header, frames
+                continue
+            now = time.monotonic()
+            if link.was_connected_anew():
+                link.send(question)
+            if now > started + self._wait_secs:
+                raise ClusterError(
+                    f"{self.name} waited {self._wait_secs:g} s (session_creation_timeout_secs of RunConfig) for "
+                    f"{link.name} at {link.address}; see whether it runs and can be reached."
+                )
+            if not link.is_connected and now > said + _SAY_EVERY_SECS:
+                said = now
+                logger.warning("%s has waited %.0f s for %s at %s.", self.name, now - started, link.name, link.address)
+
+    def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
+        """Asks again and again.
+
+        Raises:
+            ClusterError: It has not come to be.
+        """
+        started = said = time.monotonic()
+        while not is_so():
+            now = time.monotonic()
+            if now > started + self._wait_secs:
+                raise ClusterError(
+                    f"{self.name} waited {self._wait_secs:g} s (session_creation_timeout_secs of RunConfig) for "
+                    f"{what}; see whether it runs."
+                )
+            if now > said + _SAY_EVERY_SECS:
+                said = now
+                logger.warning("%s has waited %.0f s for %s.", self.name, now - started, what)
+            time.sleep(_LOOK_EVERY_MS / 1000)
+
+
+class _Link:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], index: int, address: str) -> None:
+        self.name, self.address = f"ps {index}", address
+        self.is_connected = False
+        self._was_connected = False
+        self._socket = context.socket(zmq.DEALER)
+        for option, value in (
+            (zmq.LINGER, 1000),
+            (zmq.RCVTIMEO, _LOOK_EVERY_MS),
+            (zmq.RECONNECT_IVL, 20),
+            (zmq.RECONNECT_IVL_MAX, 200),
+            (zmq.HEARTBEAT_IVL, _HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS),
+        ):
+            self._socket.setsockopt(option, value)
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._socket.connect(f"tcp://{address}")
+
+    def send(self, frames: Frames) -> None:
+        self._socket.send_multipart(frames, copy=False)
+
+    def receive(self) -> Frames | None:
+        """The frames of an answer; None where there is none yet."""
+        try:
+            return [frame.buffer for frame in self._socket.recv_multipart(copy=False)]
+        except zmq.Again:
+            return None
+
+    def was_connected_anew(self) -> bool:
+        """Whether what was sent may have been lost with the connection that it went through."""
+        anew = False
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            self.is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            anew |= self.is_connected and self._was_connected
+            self._was_connected |= self.is_connected
+        return anew

@@ -1,0 +1,108 @@
+"""Which rows of tables a batch needs, known before its forward pass."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_estimator.engine.batches import TensorBatch
+from torch_estimator.engine.observation import Observer
+from torch_estimator.engine.row_update import Gathered
+from torch_estimator.engine.step import TrainStep
+
+logger = logging.getLogger("torch_estimator")
+
+
+class Lookups:
+    """Tells the ids of a batch.
+
+    Feature columns make ids in the input, so that those of a table are features as they stand; where a forward pass
+    makes ids itself, an additional one, of which nothing remains, shows them.
+
+    Args:
+        step: Whose tables they are.
+    """
+
+    def __init__(self, step: TrainStep) -> None:
+        self._step = step
+        self._observer = Observer(step.module)
+        self._keys: list[list[str]] | None = None
+        self._shows = False
+
+    def ids(self, batch: TensorBatch) -> list[np.ndarray]:
+        """By table the ids that a batch mentions, int64 ``[mentions]``, in the order of `TrainStep.differentiate`."""
+        if not self._step.tables:
+            return []
+        if self._keys is None and not self._shows:
+            self._keys = self._found_keys(batch)
+            self._shows = self._keys is None
+            if self._shows:
+                logger.info(
+                    "The model makes ids of table rows in its forward pass, so that each step takes a second one to "
+                    "know which rows it needs."
+                )
+        if self._keys is None:
+            return [_joined([ids for _, ids in shown]) for shown in self._shown(batch)]
+        return [_joined([batch.features[key] for key in keys]) for keys in self._keys]
+
+    def distrust(self) -> None:
+        """After a step that mentioned other ids: from now on they are shown."""
+        self._keys, self._shows = None, True
+
+    def _found_keys(self, batch: TensorBatch) -> list[list[str]] | None:
+        features = batch.features
+        if not isinstance(features, Mapping):
+            return None
+        places = {_place(value): key for key, value in features.items() if isinstance(value, Tensor)}
+        keys = [[places.get(place) for place, _ in shown] for shown in self._shown(batch)]
+        if any(key is None for mine in keys for key in mine):
+            return None
+        return [[key for key in mine if key is not None] for mine in keys]
+
+    def _shown(self, batch: TensorBatch) -> list[list[tuple[Any, Tensor]]]:
+        gathered: Gathered = []
+
+        def look() -> Tensor:
+            with self._step.recording(gathered):
+                return self._step.loss(batch.features, batch.labels, batch.weights)
+
+        with torch.no_grad():
+            self._observer.observe(look)
+        return [
+            [(_place(ids), ids.clone()) for table, ids, _ in gathered if table is update.table]
+            for update in self._step.tables
+        ]
+
+
+def _place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+
+
+def _joined(ids: list[Tensor]) -> np.ndarray:
+    flat = [one.numpy().reshape(-1) for one in ids]
+    return flat[0] if len(flat) == 1 else np.concatenate(flat or [np.empty(0, np.int64)])
+
+
+class FirstMentions:
+    """Picks each id once.
+
+    Args:
+        rows: Of the table; the id ``rows`` is that of a missing value, and left out.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        # Which mention of an id has been written last; entries of other batches are never read.
+        self._last = np.empty(rows + 1, np.int64)
+
+    def __call__(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids, each once, and where each of them is mentioned."""
+        order = np.arange(len(ids))
+        self._last[ids] = order
+        at = np.flatnonzero((self._last[ids] == order) & (ids != self._rows))
+        return ids[at].astype(np.int64, copy=False), at

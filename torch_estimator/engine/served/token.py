@@ -1,0 +1,51 @@
+"""What tells one training from another: a word in its model directory, for as long as it is not over."""
+
+from __future__ import annotations
+
+import uuid
+
+from torch_estimator import files
+from torch_estimator.errors import ClusterError
+
+_NAME = "parameter_servers.token"
+
+
+class Token:
+    """The word.
+
+    Args:
+        model_dir: Of the training.
+        name: What the cluster calls this process.
+    """
+
+    def __init__(self, model_dir: str, name: str) -> None:
+        self._model_dir = model_dir
+        self._path = files.join(model_dir, _NAME)
+        self._name = name
+
+    def make(self) -> str:
+        """The one that an interrupted training has left, or a new one."""
+        if files.exists(self._path):
+            return files.read_text(self._path)
+        token = uuid.uuid4().hex
+        files.makedirs(self._model_dir)
+        files.write_atomic(self._path, token.encode())
+        return token
+
+    def read(self) -> str:
+        """The one that the chief has made.
+
+        Raises:
+            ClusterError: This process has another model directory than the chief.
+        """
+        try:
+            return files.read_text(self._path)
+        except OSError as error:
+            raise ClusterError(
+                f"{self._name} does not see the chief's model_dir: in its {self._model_dir} there is no file that the "
+                f"chief has written ({files.reason(error)}); give all of them one that they share."
+            ) from error
+
+    def remove(self) -> None:
+        """After the end of the training."""
+        files.remove_tree(self._path)

@@ -1,0 +1,1 @@
+"""The process that holds parameters for those who train: numpy and ZeroMQ, no torch."""

@@ -1,0 +1,195 @@
+"""What a parameter server and those who train say to each other.
+
+A message is a header of 48 bytes, little endian, and what its kind has behind it: one piece of raw numbers for an
+exchange, JSON and one frame per array for everything else. Nothing in it is code.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.plan import ServerPlan
+
+VERSION = 1
+
+_MAGIC = b"TEPS"
+_HEADER = struct.Struct("<4sHHiIQQQQ")
+
+PUSHES = 1
+PULLS = 2
+"""Flags of an exchange: whether it brings gradients, and whether it asks for parameters."""
+
+STOPS = 1
+"""Flag of who leaves: all others are to end, too."""
+
+
+class Kind(IntEnum):
+    """What a message is: first those of who trains, then the answers."""
+
+    HELLO = 1
+    START = 2
+    EXCHANGE = 3
+    STATE = 4
+    STATUS = 5
+    LEAVE = 6
+    END = 7
+
+    OK = 16
+    EMPTY = 17
+    """There are no parameters yet."""
+    OVER = 18
+    """Training has ended: nothing was applied."""
+    REFUSED = 19
+    """JSON with a reason."""
+
+
+class Header(NamedTuple):
+    """What every message begins with.
+
+    Attributes:
+        kind: What it is.
+        worker: Rank of who trains.
+        flags: By kind.
+        life: Of that process, another one after a restart.
+        number: Of the message, counted by its sender; the answer has the same. One that comes again is not applied
+            again.
+        step: The global step; in a question, that of the parameters which gradients were computed with.
+    """
+
+    kind: Kind
+    worker: int
+    flags: int = 0
+    life: int = 0
+    number: int = 0
+    step: int = 0
+
+    def pack(self) -> bytes:
+        """The bytes of it."""
+        return _HEADER.pack(_MAGIC, VERSION, self.kind, self.worker, self.flags, self.life, self.number, self.step, 0)
+
+    @classmethod
+    def unpack(cls, message: Any) -> Header:
+        """Reads one.
+
+        Raises:
+            ClusterError: It is none, or one of another version.
+        """
+        if len(message) < _HEADER.size:
+            raise ClusterError("Somebody who is no part of a torch-estimator cluster has sent a message.")
+        magic, version, kind, worker, flags, life, number, step, _ = _HEADER.unpack_from(message)
+        if magic != _MAGIC:
+            raise ClusterError("Somebody who is no part of a torch-estimator cluster has sent a message.")
+        if version != VERSION:
+            raise ClusterError(
+                f"A process of the cluster has another version of torch-estimator, whose messages are of version "
+                f"{version}, not {VERSION}; install the same version everywhere."
+            )
+        return cls(Kind(kind), worker, flags, life, number, step)
+
+
+class Push(NamedTuple):
+    """Gradients.
+
+    Attributes:
+        numbers: Settings that move, float64 ``[moving]``.
+        present: Which dense parameters have a gradient, uint8 ``[dense]``.
+        dense: Gradients of all of them, ``[dense_size]``.
+        tables: By table: ids of rows, int64 ``[n]``, each once, and their gradients ``[n, dim]``.
+    """
+
+    numbers: np.ndarray
+    present: np.ndarray
+    dense: np.ndarray
+    tables: Sequence[tuple[np.ndarray, np.ndarray]]
+
+
+def pack_exchange(header: Header, push: Push | None, pull: Sequence[np.ndarray]) -> bytes:
+    """An exchange: the push, if there is one, and by table the ids of rows that are asked for."""
+    pushed = [] if push is None else [ids for ids, _ in push.tables]
+    counts = np.array([*map(len, pushed), *map(len, pull)], np.int64)
+    parts: list[Any] = [header.pack(), counts, *pushed, *pull]
+    if push is not None:
+        parts += [push.numbers, push.dense, *(values for _, values in push.tables), push.present]
+    return b"".join(part if isinstance(part, bytes) else np.ascontiguousarray(part).data for part in parts)
+
+
+def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | None, list[np.ndarray]]:
+    """The push, if there is one, and by table the ids of rows that are asked for; views of the message."""
+    reader = _Reader(message)
+    tables = len(plan.tables)
+    pushes = bool(flags & PUSHES)
+    counts = reader.read(np.int64, tables * (1 + pushes)).tolist()
+    pushed = [reader.read(np.int64, count) for count in counts[: tables * pushes]]
+    pull = [reader.read(np.int64, count) for count in counts[tables * pushes :]]
+    if not pushes:
+        return None, pull
+    dtype = np.dtype(plan.dtype)
+    numbers = reader.read(np.float64, plan.moving_count)
+    dense = reader.read(dtype, plan.dense_size)
+    values = [
+        reader.read(dtype, len(ids) * table.dim).reshape(len(ids), table.dim)
+        for ids, table in zip(pushed, plan.tables, strict=True)
+    ]
+    present = reader.read(np.uint8, len(plan.dense))
+    return Push(numbers, present, dense, list(zip(pushed, values, strict=True))), pull
+
+
+def pack_parameters(header: Header, dense: np.ndarray, rows: Sequence[np.ndarray]) -> bytes:
+    """The answer to an exchange that pulls: all dense parameters, and by table the rows asked for."""
+    return b"".join([header.pack(), dense.data, *(np.ascontiguousarray(one).data for one in rows)])
+
+
+def unpack_parameters(
+    message: Any, plan: ServerPlan, pull: Sequence[np.ndarray]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """What `pack_parameters` was given; views of the message."""
+    reader, dtype = _Reader(message), np.dtype(plan.dtype)
+    dense = reader.read(dtype, plan.dense_size)
+    rows = [
+        reader.read(dtype, len(ids) * table.dim).reshape(len(ids), table.dim)
+        for ids, table in zip(pull, plan.tables, strict=True)
+    ]
+    return dense, rows
+
+
+def pack_json(header: Header, content: Mapping[str, Any]) -> list[bytes]:
+    """A message that carries JSON."""
+    return [header.pack(), json.dumps(content).encode()]
+
+
+def pack_arrays(header: Header, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Any]:
+    """A message that carries JSON and arrays by name."""
+    described = {name: [str(one.dtype), list(one.shape)] for name, one in arrays.items()}
+    whole = [np.ascontiguousarray(one).reshape(-1).data for one in arrays.values()]
+    return [*pack_json(header, {**content, "arrays": described}), *whole]
+
+
+def unpack_arrays(frames: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What `pack_arrays` was given; the arrays are views of the frames."""
+    content = json.loads(bytes(frames[1]))
+    described = content.pop("arrays", {})
+    arrays = {
+        name: np.frombuffer(frame, dtype).reshape(shape)
+        for (name, (dtype, shape)), frame in zip(described.items(), frames[2:], strict=True)
+    }
+    return content, arrays
+
+
+class _Reader:
+    def __init__(self, message: Any) -> None:
+        self._message = message
+        self._at = _HEADER.size
+
+    def read(self, dtype: Any, count: int) -> np.ndarray:
+        if not count:
+            return np.empty(0, dtype)
+        numbers = np.frombuffer(self._message, dtype, count, self._at)
+        self._at += numbers.nbytes
+        return numbers

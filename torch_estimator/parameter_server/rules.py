@@ -1,0 +1,102 @@
+"""The optimizers' rules in numpy: what those of `torch_estimator.optim` do to a parameter, in place.
+
+A rule takes the parameter, its gradient, the state by its names, and the settings of the group; it treats every element
+by itself, so all may be rows of a table. Numbers of the state that are no arrays, the count of steps, are read only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+State = Mapping[str, Any]
+Settings = Mapping[str, Any]
+Rule = Callable[[np.ndarray, np.ndarray, State, Settings], None]
+
+
+def adagrad(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
+    """See `torch_estimator.optim.Adagrad`."""
+    accumulator = state["accumulator"]
+    change = grad * grad
+    accumulator += change
+    np.sqrt(accumulator, out=change)
+    np.divide(grad, change, out=change)
+    change *= settings["lr"]
+    param -= change
+
+
+def adam(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
+    """See `torch_estimator.optim.Adam`."""
+    beta1, beta2 = settings["betas"]
+    first, second = _bias_corrections(state["step"], beta1, beta2)
+    m, v = _moved_moments(grad, state, beta1, beta2)
+    param -= settings["lr"] * (second**0.5 / first) * m / (np.sqrt(v) + settings["epsilon"])
+
+
+def adamw(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
+    """See `torch_estimator.optim.AdamW`."""
+    beta1, beta2 = settings["betas"]
+    first, second = _bias_corrections(state["step"], beta1, beta2)
+    if settings["weight_decay"]:
+        param *= 1.0 - settings["lr"] * settings["weight_decay"]
+    m, v = _moved_moments(grad, state, beta1, beta2)
+    param -= settings["lr"] / first * m / (np.sqrt(v) / second**0.5 + settings["epsilon"])
+
+
+def ftrl(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
+    """See `torch_estimator.optim.Ftrl`."""
+    lr, l1 = settings["lr"], settings["l1_regularization_strength"]
+    shrinkage = settings["l2_shrinkage_regularization_strength"]
+    accumulator, linear = state["accumulator"], state["linear"]
+    old_power = _power(accumulator, settings)
+    accumulator += grad * grad
+    new_power = _power(accumulator, settings)
+    linear += (grad + 2.0 * shrinkage * param if shrinkage else grad) - (new_power - old_power) / lr * param
+    quadratic = (new_power + settings["beta"]) / lr + 2.0 * settings["l2_regularization_strength"]
+    quadratic[quadratic == 0.0] = 1.0
+    np.divide(np.clip(linear, -l1, l1) - linear, quadratic, out=param)
+
+
+def gradient_descent(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
+    """See `torch_estimator.optim.GradientDescent`."""
+    param -= grad * settings["lr"]
+
+
+def rmsprop(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
+    """See `torch_estimator.optim.RMSProp`."""
+    mean_square, momentum = state["mean_square"], state["momentum"]
+    mean_square += (grad * grad - mean_square) * (1.0 - settings["decay"])
+    momentum *= settings["momentum"]
+    momentum += settings["lr"] * grad / np.sqrt(mean_square + settings["epsilon"])
+    param -= momentum
+
+
+RULES: Mapping[str, Rule] = {
+    "Adagrad": adagrad,
+    "Adam": adam,
+    "AdamW": adamw,
+    "Ftrl": ftrl,
+    "GradientDescent": gradient_descent,
+    "RMSProp": rmsprop,
+}
+"""By the name of the class in `torch_estimator.optim`."""
+
+
+def _bias_corrections(step: float, beta1: float, beta2: float) -> tuple[float, float]:
+    after = float(step) + 1.0
+    return 1.0 - beta1**after, 1.0 - beta2**after
+
+
+def _moved_moments(grad: np.ndarray, state: State, beta1: float, beta2: float) -> tuple[np.ndarray, np.ndarray]:
+    m, v = state["m"], state["v"]
+    m += (grad - m) * (1.0 - beta1)
+    v += (grad * grad - v) * (1.0 - beta2)
+    return m, v
+
+
+def _power(accumulator: np.ndarray, settings: Settings) -> np.ndarray:
+    exponent = -settings["learning_rate_power"]
+    powered: np.ndarray = np.sqrt(accumulator) if exponent == 0.5 else accumulator**exponent
+    return powered

@@ -1,0 +1,167 @@
+"""Serves parameters until training ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import zmq
+
+from torch_estimator.cluster.addresses import split_address
+from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.messages import (
+    PULLS,
+    STOPS,
+    Header,
+    Kind,
+    pack_arrays,
+    pack_json,
+    pack_parameters,
+    unpack_arrays,
+    unpack_exchange,
+)
+from torch_estimator.parameter_server.plan import ServerPlan
+from torch_estimator.parameter_server.shard import Shard
+
+logger = logging.getLogger("torch_estimator")
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+_WAIT_MS = 500
+
+# For those who have not heard yet that training is over.
+_LINGER_SECS = 10.0
+
+
+class ParameterServer:
+    """One server; making it takes the address.
+
+    Args:
+        name: What the cluster calls it.
+        address: ``host:port``. It listens on loopback where that is the host's name, else on all interfaces.
+
+    Raises:
+        ClusterError: The address cannot be used.
+    """
+
+    def __init__(self, name: str, address: str) -> None:
+        self._name = name
+        host, port = split_address(address, "the address of a parameter server")
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 1000)
+        # Whoever comes again, comes in the place of the one that was there.
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._socket.setsockopt(zmq.RCVTIMEO, _WAIT_MS)
+        try:
+            self._socket.bind(f"tcp://127.0.0.1:{port}" if host in LOOPBACK else f"tcp://*:{port}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise ClusterError(
+                f"{name} cannot listen on {address} ({error.strerror}); end what uses the port, or name another one."
+            ) from error
+        self._shard: Shard | None = None
+        self._plan: ServerPlan | None = None
+        self._about: dict[str, Any] = {}
+        self._step = 0
+        self._last_step: int | None = None
+        self._stopped = False
+        self._ended = False
+        self._applied: dict[int, tuple[int, int]] = {}
+        self._seen: dict[int, float] = {}
+        self._left: set[int] = set()
+        logger.info("%s listens on %s.", name, address)
+
+    def serve(self) -> None:
+        """Answers until training has ended and all who train know it."""
+        ended_at: float | None = None
+        while True:
+            try:
+                identity, *frames = self._socket.recv_multipart(copy=False)
+            except zmq.Again:
+                frames = []
+            if frames:
+                answer = self._answer([frame.buffer for frame in frames])
+                self._socket.send_multipart([identity, *answer], copy=False)
+            if self._ended:
+                ended_at = ended_at or time.monotonic()
+                if not self._active() or time.monotonic() > ended_at + _LINGER_SECS:
+                    logger.info("%s ends: training is over.", self._name)
+                    return
+
+    def close(self) -> None:
+        """Gives the address back."""
+        self._socket.close()
+        self._context.term()
+
+    def _answer(self, frames: list[Any]) -> list[Any]:
+        try:
+            header = Header.unpack(frames[0])
+            self._seen[header.worker] = time.monotonic()
+            return self._answers(header, frames)
+        except ClusterError as error:
+            logger.warning("%s", error)
+            return pack_json(Header(Kind.REFUSED, 0), {"reason": str(error)})
+
+    def _answers(self, header: Header, frames: list[Any]) -> list[Any]:
+        match header.kind:
+            case Kind.EXCHANGE:
+                return [self._exchange(header, frames[0])]
+            case Kind.HELLO:
+                self._left.discard(header.worker)
+                return pack_json(self._header(header, self._kind()), self._about)
+            case Kind.START:
+                self._start(*unpack_arrays([bytes(frames[0]), *frames[1:]]))
+                return [self._header(header, Kind.OK).pack()]
+            case Kind.STATE if self._shard is not None:
+                return pack_arrays(self._header(header, Kind.OK), {}, self._shard.arrays())
+            case Kind.STATUS:
+                return pack_json(self._header(header, self._kind()), {"active": sorted(self._active())})
+            case Kind.LEAVE:
+                self._left.add(header.worker)
+                self._stopped = self._stopped or bool(header.flags & STOPS)
+                return [self._header(header, Kind.OK).pack()]
+            case Kind.END:
+                self._left.add(header.worker)
+                self._ended = True
+                return [self._header(header, Kind.OK).pack()]
+        return [self._header(header, Kind.EMPTY).pack()]
+
+    def _exchange(self, header: Header, message: Any) -> bytes:
+        if self._shard is None or self._plan is None:
+            return self._header(header, Kind.EMPTY).pack()
+        push, pull = unpack_exchange(message, self._plan, header.flags)
+        over = self._is_over()
+        if push is not None and self._applied.get(header.worker) != (header.life, header.number):
+            if over:
+                return self._header(header, Kind.OVER).pack()
+            self._shard.apply(push)
+            self._step += 1
+            self._applied[header.worker] = header.life, header.number
+        if over or not header.flags & PULLS:
+            return self._header(header, Kind.OVER if over else Kind.OK).pack()
+        return pack_parameters(self._header(header, Kind.OK), *self._shard.parameters(pull))
+
+    def _start(self, content: dict[str, Any], arrays: Any) -> None:
+        self._plan = ServerPlan.from_json(content["plan"])
+        self._shard = Shard(self._plan, arrays)
+        self._about = content["about"]
+        self._step, self._last_step = content["step"], content["last_step"]
+        self._stopped = self._ended = False
+        self._applied.clear()
+        count = sum(one.size for one in arrays.values())
+        logger.info("%s holds %d numbers, from global step %d on.", self._name, count, self._step)
+
+    def _is_over(self) -> bool:
+        reached = self._last_step is not None and self._step >= self._last_step
+        return reached or self._stopped or self._ended
+
+    def _kind(self) -> Kind:
+        return Kind.EMPTY if self._shard is None else Kind.OK
+
+    def _header(self, question: Header, kind: Kind) -> Header:
+        return question._replace(kind=kind, step=self._step)
+
+    def _active(self) -> set[int]:
+        return set(self._seen) - self._left

@@ -1,0 +1,65 @@
+"""Dense parameters with an optimizer of `torch.optim`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_estimator.parameter_server.runs import VALUE, Arrays, Run
+
+PREFIX = "torch.optim."
+
+
+class TorchRun(Run):
+    """Has torch update them, which takes longer than a rule in numpy."""
+
+    def __init__(
+        self,
+        rule: str,
+        settings: Mapping[str, Any],
+        values: np.ndarray,
+        shapes: Sequence[tuple[int, ...]],
+        parts: Sequence[Arrays],
+    ) -> None:
+        super().__init__(rule, settings, values, shapes, parts)
+        self._params = [
+            torch.from_numpy(values[place]).view(shape).requires_grad_()
+            for place, shape in zip(self._places, shapes, strict=True)
+        ]
+        given = {key: tuple(one) if isinstance(one, list) else one for key, one in settings.items()}
+        optimizer = getattr(torch.optim, rule.removeprefix(PREFIX))
+        self._optimizer: torch.optim.Optimizer = optimizer([{"params": self._params, **given}], lr=given["lr"])
+        layout = self._optimizer.state_dict()["param_groups"]
+        state = {
+            index: {key: torch.tensor(one) for key, one in part.items() if key != VALUE}
+            for index, part in enumerate(parts)
+        }
+        self._optimizer.load_state_dict(
+            {"state": {index: one for index, one in state.items() if one}, "param_groups": layout}
+        )
+
+    def update(self, gradients: np.ndarray, present: np.ndarray) -> None:
+        """See `Run.update`."""
+        # The message's memory cannot be written, which torch warns of.
+        given = torch.from_numpy(gradients.copy())
+        for param, place, is_there in zip(self._params, self._places, present.tolist(), strict=True):
+            param.grad = given[place].view(param.shape) if is_there else None
+        self._optimizer.param_groups[0].update(self._settings)
+        self._optimizer.step()
+
+    def parts(self) -> list[dict[str, np.ndarray]]:
+        """See `Run.parts`."""
+        return [
+            {
+                VALUE: param.detach().numpy(),
+                **{
+                    key: one.numpy()
+                    for key, one in self._optimizer.state[param].items()
+                    if isinstance(one, torch.Tensor)
+                },
+            }
+            for param in self._params
+        ]
