@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_estimator import files
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
+from torch_estimator.distribute.strategies import ParameterServerStrategy
 from torch_estimator.engine.batches import Batches
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
@@ -184,6 +185,7 @@ class TrainingRun:
         from torch_estimator.engine.served.feed import ServedSteps
         from torch_estimator.engine.served.token import Token
 
+        strategy = self._config.train_distribute
         self._steps = steps = ServedSteps(
             servers,
             self._pushed_step,
@@ -191,6 +193,7 @@ class TrainingRun:
             schedules=self._schedules,
             token=Token(self._model_dir, servers.name),
             is_chief=self._is_chief,
+            pipeline=isinstance(strategy, ParameterServerStrategy) and strategy.pipeline,
             restored=self._restored,
             global_step=context.global_step,
             last_step=last_step,
@@ -392,7 +395,7 @@ class TrainingRun:
 class _Feed:
     """The steps of a run, each fed with its batch."""
 
-    def __init__(self, run: TrainingRun, steps: AnySteps, context: RunContext) -> None:
+    def __init__(self, run: TrainingRun, steps: AnySteps | ServedSteps, context: RunContext) -> None:
         self._run = run
         self._steps = steps
         self._context = context
@@ -436,21 +439,18 @@ class _ReplicaFeed:
         self._steps.look_again()
 
 
-class _ServedFeed:
-    """The steps of a process whose parameters are with servers."""
-
-    stroke = 1
+class _ServedFeed(_Feed):
+    """The same where parameters are with servers, who are told of the end of the input."""
 
     def __init__(self, run: TrainingRun, steps: ServedSteps, context: RunContext) -> None:
-        self._run = run
-        self._steps = steps
-        self._context = context
+        super().__init__(run, steps, context)
+        self._served = steps
 
     def take(self, most: int) -> Sequence[Tensor | float]:
-        return self._steps.take(self._run.next_batches(1), self._context)
-
-    def told(self, hooks: Sequence[Hook]) -> None:
-        self._steps.look_again()
+        losses = super().take(most)
+        if not losses:
+            self._served.meet_end()
+        return losses
 
 
 def _runs_foreign_code(hook: Hook) -> bool:

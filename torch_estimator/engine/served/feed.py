@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from torch_estimator import __version__
 from torch_estimator.engine.batches import Batches
@@ -17,7 +18,7 @@ from torch_estimator.engine.replicas.packing import HEADER, Layout
 from torch_estimator.engine.replicas.steps import NoRoom
 from torch_estimator.engine.schedules import Schedules
 from torch_estimator.engine.served.links import Frames, Links
-from torch_estimator.engine.served.lookups import FirstMentions, Lookups
+from torch_estimator.engine.served.lookups import Lookups, Mentioned, Mentions
 from torch_estimator.engine.served.placement import Placement
 from torch_estimator.engine.served.steps import PushedStep
 from torch_estimator.engine.served.token import Token
@@ -37,6 +38,10 @@ from torch_estimator.parameter_server.messages import (
 logger = logging.getLogger("torch_estimator")
 
 _LAYOUT = "layout"
+# Between two looks at hooks.
+_STROKE_SECS = 0.05
+_MOST_STEPS = 128
+
 _LOOK_EVERY_SECS = 0.05
 _SAY_EVERY_SECS = 10.0
 
@@ -54,6 +59,7 @@ class ServedSteps:
         schedules: Of the optimizers; moved on to the servers' global step.
         token: Of this training, the same for all of its processes.
         is_chief: Whether this process gives the servers what they hold.
+        pipeline: Whether to compute a batch while the gradients of the one before are on their way.
         restored: For the chief: puts the last checkpoint into the model and its optimizers; returns its global step.
         global_step: Of the model as it is.
         last_step: Global step at which training ends, or None.
@@ -69,6 +75,7 @@ class ServedSteps:
         schedules: Schedules,
         token: Token,
         is_chief: bool,
+        pipeline: bool,
         restored: Callable[[], int],
         global_step: int,
         last_step: int | None,
@@ -82,6 +89,7 @@ class ServedSteps:
         self._token = token
         self._about: Mapping[str, Any] = {}
         self._is_chief = is_chief
+        self._pipeline = pipeline
         self._restored = restored
         self._last_step = last_step
         self._advanced = global_step
@@ -89,10 +97,11 @@ class ServedSteps:
         self._steps: AnySteps = EagerSteps(self._step)
         self._placement = Placement(self._step, len(links))
         self._lookups = Lookups(self._step)
-        self._first = [FirstMentions(update.table.rows) for update in self._step.tables]
+        self._mentioned = [Mentions(update.table.rows) for update in self._step.tables]
         self._dense = [one.detach().numpy().reshape(-1) for one in self._step.dense]
         self._weights = [update.table.weight.detach().numpy() for update in self._step.tables]
         self._pending: Push | None = None
+        self._secs_per_step = _STROKE_SECS
         self._at = global_step
         self._look_at_message()
         before = before or {}
@@ -139,27 +148,57 @@ class ServedSteps:
         """After somebody else's code has run."""
         self._steps.look_again()
 
-    def take(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
-        """Takes one step; none where there is no batch, or training is over."""
-        if batches is None:
-            self.flush()
-            if self._is_chief:
-                self._wait_for_others()
-            return ()
-        ids = self._lookups.ids(batches.batch(0))
-        wanted = [first(mentioned)[0] for first, mentioned in zip(self._first, ids, strict=True)]
+    @property
+    def stroke(self) -> int:
+        """How many steps are best taken at once, so that nobody waits for long to be told of one."""
+        return max(1, min(_MOST_STEPS, int(_STROKE_SECS / self._secs_per_step)))
+
+    def take(self, batches: Batches, context: RunContext) -> Sequence[float]:
+        """Trains on batches one after the other; returns the loss of each, up to the first that is not a number.
+
+        There are none where training is over.
+        """
+        started = time.perf_counter()
+        losses = self._taken(batches, context)
+        if losses:
+            self._secs_per_step = (time.perf_counter() - started) / len(losses)
+        # Others may have taken steps since; the last one here has not arrived yet.
+        context.global_step = max(context.global_step, self._at + 1 - len(losses))
+        return losses
+
+    def meet_end(self) -> None:
+        """Where there is no further batch here, or training is over: the chief waits for the others."""
+        self.flush()
+        if self._is_chief:
+            self._wait_for_others()
+
+    def _taken(self, batches: Batches, context: RunContext) -> list[float]:
+        losses: list[float] = []
+        wanted = self._wanted(batches, 0)
         self._exchange(wanted)
-        if self.over:
-            return ()
-        # Others may have taken steps since.
-        context.global_step = max(context.global_step, self._at)
-        losses = self._computed(batches, context)
-        touched = self._push()
-        if not all(_are_among(one, pulled) for one, pulled in zip(touched, wanted, strict=True)):
-            # What the step looked up does not follow from its features, so that rows were missing.
-            self._lookups.distrust()
-            self._pending = None
-            return self.take(batches, context)
+        while not self.over:
+            number = len(losses)
+            ahead = self._wanted(batches, number + 1) if number + 1 < batches.count else None
+            sent = self._send(ahead) if self._pipeline else {}
+            loss, push = self._computed(batches, number, wanted, context)
+            answers = self._collect(sent)
+            if push is None:
+                # What a step looks up does not follow from its features, so that rows were missing.
+                self._lookups.distrust()
+                sent = {}
+                self._exchange(wanted := self._wanted(batches, number))
+                loss, push = self._computed(batches, number, wanted, context)
+            losses.append(loss)
+            if math.isnan(loss):
+                break
+            self._pending = push
+            if ahead is None or self.over:
+                break
+            if sent:
+                self._write(ahead, answers)
+            else:
+                self._exchange(ahead)
+            wanted = ahead
         return losses
 
     def flush(self) -> None:
@@ -245,80 +284,96 @@ class ServedSteps:
         logger.warning("%s has lost what it held; restoring it from the checkpoint of global step %d.", names, step)
         self._start(servers, step)
 
-    def _exchange(self, wanted: Sequence[np.ndarray] | None) -> None:
+    def _wanted(self, batches: Batches, number: int) -> list[Mentioned]:
+        ids = self._lookups.ids(batches, number)
+        return [mentioned(one) for mentioned, one in zip(self._mentioned, ids, strict=True)]
+
+    def _exchange(self, wanted: Sequence[Mentioned] | None) -> None:
         """Pushes what is pending; pulls the dense parameters and rows, if any are wanted."""
-        flags = (PUSHES if self._pending is not None else 0) | (PULLS if wanted is not None else 0)
+        answers = self._collect(self._send(wanted))
+        if wanted is not None and not self.over:
+            self._write(wanted, answers)
+
+    def _send(self, wanted: Sequence[Mentioned] | None) -> dict[int, Frames]:
+        push, self._pending = self._pending, None
+        if push is None and wanted is None:
+            return {}
+        flags = (PUSHES if push is not None else 0) | (PULLS if wanted is not None else 0)
         header = self._links.header(Kind.EXCHANGE, flags, self._at)
-        servers = range(len(self._links))
-        pulls = [self._part(wanted, server) for server in servers]
         questions: dict[int, Frames] = {
-            server: [pack_exchange(header, self._part_of_push(server), pulls[server])] for server in servers
+            server: [pack_exchange(header, self._part_of_push(push, server), self._part(wanted, server))]
+            for server in range(len(self._links))
         }
-        answers: dict[int, tuple[Header, Frames]] = {}
-        while questions:
-            answers |= self._links.ask(questions)
-            empty = [server for server, (answer, _) in answers.items() if answer.kind is Kind.EMPTY]
-            questions = {server: questions[server] for server in empty}
-            if empty:
-                self._revive(empty)
-        self._pending = None
-        self._at = answers[0][0].step
-        self.over = any(answer.kind is Kind.OVER for answer, _ in answers.values())
-        if wanted is None or self.over:
-            return
+        self._links.send(questions)
+        return questions
+
+    def _collect(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
+        """The answers to what was sent; asks servers again that have died and come back."""
+        answers = self._links.collect(questions)
+        while empty := [server for server, (answer, _) in answers.items() if answer.kind is Kind.EMPTY]:
+            self._revive(empty)
+            answers |= self._links.ask({server: questions[server] for server in empty})
+        if answers:
+            self._at = answers[0][0].step
+            self.over = any(answer.kind is Kind.OVER for answer, _ in answers.values())
+        return answers
+
+    def _write(self, wanted: Sequence[Mentioned], answers: Mapping[int, tuple[Header, Frames]]) -> None:
+        """Puts into the model what was pulled."""
+        servers = len(self._links)
         for server, (_, frames) in answers.items():
-            self._write(server, frames[0], pulls[server])
+            pulled = self._part(wanted, server)
+            dense, rows = unpack_parameters(frames[0], self._placement.plans[server], pulled)
+            at = 0
+            for place in self._placement.dense[server]:
+                mine = self._dense[place]
+                mine[:] = dense[at : at + len(mine)]
+                at += len(mine)
+            for weight, ids, values in zip(self._weights, pulled, rows, strict=True):
+                weight[ids * servers + server if servers > 1 else ids] = values
 
-    def _write(self, server: int, message: Any, pulled: Sequence[np.ndarray]) -> None:
-        dense, rows = unpack_parameters(message, self._placement.plans[server], pulled)
-        at = 0
-        for place in self._placement.dense[server]:
-            mine = self._dense[place]
-            mine[:] = dense[at : at + len(mine)]
-            at += len(mine)
+    def _part(self, wanted: Sequence[Mentioned] | None, server: int) -> list[np.ndarray]:
+        """Of rows by table those of one server, as it counts them."""
+        if wanted is None:
+            return [np.empty(0, np.int64)] * len(self._mentioned)
         servers = len(self._links)
-        for weight, ids, values in zip(self._weights, pulled, rows, strict=True):
-            weight[ids * servers + server if servers > 1 else ids] = values
+        return [one.rows if servers == 1 else one.rows[one.rows % servers == server] // servers for one in wanted]
 
-    def _part(self, ids: Sequence[np.ndarray] | None, server: int) -> list[np.ndarray]:
-        """Of ids by table those of one server, as it counts rows."""
-        if ids is None:
-            return [np.empty(0, np.int64)] * len(self._first)
+    def _part_of_push(self, push: Push | None, server: int) -> Push | None:
         servers = len(self._links)
-        return [one if servers == 1 else one[one % servers == server] // servers for one in ids]
-
-    def _part_of_push(self, server: int) -> Push | None:
-        push, servers = self._pending, len(self._links)
         if push is None or servers == 1:
             return push
         mine = self._placement.dense[server]
         ends = np.cumsum([len(one) for one in self._dense])
         pieces = [push.dense[ends[place] - len(self._dense[place]) : ends[place]] for place in mine]
-        tables = [
-            (ids[here] // servers, values[here]) for ids, values in push.tables for here in [ids % servers == server]
-        ]
+        tables = []
+        for rows, gradients in push.tables:
+            here = rows % servers == server
+            tables.append((rows[here] // servers, gradients[here]))
         return Push(push.numbers, push.present[mine], np.concatenate(pieces or [push.dense[:0]]), tables)
 
-    def _computed(self, batches: Batches, context: RunContext) -> Sequence[Tensor | float]:
+    def _computed(
+        self, batches: Batches, number: int, wanted: Sequence[Mentioned], context: RunContext
+    ) -> tuple[float, Push | None]:
+        """The loss of one of these batches, and what to push; None where rows were needed that are not there."""
         while self._advanced < self._at and self._schedules:
             self._schedules.advance()
             self._advanced += 1
+        one = dataclasses.replace(batches, start=batches.start + number, count=1)
         try:
-            return self._steps.take(batches, context)
+            (loss,) = self._steps.take(one, context)
         except NoRoom as unsent:
             self._use(self._step.layout.joined([unsent.needed]), None)
             self._step.packing.pack(self._step.message, unsent.loss, unsent.dense, unsent.mentions)
-            return [unsent.loss]
-
-    def _push(self) -> list[np.ndarray]:
-        """Has the step's message pushed with the next exchange; returns by table the rows that it touches."""
+            loss = unsent.loss
         pushed = []
-        for first, (ids, values) in zip(self._first, self._tables, strict=True):
-            rows, at = first(ids)
-            pushed.append((rows, values.take(at, 0)))
-        gradients = self._gradients[0] if len(self._gradients) == 1 else np.concatenate(self._gradients)
-        self._pending = Push(self._placement.numbers(), self._present, gradients, pushed)
-        return [rows for rows, _ in pushed]
+        for mentioned, known, (ids, gradients) in zip(self._mentioned, wanted, self._tables, strict=True):
+            touched = known if known.is_of(ids) else mentioned(ids)
+            if not touched.is_among(known):
+                return float(loss), None
+            pushed.append((touched.rows, gradients.take(touched.at, 0)))
+        whole = self._gradients[0] if len(self._gradients) == 1 else np.concatenate(self._gradients)
+        return float(loss), Push(self._placement.numbers(), self._present, whole, pushed)
 
     def _use(self, layout: Layout, before: Any) -> None:
         self.close()
@@ -341,7 +396,3 @@ class ServedSteps:
                 np.zeros(len(mine), dtype) if one is None else one.numpy()
                 for one, mine in zip(dense, self._dense, strict=True)
             ]
-
-
-def _are_among(ids: np.ndarray, pulled: np.ndarray) -> bool:
-    return np.array_equal(ids, pulled) or bool(np.isin(ids, pulled).all())

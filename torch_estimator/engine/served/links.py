@@ -63,8 +63,16 @@ class Links:
         Raises:
             ClusterError: A server cannot be reached, or refuses.
         """
+        self.send(questions)
+        return self.collect(questions)
+
+    def send(self, questions: Mapping[int, Frames]) -> None:
+        """Sends each question to its server; `collect` is to follow before anything else is asked."""
         for index, frames in questions.items():
             self._links[index].send(frames)
+
+    def collect(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
+        """Returns the answers to questions that were sent; see `ask`."""
         return {index: self._answer(self._links[index], frames) for index, frames in questions.items()}
 
     def tell_all(self, kind: Kind, flags: int = 0) -> list[tuple[Header, Mapping[str, Any]]]:

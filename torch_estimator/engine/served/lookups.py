@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torch_estimator.engine.batches import TensorBatch
+from torch_estimator.engine.batches import Batches, TensorBatch, batch_size
 from torch_estimator.engine.observation import Observer
 from torch_estimator.engine.row_update import Gathered
 from torch_estimator.engine.step import TrainStep
@@ -34,12 +35,14 @@ class Lookups:
         self._keys: list[list[str]] | None = None
         self._shows = False
 
-    def ids(self, batch: TensorBatch) -> list[np.ndarray]:
-        """By table the ids that a batch mentions, int64 ``[mentions]``, in the order of `TrainStep.differentiate`."""
+    def ids(self, batches: Batches, number: int) -> list[np.ndarray]:
+        """By table the ids that one of these batches mentions, int64 ``[mentions]``, in the order of
+        `TrainStep.differentiate`.
+        """
         if not self._step.tables:
             return []
         if self._keys is None and not self._shows:
-            self._keys = self._found_keys(batch)
+            self._keys = self._found_keys(batches.batch(number))
             self._shows = self._keys is None
             if self._shows:
                 logger.info(
@@ -47,8 +50,11 @@ class Lookups:
                     "know which rows it needs."
                 )
         if self._keys is None:
-            return [_joined([ids for _, ids in shown]) for shown in self._shown(batch)]
-        return [_joined([batch.features[key] for key in keys]) for keys in self._keys]
+            return [_joined([ids for _, ids in shown]) for shown in self._shown(batches.batch(number))]
+        rows = batch_size(batches.whole.features) // batches.of
+        first = (batches.start + number) * rows
+        features = batches.whole.features
+        return [_joined([features[key][first : first + rows] for key in keys]) for keys in self._keys]
 
     def distrust(self) -> None:
         """After a step that mentioned other ids: from now on they are shown."""
@@ -88,8 +94,8 @@ def _joined(ids: list[Tensor]) -> np.ndarray:
     return flat[0] if len(flat) == 1 else np.concatenate(flat or [np.empty(0, np.int64)])
 
 
-class FirstMentions:
-    """Picks each id once.
+class Mentions:
+    """Picks each row of a table once.
 
     Args:
         rows: Of the table; the id ``rows`` is that of a missing value, and left out.
@@ -97,12 +103,38 @@ class FirstMentions:
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
-        # Which mention of an id has been written last; entries of other batches are never read.
+        # Which mention of a row has been written last; entries of other batches are never read.
         self._last = np.empty(rows + 1, np.int64)
 
-    def __call__(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids, each once, and where each of them is mentioned."""
+    def __call__(self, ids: np.ndarray) -> Mentioned:
+        """What ids mention."""
         order = np.arange(len(ids))
         self._last[ids] = order
-        at = np.flatnonzero((self._last[ids] == order) & (ids != self._rows))
-        return ids[at].astype(np.int64, copy=False), at
+        at = ((self._last.take(ids) == order) & (ids != self._rows)).nonzero()[0]
+        return Mentioned(ids, ids.take(at).astype(np.int64, copy=False), at, self._rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Mentioned:
+    """What a batch mentions of a table.
+
+    Attributes:
+        ids: Of all mentions.
+        rows: Mentioned, int64, each once.
+        at: Where each of them is mentioned.
+        padding: The id of a missing value.
+    """
+
+    ids: np.ndarray
+    rows: np.ndarray
+    at: np.ndarray
+    padding: int
+
+    def is_of(self, ids: np.ndarray) -> bool:
+        """Whether these are the same mentions, with nothing behind them but padding."""
+        count = len(self.ids)
+        return np.array_equal(self.ids, ids[:count]) and bool((ids[count:] == self.padding).all())
+
+    def is_among(self, other: Mentioned) -> bool:
+        """Whether the other one has all of these rows."""
+        return self is other or bool(np.isin(self.rows, other.rows).all())
