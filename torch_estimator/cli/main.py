@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from torch_estimator.cli import predict, show
+from torch_estimator.cli import local, predict, show
 from torch_estimator.errors import INTERRUPTED, UserError
 
 USER_ERROR = 2
@@ -15,10 +15,10 @@ BROKEN_PIPE = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs ``estimator``; returns the exit status, 2 where the user has to act."""
+    """Runs ``estimator``; returns the exit status, 2 where the user has to act, and that of a job which it runs."""
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        status: int | None = options.run(options)
         sys.stdout.flush()
     except UserError as error:
         print(f"estimator: error: {error}", file=sys.stderr)
@@ -29,12 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
-    return 0
+    return status or 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="estimator", description="Looks at exported models and runs them.")
+    parser = argparse.ArgumentParser(prog="estimator", description="Runs training jobs and exported models.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     show.add_to(commands)
     predict.add_to(commands)
+    local.add_to(commands)
     return parser

@@ -1,0 +1,139 @@
+"""The launcher as a process of its own, with tiny programs to launch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.cluster_jobs import ROOT
+
+_MARK = "LAUNCHED_BY_TEST"
+_SECS = 120
+
+BEGINNING = """
+import json, os, pathlib, signal, subprocess, sys, time
+
+config = json.loads(os.environ["TF_CONFIG"])
+role = config["task"].get("type", "alone")
+me = f"{role} {config['task'].get('index', 0)}"
+here = pathlib.Path(__file__).parent
+
+
+def nth_start():
+    with open(here / f"{me}.starts", "a+") as file:
+        file.write("x")
+        return file.tell()
+
+
+def wait_for(name):
+    while not (here / name).exists():
+        time.sleep(0.005)
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+"""
+
+LAUNCHED: list[Launched] = []
+"""Those of the test that runs."""
+
+
+class Launched:
+    """``estimator local train`` at work on a program, ``trainer.task`` in `folder`.
+
+    Args:
+        folder: Where the program is written to, and where the launcher runs.
+        program: Python, after `BEGINNING`.
+        options: Of ``estimator local train``; what follows ``--`` are the program's.
+        settings: Of ``subprocess.Popen``.
+    """
+
+    def __init__(self, folder: Path, program: str, *options: str, **settings: Any) -> None:
+        self.package = folder / "trainer"
+        self.package.mkdir(exist_ok=True)
+        (self.package / "task.py").write_text(BEGINNING + textwrap.dedent(program))
+        self._streams = {"stdout": folder / "stdout", "stderr": folder / "stderr"}
+        self._mark = f"{_MARK}={uuid.uuid4().hex}"
+        name, _, value = self._mark.partition("=")
+        own = [sys.executable, "-m", "torch_estimator.cli", "local", "train", "--module-name", "trainer.task"]
+        with contextlib.ExitStack() as files:
+            opened = {stream: files.enter_context(path.open("wb")) for stream, path in self._streams.items()}
+            # Whoever runs the tests in the background may have it ignored, which is inherited.
+            before = signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.process = subprocess.Popen(
+                [*own, *options],
+                env={**os.environ, "PYTHONPATH": str(ROOT), name: value, **settings.pop("env", {})},
+                **{"cwd": folder, **opened, **settings},
+            )
+            signal.signal(signal.SIGINT, before)
+        LAUNCHED.append(self)
+
+    @property
+    def out(self) -> str:
+        """What it has printed so far."""
+        return self._streams["stdout"].read_text()
+
+    @property
+    def err(self) -> str:
+        """What it has printed on stderr so far."""
+        return self._streams["stderr"].read_text()
+
+    def end(self) -> int:
+        """Waits for its end, after which nothing may be left; returns the exit status."""
+        self.process.wait(_SECS)
+        wait_until(lambda: not self.left())
+        return self.process.returncode
+
+    def clean_up(self) -> None:
+        """Ends what a test that failed has left."""
+        self.process.kill()
+        self.process.wait()
+        for process in self.left():
+            os.kill(process, signal.SIGKILL)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def read_until(self, text: str) -> None:
+        """Waits until stdout has a text."""
+        wait_until(lambda: text in self.out or self.process.poll() is not None)
+        assert text in self.out
+
+    def touch(self, name: str) -> None:
+        """What the program waits for."""
+        (self.package / name).touch()
+
+    def starts(self, task: str) -> int:
+        """How often a program that calls ``nth_start`` has been started."""
+        return len((self.package / f"{task}.starts").read_text())
+
+    def left(self) -> list[int]:
+        """Processes that it has started, and these in turn."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdecimal() and int(folder.name) != self.process.pid:
+                try:
+                    environ = (folder / "environ").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if self._mark.encode() in environ:
+                    found.append(int(folder.name))
+        return found
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Fails where something does not come true in time."""
+    deadline = time.monotonic() + _SECS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

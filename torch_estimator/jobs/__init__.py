@@ -1,0 +1,1 @@
+"""Jobs: programs that are started as a whole, watched, and ended."""
