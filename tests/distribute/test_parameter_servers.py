@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from subprocess import Popen
 
 import numpy as np
 import pytest
 
-from tests.cluster_jobs import Cluster, Ended
+from tests.cluster_jobs import Cluster, Ended, ended
 from tests.jobs import checkpoint_steps
 from torch_estimator.engine.checkpoint import load_checkpoint
 
@@ -65,6 +69,8 @@ def optimizer(name):
         return lambda params: torch.optim.Adam(params, lr=0.01)
     if name == "decayed":
         return lambda params: torch.optim.lr_scheduler.ExponentialLR(te.optim.Adagrad(lr=0.1)(params), 0.97)
+    if name == "wild":
+        return te.optim.GradientDescent(lr=1e30)
     if name == "clipped":
         return te.optim.clip_gradients_by_norm(te.optim.Adagrad(lr=0.1), 0.05)
     return name
@@ -119,18 +125,92 @@ def alone(model_dir: Path, *arguments: object) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        (),
-        ("linear=SGD", "dnn=Adam"),
-        ("linear=AdamW", "dnn=RMSProp"),
-        ("linear=torch", "dnn=decayed"),
-        ("linear=clipped", "dnn=clipped"),
-        ("lists=1",),
-    ],
-    ids=lambda settings: " ".join(settings) or "defaults",
+    [("dnn=decayed", "lists=1"), ("linear=torch", "dnn=Adam"), ("linear=clipped", "dnn=clipped", "compile=True")],
+    ids=" ".join,
 )
 def test_one_worker_computes_what_a_process_alone_does(tmp_path: Path, settings: tuple[str, ...]) -> None:
     run(tmp_path / "served", 32, 100, "repeat=1", *settings, servers=2)
-    alone(tmp_path / "alone", 32, 100, "repeat=1", *settings)
+    alone(tmp_path / "alone", 32, 100, "repeat=1", *settings, "compile=False")
     assert checkpoint_steps(tmp_path / "served") == [0, 100]
     assert_close(tmp_path / "served", tmp_path / "alone")
+
+
+@pytest.mark.parametrize("settings", [(), ("pipeline=1",)])
+def test_inputs_that_end_at_different_times_are_all_read(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    # 5, 4 and 4 batches of one.
+    results = run(tmp_path, 1, None, "rows=13", *settings, workers=2)
+    assert max(checkpoint_steps(tmp_path)) == 13
+    assert "Training ended at global step 13: the input ended." in results[0].told
+    assert "ps 0 ends: training is over." in results[3].told
+
+
+def test_all_stop_at_the_last_step_and_where_one_of_them_stops(tmp_path: Path) -> None:
+    results = run(tmp_path / "last", 16, 150, "repeat=1", "save=50", "pipeline=1", workers=1, servers=2)
+    assert max(checkpoint_steps(tmp_path / "last")) == 150
+    assert all("the last step was reached." in one.told for one in results[:2])
+    results = run(tmp_path / "stops", 16, 100_000, "repeat=1", "worker=120", "does=stops", workers=1)
+    assert 119 <= max(checkpoint_steps(tmp_path / "stops")) < 100_000
+    assert "a hook asked for it." in results[1].told
+
+
+def test_whoever_is_killed_comes_back_and_the_job_goes_on(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, servers=2)
+    arguments = (tmp_path, 16, 1500, "repeat=1", "save=100", "slow=0.005")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    told = {}
+    for reached, victim in ((100, ("ps", 1)), (300, ("worker", 0)), (500, ("chief", 0)), (700, ("ps", 0))):
+        wait_for_checkpoint(tmp_path, reached, running)
+        running[victim].kill()
+        told[victim] = running[victim].communicate()[0]
+        running[victim] = cluster.start(victim, *arguments)
+    results = dict(zip(cluster.tasks, ended(list(running.values())), strict=True))
+    for result in results.values():
+        assert result.status == 0, result.told
+    assert max(checkpoint_steps(tmp_path)) == 1500
+    chief = told["chief", 0] + results["chief", 0].told
+    assert "ps 1 has lost what it held; restoring it from the checkpoint of global step " in chief
+    assert "ps 0 has lost what it held; restoring it from the checkpoint of global step " in chief
+    # The one that came back took over from servers that had gone on without it.
+    assert re.search(r"Parameter servers are at global step [5-9]\d\d; going on with them", results["chief", 0].told)
+
+
+def test_a_failed_training_leaves_its_parameters_as_they_were_before(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    server = cluster.start(("ps", 0), tmp_path, 16, 40, "repeat=1")
+    (chief,) = ended([cluster.start(("chief", 0), tmp_path, 16, 40, "repeat=1", "save=10", "dnn=wild")])
+    assert chief.status == 2
+    assert "The loss became NaN at global step" in chief.told
+    server.kill()
+    server.communicate()
+    assert all(np.isfinite(one).all() for one in variables(tmp_path).values())
+
+
+def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=3, servers=1)
+    arguments = (tmp_path / "chief", 16, 100_000, "repeat=1", "slow=0.01")
+    server, chief = (cluster.start(task, *arguments) for task in (("ps", 0), ("chief", 0)))
+    try:
+        wait_for_checkpoint(tmp_path / "chief", 0, {("chief", 0): chief})
+        apart, differs, another = ended(
+            [
+                cluster.start(("worker", 0), tmp_path / "{}", 16, 100_000),
+                cluster.start(("worker", 1), tmp_path / "chief", 16, 100_000, "dnn=decayed"),
+                cluster.start(("chief", 0), tmp_path / "new", 16, 100_000),
+            ]
+        )
+    finally:
+        for one in (server, chief):
+            one.kill()
+            one.communicate()
+    assert [one.status for one in (apart, differs, another)] == [2, 2, 2]
+    unseen = f"error: worker 0 does not see the chief's model_dir: in its {tmp_path}/worker there is no file"
+    assert unseen in apart.told
+    assert "error: ps 0 serves another training than this one: the digest of all variables and opt" in differs.told
+    assert "error: ps 0 serves another training than this one: the token of its model_dir is" in another.told
+
+
+def wait_for_checkpoint(model_dir: Path, step: int, running: Mapping[tuple[str, int], Popen[str]]) -> None:
+    deadline = time.monotonic() + 120
+    while max(checkpoint_steps(model_dir), default=-1) < step:
+        assert time.monotonic() < deadline, {task: one.poll() for task, one in running.items()}
+        time.sleep(0.02)

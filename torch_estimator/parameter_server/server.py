@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from typing import Any
 
@@ -59,7 +60,7 @@ class ParameterServer:
         except zmq.ZMQError as error:
             self.close()
             raise ClusterError(
-                f"{name} cannot listen on {address} ({error.strerror}); end what uses the port, or name another one."
+                f"{name} cannot listen on {address} ({os.strerror(error.errno)}); end what uses the port, or name another one."
             ) from error
         self._shard: Shard | None = None
         self._plan: ServerPlan | None = None

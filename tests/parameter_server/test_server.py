@@ -1,0 +1,186 @@
+"""A server answers what it is asked, applies each push once, and ends with the training."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from tests.cluster_jobs import free_port
+from torch_estimator.engine.served.links import Links
+from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.messages import (
+    PULLS,
+    PUSHES,
+    STOPS,
+    Header,
+    Kind,
+    Push,
+    pack_exchange,
+    unpack_parameters,
+)
+from torch_estimator.parameter_server.plan import DensePlan, GroupPlan, ServerPlan, TablePlan
+from torch_estimator.parameter_server.server import ParameterServer
+
+PLAN = ServerPlan(
+    dtype="float32",
+    groups=(
+        GroupPlan("GradientDescent", {"lr": 1.0}, ("lr",)),
+        GroupPlan("torch.optim.SGD", {"lr": 1.0, "momentum": 0.5}, ("lr",)),
+    ),
+    dense=(DensePlan("bias", (2,), 0), DensePlan("kernel", (1, 3), 1)),
+    tables=(TablePlan("wide", 4, 1, 0),),
+)
+ARRAYS = {
+    "dense/0/value": np.zeros(2, np.float32),
+    "dense/1/value": np.zeros((1, 3), np.float32),
+    "table/0/value": np.arange(4, dtype=np.float32).reshape(4, 1),
+}
+
+
+class Served:
+    """A server, and somebody who asks it."""
+
+    def __init__(self, address: str, links: Links, thread: threading.Thread) -> None:
+        self.address, self.links, self._thread = address, links, thread
+
+    def start(self, **content: Any) -> None:
+        given = {"plan": PLAN.as_json(), "about": {"job": "one"}, "step": 5, "last_step": None, **content}
+        self.links.start(0, given, ARRAYS)
+
+    def push(self, header: Header, gradient: float = 1.0) -> Kind:
+        push = Push(
+            np.array([0.5, 0.25]),
+            np.ones(2, np.uint8),
+            np.full(5, gradient, np.float32),
+            [(np.array([1, 3]), np.full((2, 1), gradient, np.float32))],
+        )
+        ((answer, _),) = self.links.ask({0: [pack_exchange(header, push, [np.empty(0, np.int64)])]}).values()
+        return answer.kind
+
+    def pull(self, *rows: int) -> tuple[Header, np.ndarray, np.ndarray]:
+        header, wanted = self.links.header(Kind.EXCHANGE, PULLS), [np.array(rows, np.int64)]
+        ((answer, frames),) = self.links.ask({0: [pack_exchange(header, None, wanted)]}).values()
+        dense, (of_table,) = unpack_parameters(frames[0], PLAN, wanted)
+        return answer, dense, of_table[:, 0]
+
+    def has_ended(self) -> bool:
+        self._thread.join(timeout=5)
+        return not self._thread.is_alive()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    address = f"localhost:{free_port()}"
+    server = ParameterServer("ps 0", address)
+
+    def serve() -> None:
+        with closing(server):
+            server.serve()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    links = Links("chief 0", 0, [address], wait_secs=5)
+    with closing(links):
+        yield Served(address, links, thread)
+        if thread.is_alive():
+            links.tell_all(Kind.END)
+    thread.join(timeout=15)
+
+
+def test_gradients_are_applied_with_the_settings_that_come_with_them(served: Served) -> None:
+    served.start()
+    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+    answer, dense, rows = served.pull(3, 0)
+    assert answer.step == 6
+    np.testing.assert_array_equal(dense, np.float32([-0.5, -0.5, -0.25, -0.25, -0.25]))
+    np.testing.assert_array_equal(rows, np.float32([2.5, 0]))
+
+
+def test_a_push_that_comes_again_is_applied_once(served: Served) -> None:
+    served.start()
+    header = served.links.header(Kind.EXCHANGE, PUSHES)
+    assert served.push(header) is Kind.OK
+    assert served.push(header) is Kind.OK
+    answer, dense, _ = served.pull()
+    assert (answer.step, dense[0]) == (6, -0.5)
+    assert served.push(header._replace(life=header.life + 1)) is Kind.OK
+    assert served.pull()[0].step == 7
+
+
+def test_state_comes_back_as_it_is(served: Served) -> None:
+    served.start()
+    served.push(served.links.header(Kind.EXCHANGE, PUSHES))
+    ((header, arrays),) = served.links.state()
+    served.push(served.links.header(Kind.EXCHANGE, PUSHES))
+    expected = served.links.state()[0][1]
+    served.links.start(0, {"plan": PLAN.as_json(), "about": {}, "step": header.step, "last_step": None}, arrays)
+    served.push(served.links.header(Kind.EXCHANGE, PUSHES))
+    ((_, again),) = served.links.state()
+    assert again.keys() == expected.keys() == {*ARRAYS, "dense/1/momentum_buffer"}
+    for name, one in expected.items():
+        np.testing.assert_array_equal(again[name], one, err_msg=name)
+
+
+def test_nothing_is_applied_after_the_last_step(served: Served) -> None:
+    served.start(last_step=6)
+    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OVER
+    assert served.links.state()[0][1]["dense/0/value"].tolist() == [-0.5, -0.5]
+
+
+def test_who_leaves_may_stop_all_others(served: Served) -> None:
+    served.start()
+    with closing(Links("worker 0", 1, [served.address], wait_secs=5)) as worker:
+        worker.tell_all(Kind.HELLO)
+        assert served.links.tell_all(Kind.STATUS)[0][1] == {"active": [0, 1]}
+        worker.tell_all(Kind.LEAVE, STOPS)
+    assert served.links.tell_all(Kind.STATUS)[0][1] == {"active": [0]}
+    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OVER
+
+
+def test_it_ends_when_the_chief_says_so_and_all_know(served: Served) -> None:
+    served.start()
+    with closing(Links("worker 0", 1, [served.address], wait_secs=5)) as worker:
+        worker.tell_all(Kind.HELLO)
+        served.links.tell_all(Kind.END)
+        header = worker.header(Kind.EXCHANGE, PULLS)
+        ((answer, _),) = worker.ask({0: [pack_exchange(header, None, [np.empty(0, np.int64)])]}).values()
+        assert answer.kind is Kind.OVER
+        worker.tell_all(Kind.LEAVE)
+    assert served.has_ended()
+
+
+def test_whoever_else_sends_something_is_refused(served: Served) -> None:
+    context: zmq.Context[Any] = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.RCVTIMEO, 5000)
+    socket.connect(f"tcp://{served.address}")
+    told = []
+    for message in (b"GET / HTTP/1.1", b"TEPS" + bytes([9, 0]) + bytes(42)):
+        socket.send(message)
+        told.append(socket.recv_multipart()[1].decode())
+    context.destroy(linger=0)
+    assert "no part of a torch-estimator cluster" in told[0]
+    assert "another version of torch-estimator, whose messages are of version 9, not 1" in told[1]
+    served.start()
+    assert served.pull()[0].step == 5
+
+
+def test_a_port_in_use_is_named(served: Served) -> None:
+    with pytest.raises(ClusterError, match=rf"^ps 1 cannot listen on {served.address} \(Address already in use\); end"):
+        ParameterServer("ps 1", served.address)
+
+
+def test_one_that_cannot_be_reached_is_named() -> None:
+    address = f"localhost:{free_port()}"
+    with (
+        closing(Links("worker 0", 1, [address], wait_secs=0.3)) as links,
+        pytest.raises(ClusterError, match=rf"^worker 0 waited 0.3 s \(.*\) for ps 0 at {address}; see whether it runs"),
+    ):
+        links.tell_all(Kind.HELLO)
