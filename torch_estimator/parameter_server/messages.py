@@ -22,6 +22,8 @@ VERSION = 1
 _MAGIC = b"TEPS"
 _HEADER = struct.Struct("<4sHHiIQQQQ")
 
+_LARGE = 1 << 20
+
 PUSHES = 1
 PULLS = 2
 """Flags of an exchange: whether it brings gradients, and whether it asks for parameters."""
@@ -180,6 +182,11 @@ def unpack_arrays(frames: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.n
         for (name, (dtype, shape)), frame in zip(described.items(), frames[2:], strict=True)
     }
     return content, arrays
+
+
+def is_small(frames: Sequence[Any]) -> bool:
+    """Whether copying a message takes less time than handing its memory over to ZeroMQ's thread."""
+    return sum(memoryview(frame).nbytes for frame in frames) < _LARGE
 
 
 class _Reader:

@@ -49,14 +49,24 @@ def ftrl(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) 
     """See `torch_estimator.optim.Ftrl`."""
     lr, l1 = settings["lr"], settings["l1_regularization_strength"]
     shrinkage = settings["l2_shrinkage_regularization_strength"]
+    constant = settings["beta"] / lr + 2.0 * settings["l2_regularization_strength"]
     accumulator, linear = state["accumulator"], state["linear"]
     old_power = _power(accumulator, settings)
     accumulator += grad * grad
-    new_power = _power(accumulator, settings)
-    linear += (grad + 2.0 * shrinkage * param if shrinkage else grad) - (new_power - old_power) / lr * param
-    quadratic = (new_power + settings["beta"]) / lr + 2.0 * settings["l2_regularization_strength"]
-    quadratic[quadratic == 0.0] = 1.0
-    np.divide(np.clip(linear, -l1, l1) - linear, quadratic, out=param)
+    quadratic = _power(accumulator, settings)
+    old_power -= quadratic
+    old_power /= lr
+    old_power *= param
+    linear += old_power
+    linear += grad + 2.0 * shrinkage * param if shrinkage else grad
+    quadratic /= lr
+    if constant:
+        quadratic += constant
+    elif not quadratic.all():
+        # An accumulator started at zero stays there until the first gradient, and 0 / 0 must be 0.
+        quadratic[quadratic == 0.0] = 1.0
+    shrunk = np.clip(linear, -l1, l1) - linear if l1 else np.negative(linear)
+    np.divide(shrunk, quadratic, out=param)
 
 
 def gradient_descent(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:

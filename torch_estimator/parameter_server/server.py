@@ -16,6 +16,7 @@ from torch_estimator.parameter_server.messages import (
     STOPS,
     Header,
     Kind,
+    is_small,
     pack_arrays,
     pack_json,
     pack_parameters,
@@ -59,8 +60,9 @@ class ParameterServer:
             self._socket.bind(f"tcp://127.0.0.1:{port}" if host in LOOPBACK else f"tcp://*:{port}")
         except zmq.ZMQError as error:
             self.close()
+            why = os.strerror(error.errno or 0)
             raise ClusterError(
-                f"{name} cannot listen on {address} ({os.strerror(error.errno)}); end what uses the port, or name another one."
+                f"{name} cannot listen on {address} ({why}); end what uses the port, or name another one."
             ) from error
         self._shard: Shard | None = None
         self._plan: ServerPlan | None = None
@@ -84,7 +86,7 @@ class ParameterServer:
                 frames = []
             if frames:
                 answer = self._answer([frame.buffer for frame in frames])
-                self._socket.send_multipart([identity, *answer], copy=False)
+                self._socket.send_multipart([identity, *answer], copy=is_small(answer))
             if self._ended:
                 ended_at = ended_at or time.monotonic()
                 if not self._active() or time.monotonic() > ended_at + _LINGER_SECS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,19 @@ class StepProgram:
             The loss of every step taken, float32: of all, or up to and with the first that is not a number; and
             whether the one after the last of these failed.
         """
+        losses, take = self.bound(places, start, numbers)
+        taken = take(0, len(numbers))
+        return losses[: taken if taken >= 0 else -1 - taken], taken < 0
+
+    def bound(
+        self, places: np.ndarray, start: int, numbers: np.ndarray
+    ) -> tuple[np.ndarray, Callable[[int, int], int]]:
+        """What takes steps of these batches, as often as it is called; see `take`.
+
+        Returns:
+            The memory for the loss of every step, and a function of the first step and how many: it returns how many
+            were taken, or -1 minus that where the next one failed.
+        """
         steps = len(numbers)
         own = np.empty((steps, self._own), np.int64)
         if self._numbers:
@@ -92,18 +105,24 @@ class StepProgram:
         own[:, self._numbers :] = places + np.arange(start, start + steps)[:, None] * self._bytes_to_next
         state = np.array([tensor.data_ptr() for tensor in self._state], np.int64)
         losses = np.empty(steps, np.float32)
-        taken = self._take_steps(
-            self._run,
-            self._container,
-            self._layouts,
-            ctypes.c_void_p(state.ctypes.data),
-            ctypes.c_int64(len(state)),
-            ctypes.c_void_p(own.ctypes.data),
-            ctypes.c_int64(self._own),
-            ctypes.c_int64(steps),
-            ctypes.c_void_p(losses.ctypes.data),
-        )
-        return losses[: taken if taken >= 0 else -1 - taken], taken < 0
+        of_state, of_own, of_losses = state.ctypes.data, own.ctypes.data, losses.ctypes.data
+
+        def take(first: int, count: int) -> int:
+            # Named here, since these arrays have to live as long as they are pointed to.
+            _ = state, own, numbers
+            return self._take_steps(  # type: ignore[no-any-return]
+                self._run,
+                self._container,
+                self._layouts,
+                ctypes.c_void_p(of_state),
+                ctypes.c_int64(len(state)),
+                ctypes.c_void_p(of_own + first * own.strides[0]),
+                ctypes.c_int64(self._own),
+                ctypes.c_int64(count),
+                ctypes.c_void_p(of_losses + first * losses.itemsize),
+            )
+
+        return losses, take
 
 
 def _described(folder: Path) -> list[Any]:

@@ -173,6 +173,25 @@ class CompiledSteps:
         shape = self._shape(self._prepared(batches), batches, 0, context)
         return shape is not None and shape.program is not None
 
+    def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
+        """For who has something to do between steps: what takes one of these batches and returns its loss.
+
+        None where the first of them would not be taken as machine code.
+        """
+        block = self._prepared(batches)
+        shape = self._shape(block, batches, 0, context)
+        if shape is None or shape.program is None or self.in_python or context.observe or self._step.schedules:
+            return None
+        losses, program = shape.program.bound(block.places, batches.start, self._numbers(batches.count))
+        context.compiled = True
+
+        def take(number: int) -> float:
+            if program(number, 1) < 0:
+                self._explain(batches.batch(number), context.global_step)
+            return float(losses[number])
+
+        return take
+
     def _prepared(self, batches: Batches) -> _Block:
         if self._is_outdated():
             self._begin_anew()

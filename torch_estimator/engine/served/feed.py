@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from torch_estimator import __version__
-from torch_estimator.engine.batches import Batches
+from torch_estimator.engine.batches import Batches, batch_size
 from torch_estimator.engine.compiled.choice import GRADIENTS, AnySteps, EagerSteps
+from torch_estimator.engine.compiled.steps import CompiledSteps
 from torch_estimator.engine.replicas.packing import HEADER, Layout
 from torch_estimator.engine.replicas.steps import NoRoom
 from torch_estimator.engine.schedules import Schedules
@@ -22,6 +23,7 @@ from torch_estimator.engine.served.lookups import Lookups, Mentioned, Mentions
 from torch_estimator.engine.served.placement import Placement
 from torch_estimator.engine.served.steps import PushedStep
 from torch_estimator.engine.served.token import Token
+from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import ClusterError
 from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.parameter_server.messages import (
@@ -102,6 +104,7 @@ class ServedSteps:
         self._weights = [update.table.weight.detach().numpy() for update in self._step.tables]
         self._pending: Push | None = None
         self._secs_per_step = _STROKE_SECS
+        self._fast: Callable[[int], float] | None = None
         self._at = global_step
         self._look_at_message()
         before = before or {}
@@ -159,7 +162,11 @@ class ServedSteps:
         There are none where training is over.
         """
         started = time.perf_counter()
-        losses = self._taken(batches, context)
+        with sized_threads(self._step.module, batch_size(batches.whole.features) // batches.of, beside_input=True):
+            self._fast = None
+            if isinstance(self._steps, CompiledSteps):
+                self._fast = self._steps.one_by_one(batches, context)
+            losses = self._taken(batches, context)
         if losses:
             self._secs_per_step = (time.perf_counter() - started) / len(losses)
         # Others may have taken steps since; the last one here has not arrived yet.
@@ -359,21 +366,25 @@ class ServedSteps:
         while self._advanced < self._at and self._schedules:
             self._schedules.advance()
             self._advanced += 1
-        one = dataclasses.replace(batches, start=batches.start + number, count=1)
-        try:
-            (loss,) = self._steps.take(one, context)
-        except NoRoom as unsent:
-            self._use(self._step.layout.joined([unsent.needed]), None)
-            self._step.packing.pack(self._step.message, unsent.loss, unsent.dense, unsent.mentions)
-            loss = unsent.loss
+        loss = self._loss(batches, number, context) if self._fast is None else self._fast(number)
         pushed = []
         for mentioned, known, (ids, gradients) in zip(self._mentioned, wanted, self._tables, strict=True):
             touched = known if known.is_of(ids) else mentioned(ids)
             if not touched.is_among(known):
-                return float(loss), None
+                return loss, None
             pushed.append((touched.rows, gradients.take(touched.at, 0)))
         whole = self._gradients[0] if len(self._gradients) == 1 else np.concatenate(self._gradients)
-        return float(loss), Push(self._placement.numbers(), self._present, whole, pushed)
+        return loss, Push(self._placement.numbers(), self._present, whole, pushed)
+
+    def _loss(self, batches: Batches, number: int, context: RunContext) -> float:
+        """Computes gradients into the step's message."""
+        one = dataclasses.replace(batches, start=batches.start + number, count=1)
+        try:
+            return float(self._steps.take(one, context)[0])
+        except NoRoom as unsent:
+            self._use(self._step.layout.joined([unsent.needed]), None)
+            self._step.packing.pack(self._step.message, unsent.loss, unsent.dense, unsent.mentions)
+            return float(unsent.loss)
 
     def _use(self, layout: Layout, before: Any) -> None:
         self.close()

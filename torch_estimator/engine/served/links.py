@@ -13,7 +13,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from torch_estimator.errors import ClusterError
-from torch_estimator.parameter_server.messages import Header, Kind, pack_arrays, unpack_arrays
+from torch_estimator.parameter_server.messages import Header, Kind, is_small, pack_arrays, unpack_arrays
 
 logger = logging.getLogger("torch_estimator")
 
@@ -158,7 +158,7 @@ class _Link:
         self._socket.connect(f"tcp://{address}")
 
     def send(self, frames: Frames) -> None:
-        self._socket.send_multipart(frames, copy=False)
+        self._socket.send_multipart(frames, copy=is_small(frames))
 
     def receive(self) -> Frames | None:
         """The frames of an answer; None where there is none yet."""

@@ -34,6 +34,8 @@ class Lookups:
         self._observer = Observer(step.module)
         self._keys: list[list[str]] | None = None
         self._shows = False
+        self._whole: TensorBatch | None = None
+        self._ids: list[list[np.ndarray]] = []
 
     def ids(self, batches: Batches, number: int) -> list[np.ndarray]:
         """By table the ids that one of these batches mentions, int64 ``[mentions]``, in the order of
@@ -50,11 +52,18 @@ class Lookups:
                     "know which rows it needs."
                 )
         if self._keys is None:
-            return [_joined([ids for _, ids in shown]) for shown in self._shown(batches.batch(number))]
-        rows = batch_size(batches.whole.features) // batches.of
-        first = (batches.start + number) * rows
-        features = batches.whole.features
-        return [_joined([features[key][first : first + rows] for key in keys]) for keys in self._keys]
+            return [
+                _joined([ids.numpy().reshape(-1) for _, ids in shown]) for shown in self._shown(batches.batch(number))
+            ]
+        if self._whole is not batches.whole:
+            self._whole = batches.whole
+            rows = batch_size(batches.whole.features) // batches.of
+            self._ids = [
+                [batches.whole.features[key].reshape(batches.of, rows, -1).flatten(1).numpy() for key in keys]
+                for keys in self._keys
+            ]
+        place = batches.start + number
+        return [mine[0][place] if len(mine) == 1 else _joined([one[place] for one in mine]) for mine in self._ids]
 
     def distrust(self) -> None:
         """After a step that mentioned other ids: from now on they are shown."""
@@ -89,9 +98,8 @@ def _place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
-def _joined(ids: list[Tensor]) -> np.ndarray:
-    flat = [one.numpy().reshape(-1) for one in ids]
-    return flat[0] if len(flat) == 1 else np.concatenate(flat or [np.empty(0, np.int64)])
+def _joined(ids: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(ids or [np.empty(0, np.int64)])
 
 
 class Mentions:
@@ -105,13 +113,20 @@ class Mentions:
         self._rows = rows
         # Which mention of a row has been written last; entries of other batches are never read.
         self._last = np.empty(rows + 1, np.int64)
+        self._order = np.arange(0)
 
     def __call__(self, ids: np.ndarray) -> Mentioned:
         """What ids mention."""
-        order = np.arange(len(ids))
+        order = self._order[: len(ids)] if len(ids) <= len(self._order) else self._longer_order(len(ids))
         self._last[ids] = order
-        at = ((self._last.take(ids) == order) & (ids != self._rows)).nonzero()[0]
+        is_last = self._last.take(ids) == order
+        is_last &= ids != self._rows
+        at = is_last.nonzero()[0]
         return Mentioned(ids, ids.take(at).astype(np.int64, copy=False), at, self._rows)
+
+    def _longer_order(self, length: int) -> np.ndarray:
+        self._order = np.arange(length)
+        return self._order
 
 
 @dataclass(frozen=True, slots=True)
