@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,13 @@ def build_estimator(args: argparse.Namespace, model_dir: str) -> te.DNNLinearCom
         dnn_feature_columns=deep,
         dnn_hidden_units=model.hidden_units(100, 4, 0.7),
         label_vocabulary=list(columns.LABELS),
-        config=te.RunConfig(model_dir=model_dir, compile=COMPILE[args.compile], random_seed=args.seed),
+        config=te.RunConfig(
+            model_dir=model_dir,
+            compile=COMPILE[args.compile],
+            random_seed=args.seed,
+            train_distribute=te.distribute.ParameterServerStrategy(pipeline=True) if args.pipeline else None,
+            experimental_max_worker_delay_secs=0,
+        ),
     )
 
 
@@ -71,6 +78,28 @@ def train_and_evaluate(args: argparse.Namespace, estimator: te.Estimator, pace: 
     return metrics or {}
 
 
+class SleepHook(te.Hook):
+    """Stands for an input that takes its time."""
+
+    def __init__(self, secs: float) -> None:
+        self._secs = secs
+
+    def before_step(self, context: te.RunContext) -> None:
+        time.sleep(self._secs)
+
+
+def train_in_cluster(args: argparse.Namespace, estimator: te.Estimator, pace: Pace) -> None:
+    """The part of this process, whose clock stops before the last steps, which others may take."""
+    hooks: list[te.Hook] = [FirstStepHook(pace), PaceHook(pace, args.warmup, args.steps * 9 // 10)]
+    if args.sleep_ms:
+        hooks.append(SleepHook(args.sleep_ms / 1000))
+    te.train_and_evaluate(
+        estimator,
+        te.TrainSpec(lambda: read_csv(args), max_steps=args.steps, hooks=hooks),
+        te.EvalSpec(lambda: test_rows(args, args.batch)),
+    )
+
+
 def main() -> None:
     """Measures what was asked for."""
     arguments = parser(__doc__)
@@ -80,6 +109,9 @@ def main() -> None:
     add("--train-file", type=Path, help="instead of the data folder's adult.data.csv")
     add("--gains", choices=("log", "raw"), default="log", help="capital gain and loss: log1p of them, or as they are")
     add("--seed", type=int, default=1, help="of the initial weights and the shuffling")
+    add("--cluster", type=Path, help="be the process that TF_CONFIG names; where the job has its directory")
+    add("--pipeline", action="store_true", help="with parameter servers: gradients one step older")
+    add("--sleep-ms", type=float, default=0.0, help="in a cluster: milliseconds to wait before each step")
     args = arguments.parse_args()
     logging.getLogger("torch_estimator").setLevel(logging.WARNING)
     if args.threads:
@@ -91,7 +123,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as model_dir:
         estimator = build_estimator(args, model_dir)
         metrics: Mapping[str, Any] = {}
-        if args.whole_command:
+        if args.cluster:
+            train_in_cluster(args, build_estimator(args, str(args.cluster)), pace)
+        elif args.whole_command:
             metrics = train_and_evaluate(args, estimator, pace)
         else:
             hooks = [FirstStepHook(pace), PaceHook(pace, args.warmup, args.steps)]

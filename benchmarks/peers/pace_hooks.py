@@ -25,7 +25,7 @@ class PaceHook(te.Hook):
     def after_step(self, context: te.RunContext) -> None:
         self._pace.step(context.global_step - self._told)
         self._told = context.global_step
-        if context.global_step == self._last:
+        if context.global_step >= self._last:
             self._pace.end()
 
 

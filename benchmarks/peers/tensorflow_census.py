@@ -15,6 +15,7 @@ import argparse
 import itertools
 import logging
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -137,6 +138,21 @@ def train_and_evaluate(args: argparse.Namespace, estimator: Any) -> Any:
     return metrics
 
 
+def train_in_cluster(args: argparse.Namespace, estimator: Any) -> Pace:
+    """The part of the process that TF_CONFIG names."""
+    pace = Pace(args.warmup)
+    tf.estimator.train_and_evaluate(
+        estimator,
+        tf.estimator.TrainSpec(
+            lambda: read_csv(args, TRAIN, batch=args.batch, epochs=None, shuffle=True),
+            args.steps,
+            hooks=[PaceHook(pace)],
+        ),
+        tf.estimator.EvalSpec(lambda: read_csv(args, TEST, batch=args.batch)),
+    )
+    return pace
+
+
 def evaluation_speed(args: argparse.Namespace, estimator: Any) -> float | None:
     """Rows per second of `evaluate` in its steady state, without the first tenth and the building of its graph."""
     batches = args.evaluate_rows // args.eval_batch
@@ -170,13 +186,16 @@ def main() -> None:
     add("--decode", choices=("line", "batch"), default="line", help="parse line by line as the sample, or by the batch")
     add("--gains", choices=("log", "raw"), default="log", help="capital gain and loss: log1p of them, or as they are")
     add("--seed", type=int, help="of the initial weights")
+    add("--cluster", type=Path, help="be the process that TF_CONFIG names; where the job has its directory")
     args = arguments.parse_args()
     tf.get_logger().setLevel(logging.ERROR)
     report = Report(peer="TensorFlow tf.estimator", version=tf.__version__)
     with tempfile.TemporaryDirectory() as model_dir:
-        estimator = build_estimator(args, model_dir)
+        estimator = build_estimator(args, str(args.cluster or model_dir))
         metrics: Any = {}
-        if args.whole_command:
+        if args.cluster:
+            report.take(train_in_cluster(args, estimator), args.batch)
+        elif args.whole_command:
             metrics = train_and_evaluate(args, estimator)
         else:
             pace = Pace(args.warmup)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.protocol.cluster import run_cluster
 from benchmarks.protocol.machine import machine_line
 from benchmarks.protocol.rounds import Measured, alternate
 from benchmarks.protocol.side import ROOT, Side, SideError, ready
@@ -20,5 +21,6 @@ __all__ = [
     "conclude",
     "machine_line",
     "ready",
+    "run_cluster",
     "table",
 ]

@@ -55,6 +55,11 @@ class Side:
             return f"its environment could not be installed: {error}"
         return None
 
+    def command(self, arguments: Sequence[object]) -> list[str]:
+        """The command line that runs it."""
+        python = Path(sys.executable) if self.environment is None else environment.python_of(self.environment)
+        return [str(python), "-m", f"benchmarks.peers.{self.script}", *self.arguments, *map(str, arguments)]
+
     def run(
         self, arguments: Sequence[object], *, variables: Mapping[str, str] | None = None, timeout: float = 900.0
     ) -> dict[str, Any]:
@@ -63,8 +68,7 @@ class Side:
         Raises:
             SideError: It failed, took longer than `timeout` seconds, or its last line is not JSON.
         """
-        python = Path(sys.executable) if self.environment is None else environment.python_of(self.environment)
-        command = [str(python), "-m", f"benchmarks.peers.{self.script}", *self.arguments, *map(str, arguments)]
+        command = self.command(arguments)
         shown = f"{self.name} ({' '.join(command[1:])})"
         # Files, since a pipe would be waited for until the side's own children, such as a compiler, have ended, too.
         with TemporaryFile("w+") as out, TemporaryFile("w+") as err:

@@ -1,0 +1,151 @@
+"""Training the census sample with parameter servers, ours and TensorFlow 2.15's: `scripts/bench parameter_servers`.
+
+A chief and one parameter server on this machine, each a process of its own on the same file, the same model and the
+same batch (`benchmarks/peers/*_census.py --cluster`). Parts: `small` and `large` (steps per second at batches of 40 and
+512), `scaling` (1, 2 and 4 processes that train, each waiting 10 ms for its input before every step).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.census.setup import OURS, Part, empty_cache
+from benchmarks.protocol import (
+    ROOT,
+    Side,
+    Verdict,
+    alternate,
+    at_least,
+    conclude,
+    machine_line,
+    ready,
+    run_cluster,
+    table,
+)
+
+DATA = ROOT.parent / "shared" / "data" / "census"
+SIDES = {
+    "ours": OURS,
+    "pipelined": Side(name="torch-estimator, pipelined", script="ours_census", arguments=("--pipeline",)),
+    "tensorflow": Side(name="TF 2.15 tf.estimator", script="tensorflow_census", environment="tensorflow"),
+}
+STEPS = {
+    40: {"ours": (12_000, 4_000), "pipelined": (12_000, 4_000), "tensorflow": (1_500, 300)},
+    512: {"ours": (3_000, 1_000), "pipelined": (3_000, 1_000), "tensorflow": (250, 50)},
+}
+"""By batch and side: steps, and those of the warm-up."""
+
+PROMISES = {40: {"ours": 6.0, "pipelined": 10.0}, 512: {"ours": 10.0}}
+"""By batch and side: how many times TensorFlow's steps per second."""
+
+TRAINERS = {1: None, 2: 1.95, 4: 3.8}
+"""How many processes train, and how many times one's steps per second they are to take."""
+
+_SLEEP_MS = 10
+_STEPS_ASLEEP = 500
+
+
+def measure(args: argparse.Namespace, sides: Mapping[str, Side], batch: int) -> Part:
+    """A chief and one parameter server."""
+
+    def run(key: str, variables: Mapping[str, str]) -> dict[str, Any]:
+        steps, warmup = (64, 32) if args.quick else STEPS[batch][key]
+        compiled = () if key == "tensorflow" else ("--compile", "yes")
+        given = ["--data", args.data, "--batch", batch, "--steps", steps, "--warmup", warmup, *compiled]
+        return run_cluster(sides[key], given, variables=variables)
+
+    with empty_cache() as variables:
+        runs = {key: partial(run, key, variables) for key in sides}
+        measured = alternate(runs, args.rounds, f"chief and ps at {batch}")
+    rows = [
+        [
+            side.name,
+            measured.median(key, "steps_per_s"),
+            measured.median(key, "examples_per_s"),
+            measured.ratio("steps_per_s", over=key, under="tensorflow"),
+        ]
+        for key, side in sides.items()
+        if key in measured.results
+    ]
+    verdicts = [
+        at_least(
+            f"chief and ps, steps/s at {batch} over TF 2.15, {SIDES[key].name}",
+            least,
+            measured.ratio("steps_per_s", over=key, under="tensorflow"),
+        )
+        for key, least in PROMISES[batch].items()
+    ]
+    return Part(
+        title=f"A chief and a parameter server, batches of {batch}",
+        table=table(["", "steps/s", "examples/s", "over TF"], rows),
+        verdicts=verdicts,
+        measured=measured,
+    )
+
+
+def measure_scaling(args: argparse.Namespace, sides: Mapping[str, Side]) -> Part:
+    """More processes that train, each bound by its input."""
+
+    def run(trainers: int) -> dict[str, Any]:
+        steps = 64 if args.quick else _STEPS_ASLEEP * trainers
+        given = ["--data", args.data, "--steps", steps, "--warmup", steps // 3, "--compile", "no"]
+        return run_cluster(OURS, [*given, "--sleep-ms", _SLEEP_MS], workers=trainers - 1)
+
+    measured = alternate({str(n): partial(run, n) for n in TRAINERS}, args.rounds, "scaling")
+    ratios = {n: measured.ratio("steps_per_s", over=str(n), under="1") for n in TRAINERS}
+    rows = [[str(n), measured.median(str(n), "steps_per_s"), ratios[n]] for n in TRAINERS if str(n) in measured.results]
+    verdicts: list[Verdict] = [
+        at_least(f"global steps/s of {n} that train over one", least, ratios[n])
+        for n, least in TRAINERS.items()
+        if least is not None
+    ]
+    return Part(
+        title=f"Processes that train, {_SLEEP_MS} ms of waiting before each step",
+        table=table(["trainers", "global steps/s", "over one"], rows),
+        verdicts=verdicts,
+        measured=measured,
+    )
+
+
+PARTS: dict[str, Callable[[argparse.Namespace, Mapping[str, Side]], Part]] = {
+    "small": partial(measure, batch=40),
+    "large": partial(measure, batch=512),
+    "scaling": measure_scaling,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the tables and the verdicts; gives the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench parameter_servers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--data", type=Path, default=DATA, help="folder with adult.data.csv and adult.test.csv")
+    add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure; by default everything")
+    add("--rounds", type=int, default=3, help="how often every side runs")
+    add("--quick", action="store_true", help="one round of few steps, to see that it runs; installs nothing")
+    args = parser.parse_args(arguments)
+    if not (args.data / "adult.data.csv").is_file():
+        parser.error(f"{args.data} has no adult.data.csv; name the folder of the census files with --data")
+    args.rounds = 1 if args.quick else args.rounds
+    sides = ready(SIDES, install=not args.quick)
+    parts = []
+    for name in args.parts:
+        part = PARTS[name](args, sides)
+        print(f"\n{part.title}\n\n{part.table}", flush=True)
+        parts.append(part)
+    versions = {peer: version for part in parts for peer, version in part.measured.versions().items()}
+    print(f"\n{machine_line(versions)}\n")
+    failed = [side for part in parts for side in part.measured.failures]
+    return conclude([one for part in parts for one in part.verdicts], failed=failed, quick=args.quick)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""A side as a cluster: parameter servers and workers beside the chief, all on this machine, each with its TF_CONFIG."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.protocol.side import Side
+
+
+def run_cluster(
+    side: Side,
+    arguments: Sequence[object],
+    *,
+    workers: int = 0,
+    servers: int = 1,
+    variables: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Runs a side's script, which takes ``--cluster``, once for each task; gives what the chief's last line says.
+
+    Args:
+        side: Whose script.
+        arguments: Of every process.
+        workers: How many beside the chief.
+        servers: How many parameter servers.
+        variables: Of the environment.
+    """
+    tasks = [("chief", 0), *(("worker", n) for n in range(workers)), *(("ps", n) for n in range(servers))]
+    cluster: dict[str, list[str]] = {}
+    for kind, _ in tasks:
+        cluster.setdefault(kind, []).append(f"localhost:{_free_port()}")
+
+    def of(kind: str, index: int) -> dict[str, str]:
+        config = {"cluster": cluster, "task": {"type": kind, "index": index}}
+        return {**(variables or {}), "TF_CONFIG": json.dumps(config)}
+
+    with TemporaryDirectory() as folder:
+        given = [*arguments, "--cluster", folder]
+        others = [
+            subprocess.Popen(
+                side.command(given),
+                cwd=side.root,
+                env={**os.environ, "PYTHONPATH": str(side.root), **of(*task)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for task in tasks[1:]
+        ]
+        try:
+            return side.run(given, variables=of("chief", 0))
+        finally:
+            for process in others:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return int(one.getsockname()[1])
