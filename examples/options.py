@@ -7,8 +7,15 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
+import torch_estimator as te
+
 COMPILE: dict[str, Literal["auto"] | bool] = {"auto": "auto", "always": True, "never": False}
 """Choices of ``--compile``, and what they are in a `RunConfig`."""
+
+
+def leaves_evaluating(config: te.RunConfig) -> bool:
+    """Whether this process is one of several, of which another one evaluates."""
+    return config.num_worker_replicas + config.num_ps_replicas > 1
 
 
 def at_least(smallest: int) -> Callable[[str], int]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch_estimator as te
 from torch_estimator import errors, files
 
-from ..options import at_least
+from ..options import at_least, leaves_evaluating
 from . import columns, model, sample
 
 SHUFFLE_ROWS = 50_000
@@ -76,8 +76,8 @@ def serving_input(args: argparse.Namespace) -> te.serving_input.ServingInput:
     return te.serving_input.json(wide + deep, defaults={columns.KEY: "nokey"})
 
 
-def train(args: argparse.Namespace) -> Mapping[str, Any]:
-    """Trains up to `--train-steps`, evaluating on the way, and exports; gives the last metrics."""
+def train(args: argparse.Namespace) -> Mapping[str, Any] | None:
+    """Trains up to `--train-steps`, evaluating on the way, and exports; gives the last metrics, if any."""
     estimator = build_estimator(args)
     train_spec = te.TrainSpec(
         input_fn=lambda: (
@@ -93,6 +93,8 @@ def train(args: argparse.Namespace) -> Mapping[str, Any]:
         throttle_secs=300,
     )
     metrics, exports = te.train_and_evaluate(estimator, train_spec, eval_spec)
+    if metrics is None and leaves_evaluating(estimator.config):
+        return None
     if metrics is None:
         print(f"{args.job_dir} already has step {args.train_steps}; evaluating it once more.")
         metrics = estimator.evaluate(eval_spec.input_fn)
@@ -115,6 +117,8 @@ def run(args: argparse.Namespace) -> None:
         args.train_files, args.eval_files = [train_file], [eval_file]
         print(f"No --train-files were given: training on the generated {train_file}.")
     metrics = train(args)
+    if metrics is None:
+        return
     print(f"reached at step {metrics['global_step']}: root mean squared error {metrics['rmse']:.3f} pounds")
     if generated:
         print(f"best reachable, by the process that made the sample: {sample.NOISE:.3f} pounds")

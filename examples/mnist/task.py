@@ -15,7 +15,7 @@ import torch_estimator as te
 from torch_estimator import errors
 from torch_estimator.feature_column import RawFeature
 
-from ..options import at_least, positive
+from ..options import at_least, leaves_evaluating, positive
 from . import digits, model
 
 SHUFFLE_ROWS = 10_000
@@ -108,6 +108,8 @@ def train_and_evaluate(
         te.TrainSpec(input_fn, max_steps=steps),
         te.EvalSpec(input_fn, steps=None, throttle_secs=10, exporters=te.FinalExporter("digits", inputs)),
     )
+    if metrics is None and leaves_evaluating(estimator.config):
+        return
     if metrics is None:
         print(f"{estimator.model_dir} already has step {steps}; evaluating it once more.")
         metrics = estimator.evaluate(input_fn)

@@ -17,7 +17,7 @@ import torch_estimator as te
 from torch_estimator import errors, files
 
 from ..census import columns, recipe, sample
-from ..options import at_least, positive
+from ..options import at_least, leaves_evaluating, positive
 from . import tabm
 
 WEIGHT_DECAY = 0.03
@@ -123,6 +123,8 @@ def run(args: argparse.Namespace) -> None:
         exporters=te.FinalExporter("tabm", te.serving_input.json(deep)),
     )
     reached, exports = te.train_and_evaluate(estimator, train_spec, eval_spec)
+    if reached is None and leaves_evaluating(estimator.config):
+        return
     if reached is None:
         print(f"{args.job_dir} already has step {steps}; evaluating it once more.")
         reached = estimator.evaluate(eval_spec.input_fn)

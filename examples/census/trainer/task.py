@@ -10,7 +10,7 @@ from typing import Any
 import torch_estimator as te
 from torch_estimator import errors, files
 
-from ...options import COMPILE, at_least, positive
+from ...options import COMPILE, at_least, leaves_evaluating, positive
 from .. import sample
 from . import featurizer, input, model
 
@@ -69,8 +69,8 @@ def eval_data(args: argparse.Namespace) -> te.data.Dataset:
     return input.read_csv(args.eval_files, batch_size=args.eval_batch_size)
 
 
-def train(args: argparse.Namespace) -> Mapping[str, Any]:
-    """Trains up to `--train-steps`, evaluating on the way, and exports; gives the last metrics."""
+def train(args: argparse.Namespace) -> Mapping[str, Any] | None:
+    """Trains up to `--train-steps`, evaluating on the way, and exports; gives the last metrics, if any."""
     estimator = build_estimator(args)
     wide, deep = featurizer.wide_and_deep_columns(args.embedding_size)
     serving_input = input.SERVING_INPUTS[args.export_format](wide + deep)
@@ -92,6 +92,8 @@ def train(args: argparse.Namespace) -> Mapping[str, Any]:
         throttle_secs=args.eval_throttle_secs,
     )
     metrics, exports = te.train_and_evaluate(estimator, train_spec, eval_spec)
+    if metrics is None and leaves_evaluating(estimator.config):
+        return None
     if metrics is None:
         print(f"{args.job_dir} already has step {args.train_steps}; evaluating it once more.")
         metrics = estimator.evaluate(eval_spec.input_fn, steps=eval_spec.steps, name=eval_spec.name)
@@ -109,6 +111,8 @@ def run(args: argparse.Namespace) -> None:
         args.train_files, args.eval_files = [best.train_file], [best.eval_file]
         print(f"No --train-files were given: training on the generated {best.train_file}.")
     metrics = train(args)
+    if metrics is None:
+        return
     rows = f"{args.eval_steps} batches" if args.eval_steps else "the whole evaluation file"
     print(
         f"reached at step {metrics['global_step']} on {rows}: "
