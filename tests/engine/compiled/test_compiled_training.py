@@ -173,6 +173,24 @@ def test_a_hook_that_changes_the_model_is_followed(
     assert len(close_looks) < 20
 
 
+@pytest.mark.runs_in_python
+def test_a_change_that_only_a_close_look_sees_is_followed_some_steps_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Looked(te.Hook):
+        first_step, every_n_steps = 19, 100_000
+
+    class Changing(te.Hook):
+        first_step, every_n_steps = 20, 100_000
+
+        def after_step(self, context: te.RunContext) -> None:
+            monkeypatch.setattr(Network, "of_the_class", 1, raising=False)
+
+    monkeypatch.setattr(steps, "_MOST_CHANGES", 1)
+    job(tmp_path, True).train(lambda: data().repeat(), steps=900, hooks=[Looked(), Changing()])
+    assert [one for one in caplog.messages if "is changed again and again" in one]
+
+
 def test_what_a_hook_collects_is_not_looked_through_at_every_step(tmp_path: Path) -> None:
     class Collected(list[float]):
         looks = 0

@@ -116,4 +116,12 @@ def steps_for(
         return fingerprint(roots, leave_out=LiveGroup.MOVING)
 
     named = _NAMES.get(part, "the training step for batches of {}")
-    return CompiledSteps(step, of_step, when=config.compile, before=before, last_step=last_step, named=named)
+    return CompiledSteps(
+        step,
+        of_step,
+        when=config.compile,
+        before=before,
+        last_step=last_step,
+        named=named,
+        beside=(model.head, model.spec.loss),
+    )

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -89,6 +89,8 @@ class CompiledSteps:
         last_step: Global step at which training ends, if that is known.
         cache: Where compiled steps are kept.
         named: What to call a step in the log, with the size of a batch in it.
+        beside: What else than the module and its optimizers a step depends on and somebody may change, such as the
+            loss.
 
     Attributes:
         in_python: Whether steps are taken in Python for now, also where they are compiled.
@@ -104,14 +106,17 @@ class CompiledSteps:
         last_step: int | None = None,
         cache: StepCache | None = None,
         named: str = "the training step for batches of {}",
+        beside: Sequence[Any] = (),
     ) -> None:
         self._step = step
+        self._beside = tuple(beside)
         self._fingerprint = fingerprint
         self._maker: StepMaker | None = None
         self._fixed: list[Any] = []
         self._has_given_up = False
         self._changes = 0
         self._was_touched = False
+        self._is_to_be_looked_at = False
         self._seen: Glance | None = None
         self._looks_at = 0.0
         self._waits = when is True
@@ -183,8 +188,8 @@ class CompiledSteps:
     def _is_outdated(self) -> bool:
         """Whether what was compiled computes something else than the step would now.
 
-        After somebody else's code has run it looks at once, but closely only where a glance sees a change or enough
-        time has passed for the look not to matter.
+        After somebody else's code has run it looks at once, but closely only where a glance sees a change, or once
+        enough time has passed for the look not to matter.
         """
         touched, self._was_touched = self._was_touched, False
         if self._maker is None:
@@ -192,15 +197,17 @@ class CompiledSteps:
         if touched and not all(group.is_of(optimizer) for optimizer, group in self._step.owned_groups):
             self._give_up("a hook has given an optimizer other groups")
             return False
+        self._is_to_be_looked_at |= touched
         same_settings = self._settings() == self._fixed
-        if same_settings and not touched:
-            return False
         started = time.perf_counter()
+        is_due = self._is_to_be_looked_at and started >= self._looks_at
+        if same_settings and not touched and not is_due:
+            return False
         with self._observer.unobserved():
             seen = self._glance()
-            if same_settings and seen == self._seen and started < self._looks_at:
+            if same_settings and seen == self._seen and not is_due:
                 return False
-            self._seen = seen
+            self._seen, self._is_to_be_looked_at = seen, False
             outdated = self._maker.is_outdated()
         ended = time.perf_counter()
         self._looks_at = ended + _LOOKS_APART * (ended - started)
@@ -218,7 +225,7 @@ class CompiledSteps:
         self._shapes, self._maker = {}, None
 
     def _glance(self) -> Glance:
-        return Glance(self._step.module, *self._step.optimizers)
+        return Glance(self._step.module, *self._step.optimizers, *self._beside)
 
     def _give_up(self, why: str) -> None:
         if not self._has_given_up:
@@ -319,7 +326,7 @@ class CompiledSteps:
         if self._maker is None:
             with self._observer.unobserved():
                 self._maker = StepMaker(self._step, self._fingerprint, self._cache)
-                self._seen, self._looks_at = self._glance(), 0.0
+                self._seen, self._looks_at, self._is_to_be_looked_at = self._glance(), 0.0, False
             self._fixed = self._settings()
         while shape.compilation is None:
             look = time.monotonic() >= shape.looks_at
