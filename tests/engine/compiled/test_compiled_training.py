@@ -291,6 +291,31 @@ def test_what_cannot_be_compiled_trains_in_python_and_says_why(
     assert int(estimator.get_variable_value("global_step")) == 20
 
 
+@pytest.mark.runs_in_python
+def test_a_setting_that_is_a_tensor_is_not_moved_ahead_by_a_schedule(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def scheduled(named: Any) -> Any:
+        optimizer = te.optim.Adagrad([parameter for _, parameter in named], lr=torch.tensor(0.1))
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.8**step)
+
+    def trained(compile: bool) -> te.Estimator:
+        torch.manual_seed(0)
+        config = te.RunConfig(compile=compile, random_seed=5)
+        estimator = te.Estimator.from_module(
+            Network(),
+            head=te.RegressionHead(),
+            optimizer=scheduled,
+            model_dir=str(tmp_path / str(compile)),
+            config=config,
+        )
+        return estimator.train(lambda: data().repeat(), steps=20)
+
+    assert_close(trained(True), trained(False))
+    (warning,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    assert "because a schedule moves a setting of an optimizer that is a tensor" in warning
+
+
 class Named(nn.Module):
     """Tells its features apart by their names only."""
 

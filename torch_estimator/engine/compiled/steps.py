@@ -323,6 +323,10 @@ class CompiledSteps:
 
     def _see_to(self, shape: _Shape, wanted: Shapes, batch: TensorBatch, context: RunContext) -> None:
         """Loads the compiled step where it is there, and compiles it where that is worth it."""
+        if self._step.schedules and any(group.holds_tensors() for group in self._step.groups):
+            # It would be moved on for all steps of a stroke before the first of them reads it.
+            self._give_up("a schedule moves a setting of an optimizer that is a tensor instead of a number")
+            return
         if self._maker is None:
             with self._observer.unobserved():
                 self._maker = StepMaker(self._step, self._fingerprint, self._cache)
