@@ -24,6 +24,7 @@ from torch_estimator.engine.hook_states import hook_states, restore_hooks
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
+from torch_estimator.engine.optimizer_numbers import OptimizerNumbers
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.replicas.feed import ReplicaSteps
@@ -52,6 +53,7 @@ _INPUT = "input"
 _INPUT_ENDED = "input_ended"
 _RANDOM = "random"
 _COMPILED = "compiled"
+_NUMBERS = "optimizer_numbers"
 _HOOKS = "hooks"
 _REPLICAS = "replicas"
 
@@ -90,8 +92,10 @@ class TrainingRun:
         self._model_dir = model_dir
         self._checkpoint = checkpoint
         self._optimizers, self._schedules = model.make_optimizers()
+        self._numbers = OptimizerNumbers(self._optimizers)
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
+            self._numbers.restore(checkpoint.state.get(_NUMBERS, ()))
             self._schedules.go_to(checkpoint.step)
         self._loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
         self._dataset = dataset
@@ -351,6 +355,7 @@ class TrainingRun:
             _INPUT_ENDED: self._input_ended,
             _RANDOM: random_state(),
             _COMPILED: self._steps.state() if self._steps is not None else None,
+            _NUMBERS: self._numbers.state(),
             **self._model.state(self._optimizers),
         }
 

@@ -99,8 +99,9 @@ def steps_for(
     """
     if not config.compile:
         return EagerSteps(step)
+    beside = (model.head, model.spec.loss)
     if model.device.type != "cpu" or not SUPPORTED:
-        return JitSteps(step, when=config.compile, before=before, last_step=last_step)
+        return JitSteps(step, when=config.compile, before=before, last_step=last_step, beside=beside)
 
     def of_step() -> Fingerprint:
         _sort_slots(step.optimizers)
@@ -123,5 +124,5 @@ def steps_for(
         before=before,
         last_step=last_step,
         named=named,
-        beside=(model.head, model.spec.loss),
+        beside=beside,
     )

@@ -126,7 +126,7 @@ class CompiledSteps:
         self._book = ShapeBook(before)
         self._shapes: dict[Shapes | None, _Shape] = {}
         self._block: _Block | None = None
-        self._observer = Observer(step.module)
+        self._observer = Observer(step.module, self._beside)
         self.in_python = False
         self._secs_per_step = _STROKE_SECS
 
@@ -259,7 +259,8 @@ class CompiledSteps:
             if context.observe:
                 first = batches.batch(start)
                 with noting_batch(self._step.module, first.features, first.labels):
-                    context.summaries = self._observer.observe(lambda: self._step.loss(*_given(first)))
+                    others = self._maker.tensors if self._maker is not None else ()
+                    context.summaries = self._observer.observe(lambda: self._step.loss(*_given(first)), others)
             numbers = self._numbers(batches.count - start)
             started = time.perf_counter()
             losses, failed = program.take(block.places, batches.start + start, numbers)
