@@ -236,8 +236,10 @@ class TrainingRun:
             whole = self._whole_step()
             layout = Layout.of([None] * len(whole.dense), [None] * len(whole.tables))
         parts = (self._model.module, self._loss_fn, self._optimizers)
-        averages = LossReduction.of(self._model.head.loss_reduction) is not LossReduction.SUM
-        receiving = ReceivingStep(*parts, schedules=self._schedules, layout=layout, averages=averages)
+        head, loss = self._model.head, self._model.spec.loss
+        # A loss of torch's says how it is made of those of rows; a plain function is taken for a mean.
+        adds = LossReduction.of(head.loss_reduction) is LossReduction.SUM or getattr(loss, "reduction", "") == "sum"
+        receiving = ReceivingStep(*parts, schedules=self._schedules, layout=layout, averages=not adds)
         return SendingStep(*parts, layout=layout), receiving
 
     def _steps_of(self, step: TrainStep, last_step: int | None, before: Any, part: str = "") -> AnySteps:

@@ -41,7 +41,8 @@ class EagerSteps:
         """Nothing was compiled."""
 
     def look_again(self) -> None:
-        """Python sees every change."""
+        """Python sees every change but one of what is trained."""
+        self._step.look_again()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
         """Trains on batches one after the other; returns the loss of each."""

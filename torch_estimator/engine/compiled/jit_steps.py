@@ -95,7 +95,8 @@ class JitSteps:
         self._patches.close()
 
     def look_again(self) -> None:
-        """Nothing to do: torch's own guards see what somebody else's code has changed."""
+        """torch's own guards see what somebody else's code has changed."""
+        self._eager.look_again()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
         """Trains on batches one after the other; returns the loss of each."""

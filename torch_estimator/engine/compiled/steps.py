@@ -152,6 +152,7 @@ class CompiledSteps:
     def look_again(self) -> None:
         """After somebody else's code has run: the next step sees to what that has changed."""
         self._was_touched = True
+        self._step.look_again()
 
     def take(self, batches: Batches, context: RunContext) -> list[float]:
         """Trains on batches one after the other; returns the loss of each, up to the first that is not a number."""
