@@ -101,7 +101,7 @@ def trace(
 @contextmanager
 def _no_reading() -> Iterator[None]:
     """Refuses what hands a tensor's numbers to Python, where they would for ever be those of the batch traced."""
-    run = torch.autograd._engine_run_backward
+    run = vars(torch.autograd)["_engine_run_backward"]
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         # torch leaves the mode for its own functions, of which this one calls functions of the user's.
