@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_estimator as te
 from torch_estimator.engine.batches import TensorBatch
-from torch_estimator.engine.compiled.tracing import CannotBeCompiled, trace
+from torch_estimator.engine.compiled.tracing import WRAPS, CannotBeCompiled, trace
 from torch_estimator.engine.fingerprint import fingerprint
 from torch_estimator.engine.live_group import LiveGroup
 from torch_estimator.engine.schedules import Schedules
@@ -403,6 +403,22 @@ class Swapping(Counting):
         self.one.copy_(outputs.detach())
         self.one, self.other = self.other, self.one
         return outputs + 0.5 * self.one
+
+
+class Hashing(Counting):
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, features: Any) -> Tensor:
+        hashed = (features["ids"] * self.factor + 1442695040888963407) % 1000 if self.factor else features["ids"] + 1
+        return self.out(hashed[:, :1].float() / 1000)
+
+
+@pytest.mark.parametrize("factor", [6364136223846793005, 0])
+def test_integers_that_may_overflow_are_told_to_the_compiler(factor: int) -> None:
+    traced = Traced(step_of(OPTIMIZERS["SGD"], Hashing(factor)), batches(1)[0])
+    assert traced.graph.meta[WRAPS] is bool(factor)
 
 
 def test_buffers_that_change_places_do_so_in_the_graph() -> None:

@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.optim import optimizer as torch_optimizer
 from torch.overrides import TorchFunctionMode
 
@@ -30,6 +30,11 @@ _NUMBERS = frozenset({"__bool__", "__complex__", "__float__", "__index__", "__in
 _MADE_OF_LISTS = frozenset(
     {"tensor", "as_tensor", "asarray", "new", "new_tensor", "sparse_coo_tensor", "sparse_csr_tensor"}
 )
+# They take integers beyond the largest, as hashing does.
+_GROWING = ("aten::mul", "aten::pow", "aten::__lshift__", "aten::bitwise_left_shift", "aten::prod", "aten::cumprod")
+WRAPS = "wraps"
+"""Says in a graph's ``meta`` whether its integers may go past the largest and on from the smallest."""
+
 _READ_AS_NUMBER = "it turns a tensor into a Python number (item(), float(), bool() or an if on a tensor)"
 
 
@@ -92,6 +97,7 @@ def trace(
         raise CannotBeCompiled("each step has other numbers of Python's in it, such as the time or new random numbers")
     if unused_draws(graph.graph):
         raise CannotBeCompiled("it draws random numbers that it does not use, which machine code would not draw")
+    graph.meta[WRAPS] = any(map(_may_overflow, graph.graph.nodes))
     for node in graph.graph.nodes:
         node.meta.clear()
     _check_draws(graph, inputs, drawing, drawn)
@@ -277,6 +283,12 @@ def _check_constants(graph: GraphModule) -> None:
                 raise CannotBeCompiled(
                     "it reads a tensor that belongs to none of the module, the head and the optimizers"
                 )
+
+
+def _may_overflow(node: Node) -> bool:
+    schema, value = getattr(node.target, "_schema", None), node.meta.get("val")
+    grows = schema is not None and schema.name.removesuffix("_") in _GROWING
+    return grows and isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
 
 
 def _are_same(graph: GraphModule, other: GraphModule) -> bool:
