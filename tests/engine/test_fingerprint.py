@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import importlib.util
 import json
 import logging
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 import types
 import weakref
@@ -120,6 +122,88 @@ def test_what_code_reads_of_other_modules_counts(body: str, monkeypatch: Patch) 
     assert fingerprint(scope["loss"]) == before
     vars(config)["SCALE"] = 2.0
     assert fingerprint(scope["loss"]) != before
+
+
+PACKAGE = {
+    "__init__.py": "",
+    "settings.py": """
+        ALPHA, SIZES, TABLE = 1.0, (1, 2), {"a": 1}
+        class Config:
+            beta = 1
+        config = Config()
+        config.gamma = 1
+        unread = 0
+    """,
+    "losses.py": """
+        from os import getenv
+        from own_package import settings
+        from own_package.settings import SIZES, TABLE, config, Config
+        def loss(x):
+            from own_package.settings import config as late
+            return scaled(x) * late.gamma
+        def scaled(x):
+            scale = settings.ALPHA * SIZES[0] * TABLE["a"] * config.gamma * Config.beta
+            return x * scale * float(getenv("DELTA", "1"))
+        class Model:
+            def forward(self, x):
+                return scaled(x)
+    """,
+}
+
+
+@pytest.fixture
+def own_package(tmp_path: Path, monkeypatch: Patch) -> Any:
+    """Two modules installed in site-packages; returns that of the losses."""
+    folder = tmp_path / "site-packages" / "own_package"
+    folder.mkdir(parents=True)
+    for name, text in PACKAGE.items():
+        (folder / name).write_text(textwrap.dedent(text))
+    monkeypatch.syspath_prepend(str(folder.parent))
+    library_of_file.cache_clear()
+    _roots.cache_clear()
+    yield importlib.import_module("own_package.losses")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "own_package"]:
+        del sys.modules[name]
+
+
+SETTINGS: dict[str, Any] = {
+    "a number of a module": lambda patch, losses: patch.setattr(losses.settings, "ALPHA", 2.0),
+    "a tuple": lambda patch, losses: patch.setattr(losses, "SIZES", (2, 2)),
+    "an item of a dict": lambda patch, losses: patch.setitem(losses.TABLE, "a", 2),
+    "an attribute of an object": lambda patch, losses: patch.setattr(losses.config, "gamma", 2),
+    "an attribute of a class": lambda patch, losses: patch.setattr(losses.Config, "beta", 2),
+    "a variable of the environment": lambda patch, losses: patch.setenv("DELTA", "2"),
+}
+
+
+@pytest.mark.parametrize("change", SETTINGS)
+@pytest.mark.parametrize("of", ["function", "class", "called", "read of the module"])
+def test_settings_that_an_installed_package_reads_count(
+    of: str, change: str, own_package: Any, monkeypatch: Patch
+) -> None:
+    scope = {"losses": own_package, "loss": own_package.loss, "__name__": "made"}
+    exec("def called(x): return loss(x)\ndef through(x): return losses.loss(x)", scope)
+    roots = {
+        "function": own_package.loss,
+        "class": own_package.Model(),
+        "called": scope["called"],
+        "read of the module": scope["through"],
+    }
+    before = fingerprint(roots[of])
+    assert before.portable
+    monkeypatch.setattr(own_package.settings, "unread", 1)
+    assert fingerprint(roots[of]) == before
+    SETTINGS[change](monkeypatch, own_package)
+    assert fingerprint(roots[of]) != before
+
+
+def test_what_getenv_says_counts(monkeypatch: Patch) -> None:
+    def loss(x: Any) -> Any:
+        return x * float(os.getenv("ALPHA", "1"))
+
+    before = fingerprint(loss)
+    monkeypatch.setenv("ALPHA", "2")
+    assert fingerprint(loss) != before
 
 
 @pytest.mark.parametrize(

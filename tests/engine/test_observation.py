@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -43,7 +45,18 @@ def test_buffers_and_random_states_are_put_back_even_after_an_error() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_parameters_that_a_forward_pass_changes_are_put_back_every_time() -> None:
+def in_place(teacher: Tensor, own: Tensor) -> None:
+    teacher.lerp_(own, 0.5)
+
+
+def through_data(teacher: Tensor, own: Tensor) -> None:
+    teacher.data.mul_(0.5).add_(own.data)
+
+
+@pytest.mark.parametrize("follow", [in_place, through_data])
+def test_parameters_that_a_forward_pass_changes_are_put_back_every_time(
+    follow: Callable[[Tensor, Tensor], None],
+) -> None:
     class Following(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -52,7 +65,7 @@ def test_parameters_that_a_forward_pass_changes_are_put_back_every_time() -> Non
 
         def forward(self, x: Tensor) -> Tensor:
             with torch.no_grad():
-                self.teacher.weight.lerp_(self.own.weight, 0.5)
+                follow(self.teacher.weight, self.own.weight)
             return self.own(x) + self.teacher(x)
 
     module = Following()
@@ -60,6 +73,19 @@ def test_parameters_that_a_forward_pass_changes_are_put_back_every_time() -> Non
     for _ in range(3):
         observer.observe(lambda: module(torch.ones(1, 1)))
         torch.testing.assert_close(module.teacher.weight, before, rtol=0, atol=0)
+
+
+def test_buffers_of_a_loss_and_other_tensors_are_put_back() -> None:
+    loss, other = Remembering(), torch.zeros(3)
+    observer, last = Observer(nn.Linear(1, 1), [None, loss]), loss.last
+
+    def forward() -> None:
+        loss(torch.ones(4))
+        other.add_(1)
+
+    for _ in range(3):
+        observer.observe(forward, [other, loss.calls])
+        assert loss.last is last and (loss.calls.item(), other.sum().item()) == (0.0, 0.0)
 
 
 def test_only_forward_hooks_that_came_later_are_left_out_for_a_while() -> None:

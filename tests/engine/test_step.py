@@ -229,3 +229,19 @@ def test_a_parameter_of_two_optimizers_is_refused() -> None:
 def test_a_parameter_of_another_module_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^An optimizer holds a parameter that is not one of the module's"):
         TrainStep(Bag(2), loss_of, [Adagrad(Bag(2).parameters(), lr=0.1)])
+
+
+def test_a_parameter_that_is_frozen_or_thawed_in_training_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    module = Bag(2)
+    module.dense.bias.requires_grad_(False)
+    step = TrainStep(module, loss_of, [Adagrad(module.parameters(), lr=0.1)])
+    step.look_again()
+    assert not caplog.messages
+    module.dense.bias.requires_grad_(True)
+    for _ in range(2):
+        step.look_again()
+    (message,) = caplog.messages
+    assert message.startswith("dense.bias may be trained now (requires_grad), but is not")
+    module.dense.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="A parameter was frozen"):
+        step(*batches()[0], None)

@@ -47,6 +47,10 @@ class LiveGroup:
         """The numbers that may move, as they are now."""
         return [float(_read(self._group, key)) for key in self._moving()]
 
+    def holds_tensors(self) -> bool:
+        """Whether somebody has made a tensor of a setting that may move."""
+        return any(isinstance(_read(self._group, key), Tensor) for key in self.MOVING if key in self._group)
+
     def use_tensors(self) -> list[Tensor]:
         """From now on the rule sees tensors; returns them, in the order of `numbers`."""
         params = self._group["params"]

@@ -14,6 +14,7 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.engine.batches import HostTransform, TensorBatch, beside_labels, to_tensors
 from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
+from torch_estimator.engine.loss_buffers import LossBuffers
 from torch_estimator.engine.schedules import Schedules, optimizers_and_schedules
 from torch_estimator.engine.variables import named_slots, named_variables, passing_names, restore_slots
 from torch_estimator.engine.warm_start import warm_start
@@ -32,6 +33,7 @@ _OPTIMIZERS = "optimizers"
 _SEEN_STRINGS = "seen_strings"
 _STRUCTURE = "features"
 _PASSING = "passing_buffers"
+_LOSS_BUFFERS = "loss_buffers"
 _PREFETCHED_BATCHES = 8
 
 
@@ -46,7 +48,7 @@ class Model:
     """
 
     # `loss` reads the head.
-    not_in_fingerprint = ("spec", "structure", "_host", "_floating")
+    not_in_fingerprint = ("spec", "structure", "_host", "_floating", "_buffers")
 
     def __init__(self, spec: EstimatorSpec) -> None:
         self.spec = spec
@@ -62,6 +64,7 @@ class Model:
         self.head: Any = spec.head or FunctionHead(spec.loss, spec.predictions, spec.metrics)
         if isinstance(spec.loss, nn.Module):
             spec.loss.to(self.device)
+        self._buffers = LossBuffers(spec.loss)
         self._floating = floating_dtype(self.module)
         self.structure: Structure | None = None
 
@@ -115,6 +118,8 @@ class Model:
             state[_SEEN_STRINGS] = self.spec.transform.seen_strings()
         if self.structure is not None:
             state[_STRUCTURE] = self.structure
+        if buffers := self._buffers.state():
+            state[_LOSS_BUFFERS] = buffers
         return state
 
     def restore(self, checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer] | None = None) -> None:
@@ -135,6 +140,7 @@ class Model:
             _copy(checkpoint.variables, variables)
             if optimizers is not None:
                 restore_slots(self.module, optimizers, checkpoint.slots)
+        self._buffers.restore(checkpoint.state.get(_LOSS_BUFFERS, {}))
         self.structure = checkpoint.state.get(_STRUCTURE)
         if self.spec.transform is not None:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))

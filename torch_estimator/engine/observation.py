@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,37 +32,49 @@ class Observer:
 
     Args:
         module: Its forward hooks of now are part of the model; those that come later belong to who observes.
+        beside: Where there are modules among it, such as the loss, their buffers are put back, too.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, beside: Sequence[object] = ()) -> None:
         self._module = module
-        tables = {table.weight for table in module.modules() if isinstance(table, Table)}
-        self._may_change = [parameter for parameter in module.parameters() if parameter not in tables]
-        self._knows_what_changes = False
+        self._modules = [module, *(one for one in beside if isinstance(one, nn.Module))]
+        self._tables = {table.weight for table in module.modules() if isinstance(table, Table)}
+        self._changing: list[Tensor] | None = None
         self._own = {id(hooks): set(hooks) for hooks in _hooks_of(module)}
 
-    def observe(self, forward: Callable[[], object]) -> list[Summary]:
-        """Calls ``forward`` and puts back what it changes; returns what it summarised."""
-        with isolated(None), _buffers_kept(self._module), self._parameters_kept(), recording() as summaries:
+    def observe(self, forward: Callable[[], object], others: Sequence[Tensor] = ()) -> list[Summary]:
+        """Calls ``forward`` and puts back what it changes; returns what it summarised.
+
+        Args:
+            forward: The extra pass.
+            others: Tensors that it may change beside parameters and buffers; only those of the first call count.
+        """
+        with isolated(None), _buffers_kept(self._modules), self._tensors_kept(others), recording() as summaries:
             forward()
         return summaries
 
     @contextmanager
-    def _parameters_kept(self) -> Iterator[None]:
+    def _tensors_kept(self, others: Sequence[Tensor]) -> Iterator[None]:
         """Some models change parameters in their forward pass, such as those of a teacher that follows them.
 
         The first time tells which; copying all of them every time would take too long.
         """
-        copies = [(one, one.detach().clone(), one._version) for one in self._may_change]
+        may_change = self._changing if self._changing is not None else self._all(others)
+        copies = [(one, one.detach().clone()) for one in may_change]
         try:
             yield
         finally:
-            changed = [(one, copied) for one, copied, version in copies if one._version != version]
-            if not self._knows_what_changes:
-                self._knows_what_changes, self._may_change = True, [one for one, _ in changed]
+            # What is changed through `.data` keeps its version.
+            changed = [(one, copied) for one, copied in copies if not torch.equal(one, copied)]
+            if self._changing is None:
+                self._changing = [one for one, _ in changed]
             with torch.no_grad():
                 for one, copied in changed:
                     one.copy_(copied)
+
+    def _all(self, others: Sequence[Tensor]) -> list[Tensor]:
+        every = {id(one): one for one in (*self._module.parameters(), *others)}
+        return [one for one in every.values() if one not in self._tables]
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
@@ -89,9 +101,9 @@ def _hooks_of(module: nn.Module) -> Iterator[_Hooks]:
 
 
 @contextmanager
-def _buffers_kept(module: nn.Module) -> Iterator[None]:
+def _buffers_kept(modules: Sequence[nn.Module]) -> Iterator[None]:
     kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
-    for part in module.modules():
+    for part in (part for module in modules for part in module.modules()):
         if part._buffers:
             kept.append((part, dict(part._buffers)))
             for name, buffer in part._buffers.items():

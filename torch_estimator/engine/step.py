@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from torch_estimator.optim.clipping import Clipping, Gradient, clippings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+logger = logging.getLogger("torch_estimator")
 
 LossFn = Callable[[nn.Module, Any, Any, Tensor | None], Tensor]
 
@@ -55,6 +58,7 @@ class TrainStep:
         self.schedules = schedules or Schedules(())
         self.owned_groups: list[tuple[torch.optim.Optimizer, LiveGroup]] = []
         by_parameter = self._group_of_each_parameter()
+        self._frozen = [(name, one) for name, one in module.named_parameters() if not one.requires_grad]
         clippings = clippings_of(self.optimizers)
         shared = {one for clipping, clipped in clippings.items() if clipping.needs_share for one in clipped}
         self.tables = [
@@ -78,7 +82,16 @@ class TrainStep:
 
     def __call__(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
         """Takes one step and returns the loss before it, detached."""
-        return self.finish(*self.compute(features, labels, weights))
+        try:
+            computed = self.compute(features, labels, weights)
+        except RuntimeError as error:
+            if any(not parameter.requires_grad for parameter in self.dense):
+                raise InvalidValueError(
+                    "A parameter was frozen (requires_grad_(False)) while it is trained; freeze it before training, or "
+                    "give it a learning rate of 0."
+                ) from error
+            raise
+        return self.finish(*computed)
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
         """All of a step that can be compiled; returns the loss and the gradients left to optimizers of `torch.optim`.
@@ -144,6 +157,16 @@ class TrainStep:
         self.update_left(left)
         self.schedules.advance()
         return loss
+
+    def look_again(self) -> None:
+        """After somebody else's code has run: says what that has changed without any effect."""
+        thawed = [name for name, parameter in self._frozen if parameter.requires_grad]
+        if thawed:
+            self._frozen = []
+            logger.warning(
+                "%s may be trained now (requires_grad), but is not: what is trained is settled when training begins.",
+                ", ".join(thawed),
+            )
 
     def update_left(self, left: Sequence[Tensor | None]) -> None:
         """Lets optimizers of `torch.optim` use what `compute` left to them."""

@@ -25,6 +25,7 @@ from torch_estimator.engine.hook_states import hook_states, restore_hooks
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
+from torch_estimator.engine.optimizer_numbers import OptimizerNumbers
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.replicas.feed import ReplicaSteps
@@ -53,6 +54,7 @@ _INPUT = "input"
 _INPUT_ENDED = "input_ended"
 _RANDOM = "random"
 _COMPILED = "compiled"
+_NUMBERS = "optimizer_numbers"
 _HOOKS = "hooks"
 _REPLICAS = "replicas"
 
@@ -91,8 +93,10 @@ class TrainingRun:
         self._model_dir = model_dir
         self._checkpoint = checkpoint
         self._optimizers, self._schedules = model.make_optimizers()
+        self._numbers = OptimizerNumbers(self._optimizers)
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
+            self._numbers.restore(checkpoint.state.get(_NUMBERS, ()))
             self._schedules.go_to(checkpoint.step)
         self._loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
         self._dataset = dataset
@@ -235,8 +239,10 @@ class TrainingRun:
             whole = self._whole_step()
             layout = Layout.of([None] * len(whole.dense), [None] * len(whole.tables))
         parts = (self._model.module, self._loss_fn, self._optimizers)
-        averages = LossReduction.of(self._model.head.loss_reduction) is not LossReduction.SUM
-        receiving = ReceivingStep(*parts, schedules=self._schedules, layout=layout, averages=averages)
+        head, loss = self._model.head, self._model.spec.loss
+        # A loss of torch's says how it is made of those of rows; a plain function is taken for a mean.
+        adds = LossReduction.of(head.loss_reduction) is LossReduction.SUM or getattr(loss, "reduction", "") == "sum"
+        receiving = ReceivingStep(*parts, schedules=self._schedules, layout=layout, averages=not adds)
         return SendingStep(*parts, layout=layout), receiving
 
     def _steps_of(self, step: TrainStep, last_step: int | None, before: Any, part: str = "") -> AnySteps:
@@ -354,6 +360,7 @@ class TrainingRun:
             _INPUT_ENDED: self._input_ended,
             _RANDOM: random_state(),
             _COMPILED: self._steps.state() if self._steps is not None else None,
+            _NUMBERS: self._numbers.state(),
             **self._model.state(self._optimizers),
         }
 

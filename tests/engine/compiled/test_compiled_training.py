@@ -173,6 +173,24 @@ def test_a_hook_that_changes_the_model_is_followed(
     assert len(close_looks) < 20
 
 
+@pytest.mark.runs_in_python
+def test_a_change_that_only_a_close_look_sees_is_followed_some_steps_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Looked(te.Hook):
+        first_step, every_n_steps = 19, 100_000
+
+    class Changing(te.Hook):
+        first_step, every_n_steps = 20, 100_000
+
+        def after_step(self, context: te.RunContext) -> None:
+            monkeypatch.setattr(Network, "of_the_class", 1, raising=False)
+
+    monkeypatch.setattr(steps, "_MOST_CHANGES", 1)
+    job(tmp_path, True).train(lambda: data().repeat(), steps=900, hooks=[Looked(), Changing()])
+    assert [one for one in caplog.messages if "is changed again and again" in one]
+
+
 def test_what_a_hook_collects_is_not_looked_through_at_every_step(tmp_path: Path) -> None:
     class Collected(list[float]):
         looks = 0
@@ -271,6 +289,31 @@ def test_what_cannot_be_compiled_trains_in_python_and_says_why(
     (warning,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
     assert warning == f"The training step is not compiled, because {why}; training goes on without."
     assert int(estimator.get_variable_value("global_step")) == 20
+
+
+@pytest.mark.runs_in_python
+def test_a_setting_that_is_a_tensor_is_not_moved_ahead_by_a_schedule(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def scheduled(named: Any) -> Any:
+        optimizer = te.optim.Adagrad([parameter for _, parameter in named], lr=torch.tensor(0.1))
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.8**step)
+
+    def trained(compile: bool) -> te.Estimator:
+        torch.manual_seed(0)
+        config = te.RunConfig(compile=compile, random_seed=5)
+        estimator = te.Estimator.from_module(
+            Network(),
+            head=te.RegressionHead(),
+            optimizer=scheduled,
+            model_dir=str(tmp_path / str(compile)),
+            config=config,
+        )
+        return estimator.train(lambda: data().repeat(), steps=20)
+
+    assert_close(trained(True), trained(False))
+    (warning,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    assert "because a schedule moves a setting of an optimizer that is a tensor" in warning
 
 
 class Named(nn.Module):

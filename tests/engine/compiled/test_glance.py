@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from torch_estimator.engine.compiled.glance import Glance
+from torch_estimator.heads.function_head import FunctionHead
 
 
 class Model(nn.Module):
@@ -52,3 +53,28 @@ def test_changes_are_seen_and_training_is_not(change: str | None) -> None:
     before = Glance(model, optimizer)
     (CHANGES[change] if change else _nothing)(model, optimizer)
     assert (Glance(model, optimizer) == before) is (change is None)
+
+
+class Loss:
+    def __init__(self) -> None:
+        self.beta = 1.0
+
+    def __call__(self, outputs: Any, labels: Any) -> Any:
+        return (outputs - labels).abs().sum() * self.beta
+
+    def of(self, outputs: Any, labels: Any) -> Any:
+        return self(outputs, labels)
+
+
+def _closing_over(loss: Loss) -> Any:
+    return lambda outputs, labels: loss(outputs, labels)
+
+
+@pytest.mark.parametrize("form", [lambda loss: loss, lambda loss: loss.of, _closing_over, FunctionHead])
+def test_changes_of_a_loss_are_seen(form: Callable[[Loss], Any]) -> None:
+    loss = Loss()
+    given = FunctionHead(loss, None, None) if form is FunctionHead else form(loss)
+    before = Glance(given)
+    assert Glance(given) == before
+    loss.beta = 5.0
+    assert Glance(given) != before

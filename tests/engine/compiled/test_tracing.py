@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, manual_seed, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
 import torch_estimator as te
 from torch_estimator.engine.batches import TensorBatch
-from torch_estimator.engine.compiled.tracing import CannotBeCompiled, trace
+from torch_estimator.engine.compiled.tracing import WRAPS, CannotBeCompiled, trace
 from torch_estimator.engine.fingerprint import fingerprint
 from torch_estimator.engine.live_group import LiveGroup
 from torch_estimator.engine.schedules import Schedules
@@ -223,7 +224,7 @@ class Checkpointed(Counting):
 
 class Seeding(Counting):
     def forward(self, features: Any) -> Tensor:
-        torch.manual_seed(1)
+        manual_seed(1)
         return self.out(features["ids"][:, :1].float()) * torch.rand(())
 
 
@@ -233,9 +234,73 @@ class Replacing(Counting):
         return self.out(features["ids"][:, :1].float())
 
 
+class Exchanging(Replacing):
+    """After two steps all is where it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Parameter(torch.ones(1, 1), requires_grad=False)
+
+    def forward(self, features: Any) -> Tensor:
+        self.out.weight.data, self.other.data = self.other.data, self.out.weight.data
+        return self.out(features["ids"][:, :1].float()) * self.other
+
+
+class DrawingForNothing(Counting):
+    def forward(self, features: Any) -> Tensor:
+        outputs = self.out(features["ids"][:, :1].float())
+        nn.functional.dropout(outputs, 0.5).relu()
+        return nn.functional.dropout(outputs, 0.5)
+
+
+class Made(Counting):
+    """Makes a tensor of its sum and a constant."""
+
+    def __init__(self, make: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, features: Any) -> Tensor:
+        x = features["ids"][:, :1].float()
+        return self.out(x) * self.make(x.sum()).sum()
+
+
+class ReadingBackwards(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return gradient * torch.from_numpy(np.abs(x.detach().numpy()))
+
+
+class Hooked(Counting):
+    def forward(self, features: Any) -> Tensor:
+        outputs = self.out(features["ids"][:, :1].float())
+        outputs.register_hook(lambda gradient: gradient * float(np.asarray(gradient).mean()))
+        return outputs
+
+
+class Backwards(Counting):
+    def forward(self, features: Any) -> Tensor:
+        return ReadingBackwards.apply(self.out(features["ids"][:, :1].float()))  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
+        (Exchanging, r"gives a tensor other memory \(.data = ...\)"),
+        (DrawingForNothing, "draws random numbers that it does not use"),
+        (lambda: Made(lambda x: torch.tensor([x, 1])), r"makes a tensor of a list of tensors by tensor\(\)"),
+        (lambda: Made(lambda x: torch.tensor(data=((1, x),))), r"makes a tensor of a list of tensors by tensor\(\)"),
+        (lambda: Made(lambda x: torch.as_tensor([x])), r"makes a tensor of a list of tensors by as_tensor\(\)"),
+        (lambda: Made(lambda x: x.new_tensor([x])), r"makes a tensor of a list of tensors by new_tensor\(\)"),
+        (lambda: Made(lambda x: torch.FloatTensor([x])), "turns a tensor into a Python number"),
+        (Backwards, r"reads a tensor's numbers in Python \(numpy\(\)\)"),
+        (Hooked, r"reads a tensor's numbers in Python \(array\(\)\)"),
         (Counting, "it changes something in the model that is no tensor"),
         (Beginning, "it changes something in the model that is no tensor"),
         (Checkpointed, "saves, restores or seeds the state of random numbers, as torch.utils.checkpoint does"),
@@ -295,6 +360,74 @@ def test_a_step_that_was_replaced_is_not_traced() -> None:
     optimizer.step = types.MethodType(lambda self, closure=None: None, optimizer)  # type: ignore[method-assign,assignment]
     with pytest.raises(CannotBeCompiled, match="step of this SGD has been replaced"):
         Traced(step, batches(1)[0])
+
+
+def test_a_step_that_was_replaced_is_not_traced_where_a_schedule_has_wrapped_it() -> None:
+    step = step_of(OPTIMIZERS["SGD"])
+    (optimizer,) = step.optimizers
+    own = optimizer.step
+    optimizer.step = types.MethodType(lambda self, closure=None: own(closure), optimizer)  # type: ignore[method-assign,assignment]
+    torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+    with pytest.raises(CannotBeCompiled, match="step of this SGD has been replaced"):
+        Traced(step, batches(1)[0])
+
+
+def test_an_optimizer_that_changes_its_own_settings_is_not_traced() -> None:
+    class Slowing(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            super().step(closure)
+            for group in self.param_groups:
+                group["lr"] *= 0.9
+
+    with pytest.raises(CannotBeCompiled, match="changes a setting such as the learning rate by itself"):
+        Traced(step_of(lambda module: Slowing(module.parameters(), lr=0.1)), batches(1)[0])
+
+
+def test_hooks_of_all_optimizers_are_not_traced() -> None:
+    hook = register_optimizer_step_pre_hook(lambda *_: None)
+    try:
+        with pytest.raises(CannotBeCompiled, match="hooks around the step of every optimizer"):
+            Traced(step_of(OPTIMIZERS["SGD"]), batches(1)[0])
+    finally:
+        hook.remove()
+
+
+class Swapping(Counting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("one", torch.zeros(6, 1))
+        self.register_buffer("other", torch.zeros(6, 1))
+
+    def forward(self, features: Any) -> Tensor:
+        outputs = self.out(features["ids"][:, :1].float())
+        self.one.copy_(outputs.detach())
+        self.one, self.other = self.other, self.one
+        return outputs + 0.5 * self.one
+
+
+class Hashing(Counting):
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, features: Any) -> Tensor:
+        hashed = (features["ids"] * self.factor + 1442695040888963407) % 1000 if self.factor else features["ids"] + 1
+        return self.out(hashed[:, :1].float() / 1000)
+
+
+@pytest.mark.parametrize("factor", [6364136223846793005, 0])
+def test_integers_that_may_overflow_are_told_to_the_compiler(factor: int) -> None:
+    traced = Traced(step_of(OPTIMIZERS["SGD"], Hashing(factor)), batches(1)[0])
+    assert traced.graph.meta[WRAPS] is bool(factor)
+
+
+def test_buffers_that_change_places_do_so_in_the_graph() -> None:
+    eager, other = (step_of(OPTIMIZERS["SGD"], Swapping()) for _ in range(2))
+    eager.module.load_state_dict(other.module.state_dict())
+    data = batches(10)
+    traced = Traced(other, data[0])
+    expected = [float(eager(*given(batch))) for batch in data]
+    np.testing.assert_allclose([float(traced(batch, [0.1])) for batch in data], expected, rtol=1e-5)
 
 
 def test_an_optimizer_with_hooks_is_not_traced() -> None:

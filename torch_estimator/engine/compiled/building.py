@@ -7,15 +7,16 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
 from torch_estimator.engine.compiled.leaves import as_json, layouts
-from torch_estimator.engine.compiled.tracing import CannotBeCompiled
+from torch_estimator.engine.compiled.tracing import WRAPS, CannotBeCompiled
 
 STEP_LIBRARY = "step.so"
 LOOP_LIBRARY = "run_steps.so"
@@ -65,7 +66,7 @@ def build(
     }
     try:
         compiler = get_cpp_compiler()
-        with config.patch("cpp_cache_precompile_headers", False):
+        with config.patch("cpp_cache_precompile_headers", False), _wrapping(bool(graph.meta.get(WRAPS))):
             library = Path(str(inductor.aot_compile(graph, tuple(inputs), options=options)))
         _build_loop(compiler, folder / LOOP_LIBRARY)
     except Exception as error:
@@ -75,6 +76,19 @@ def build(
     shutil.move(library, folder / STEP_LIBRARY)
     description = {"format": FORMAT, "inputs": as_json(layouts(list(inputs)))}
     (folder / DESCRIPTION).write_text(json.dumps(description))
+
+
+@contextlib.contextmanager
+def _wrapping(wraps: bool) -> Iterator[None]:
+    """Has integers go on from the smallest where they pass the largest, as in Python's operators of torch."""
+    from torch._inductor import cpp_builder
+
+    flags = cpp_builder._get_ffast_math_flags
+    if not wraps:
+        yield
+        return
+    with mock.patch.object(cpp_builder, "_get_ffast_math_flags", lambda: [*flags(), "fwrapv"]):
+        yield
 
 
 def _build_loop(compiler: str, target: Path) -> None:

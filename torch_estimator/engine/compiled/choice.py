@@ -41,7 +41,8 @@ class EagerSteps:
         """Nothing was compiled."""
 
     def look_again(self) -> None:
-        """Python sees every change."""
+        """Python sees every change but one of what is trained."""
+        self._step.look_again()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
         """Trains on batches one after the other; returns the loss of each."""
@@ -99,8 +100,9 @@ def steps_for(
     """
     if not config.compile:
         return EagerSteps(step)
+    beside = (model.head, model.spec.loss)
     if model.device.type != "cpu" or not SUPPORTED:
-        return JitSteps(step, when=config.compile, before=before, last_step=last_step)
+        return JitSteps(step, when=config.compile, before=before, last_step=last_step, beside=beside)
 
     def of_step() -> Fingerprint:
         _sort_slots(step.optimizers)
@@ -116,4 +118,12 @@ def steps_for(
         return fingerprint(roots, leave_out=LiveGroup.MOVING)
 
     named = _NAMES.get(part, "the training step for batches of {}")
-    return CompiledSteps(step, of_step, when=config.compile, before=before, last_step=last_step, named=named)
+    return CompiledSteps(
+        step,
+        of_step,
+        when=config.compile,
+        before=before,
+        last_step=last_step,
+        named=named,
+        beside=beside,
+    )

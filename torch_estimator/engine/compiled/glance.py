@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -15,7 +17,7 @@ _DEEPEST = 2
 
 
 class Glance:
-    """What can be seen of modules and optimizers, and of what they hold, without looking closely.
+    """What can be seen of modules, optimizers and functions, and of what they hold, without looking closely.
 
     Two are equal where no attribute, parameter, buffer or hook was set or removed in between, nor anything in the
     containers and objects that lie in attributes, some levels deep. What lies outside, such as a global, they do not
@@ -29,6 +31,8 @@ class Glance:
         self._met: set[int] = set()
         for thing in things:
             self._look(thing, 0)
+            for held in _held(thing):
+                self._look(held, 0)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Glance) and self._seen == other._seen
@@ -70,3 +74,13 @@ class Glance:
             for name, one in getattr(value, "__dict__", {}).items():
                 self._seen.append(name)
                 self._look(one, depth)
+
+
+def _held(function: Any) -> Iterator[Any]:
+    """What a method is bound to and what a function closes over."""
+    if isinstance(function, MethodType):
+        yield function.__self__
+    for cell in getattr(function, "__closure__", None) or ():
+        # A cell is empty before its variable is set.
+        with suppress(ValueError):
+            yield cell.cell_contents

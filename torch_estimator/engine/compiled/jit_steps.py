@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import FunctionType, MethodType
 from typing import Any, Literal
@@ -37,6 +37,7 @@ class JitSteps:
         when: True compiles at once, ``"auto"`` when it has turned out to be worth the wait.
         before: What `state` returned in the run before a resume; see `ShapeBook`.
         last_step: Global step at which training ends, if that is known.
+        beside: What else than the module a step may change, such as the loss.
 
     Raises:
         InvalidValueError: ``when`` is True, and this PyTorch is too old; ``"auto"`` then stays in Python.
@@ -51,6 +52,7 @@ class JitSteps:
         when: Literal["auto"] | bool,
         before: Mapping[str, Any] | None,
         last_step: int | None = None,
+        beside: Sequence[object] = (),
     ) -> None:
         self._book = ShapeBook(before)
         self._eager = step
@@ -65,7 +67,7 @@ class JitSteps:
         self._compiled = torch.compile(
             MethodType(own, step), fullgraph=True, dynamic=False, mode="reduce-overhead" if self._on_gpu else None
         )
-        self._observer = Observer(step.module)
+        self._observer = Observer(step.module, beside)
         self._told: set[tuple[tuple[int, ...], ...]] = set()
         # Lets autograd.grad be part of the compiled graph.
         self._is_supported = hasattr(torch._dynamo.config, "trace_autograd_ops")
@@ -93,7 +95,8 @@ class JitSteps:
         self._patches.close()
 
     def look_again(self) -> None:
-        """Nothing to do: torch's own guards see what somebody else's code has changed."""
+        """torch's own guards see what somebody else's code has changed."""
+        self._eager.look_again()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
         """Trains on batches one after the other; returns the loss of each."""

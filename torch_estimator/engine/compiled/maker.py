@@ -41,6 +41,11 @@ class StepMaker:
         if not self._fingerprint.portable:
             logger.debug("The compiled step cannot be kept for later runs because of %s.", self._fingerprint.obstacle)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that a step depends on but for the state of optimizers."""
+        return [tensor for path, tensor in self._fingerprint.tensors if not path.startswith("optimizers")]
+
     def is_outdated(self) -> bool:
         """Whether the step computes something else than when this was made."""
         now = self._compute()

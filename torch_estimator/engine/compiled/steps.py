@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -89,6 +89,8 @@ class CompiledSteps:
         last_step: Global step at which training ends, if that is known.
         cache: Where compiled steps are kept.
         named: What to call a step in the log, with the size of a batch in it.
+        beside: What else than the module and its optimizers a step depends on and somebody may change, such as the
+            loss.
 
     Attributes:
         in_python: Whether steps are taken in Python for now, also where they are compiled.
@@ -104,14 +106,17 @@ class CompiledSteps:
         last_step: int | None = None,
         cache: StepCache | None = None,
         named: str = "the training step for batches of {}",
+        beside: Sequence[Any] = (),
     ) -> None:
         self._step = step
+        self._beside = tuple(beside)
         self._fingerprint = fingerprint
         self._maker: StepMaker | None = None
         self._fixed: list[Any] = []
         self._has_given_up = False
         self._changes = 0
         self._was_touched = False
+        self._is_to_be_looked_at = False
         self._seen: Glance | None = None
         self._looks_at = 0.0
         self._waits = when is True
@@ -121,7 +126,7 @@ class CompiledSteps:
         self._book = ShapeBook(before)
         self._shapes: dict[Shapes | None, _Shape] = {}
         self._block: _Block | None = None
-        self._observer = Observer(step.module)
+        self._observer = Observer(step.module, self._beside)
         self.in_python = False
         self._secs_per_step = _STROKE_SECS
 
@@ -147,6 +152,7 @@ class CompiledSteps:
     def look_again(self) -> None:
         """After somebody else's code has run: the next step sees to what that has changed."""
         self._was_touched = True
+        self._step.look_again()
 
     def take(self, batches: Batches, context: RunContext) -> list[float]:
         """Trains on batches one after the other; returns the loss of each, up to the first that is not a number."""
@@ -202,8 +208,8 @@ class CompiledSteps:
     def _is_outdated(self) -> bool:
         """Whether what was compiled computes something else than the step would now.
 
-        After somebody else's code has run it looks at once, but closely only where a glance sees a change or enough
-        time has passed for the look not to matter.
+        After somebody else's code has run it looks at once, but closely only where a glance sees a change, or once
+        enough time has passed for the look not to matter.
         """
         touched, self._was_touched = self._was_touched, False
         if self._maker is None:
@@ -211,15 +217,17 @@ class CompiledSteps:
         if touched and not all(group.is_of(optimizer) for optimizer, group in self._step.owned_groups):
             self._give_up("a hook has given an optimizer other groups")
             return False
+        self._is_to_be_looked_at |= touched
         same_settings = self._settings() == self._fixed
-        if same_settings and not touched:
-            return False
         started = time.perf_counter()
+        is_due = self._is_to_be_looked_at and started >= self._looks_at
+        if same_settings and not touched and not is_due:
+            return False
         with self._observer.unobserved():
             seen = self._glance()
-            if same_settings and seen == self._seen and started < self._looks_at:
+            if same_settings and seen == self._seen and not is_due:
                 return False
-            self._seen = seen
+            self._seen, self._is_to_be_looked_at = seen, False
             outdated = self._maker.is_outdated()
         ended = time.perf_counter()
         self._looks_at = ended + _LOOKS_APART * (ended - started)
@@ -237,7 +245,7 @@ class CompiledSteps:
         self._shapes, self._maker = {}, None
 
     def _glance(self) -> Glance:
-        return Glance(self._step.module, *self._step.optimizers)
+        return Glance(self._step.module, *self._step.optimizers, *self._beside)
 
     def _give_up(self, why: str) -> None:
         if not self._has_given_up:
@@ -271,7 +279,8 @@ class CompiledSteps:
             if context.observe:
                 first = batches.batch(start)
                 with noting_batch(self._step.module, first.features, first.labels):
-                    context.summaries = self._observer.observe(lambda: self._step.loss(*_given(first)))
+                    others = self._maker.tensors if self._maker is not None else ()
+                    context.summaries = self._observer.observe(lambda: self._step.loss(*_given(first)), others)
             numbers = self._numbers(batches.count - start)
             started = time.perf_counter()
             losses, failed = program.take(block.places, batches.start + start, numbers)
@@ -335,10 +344,14 @@ class CompiledSteps:
 
     def _see_to(self, shape: _Shape, wanted: Shapes, batch: TensorBatch, context: RunContext) -> None:
         """Loads the compiled step where it is there, and compiles it where that is worth it."""
+        if self._step.schedules and any(group.holds_tensors() for group in self._step.groups):
+            # It would be moved on for all steps of a stroke before the first of them reads it.
+            self._give_up("a schedule moves a setting of an optimizer that is a tensor instead of a number")
+            return
         if self._maker is None:
             with self._observer.unobserved():
                 self._maker = StepMaker(self._step, self._fingerprint, self._cache)
-                self._seen, self._looks_at = self._glance(), 0.0
+                self._seen, self._looks_at, self._is_to_be_looked_at = self._glance(), 0.0, False
             self._fixed = self._settings()
         while shape.compilation is None:
             look = time.monotonic() >= shape.looks_at

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch_estimator.engine.fingerprint.functions import library_of_function
 from torch_estimator.engine.fingerprint.libraries import library_of_module
+from torch_estimator.engine.fingerprint.settings import settings_of
 from torch_estimator.engine.fingerprint.walk import Walk, describes, says
 
 _WITHOUT_BEARING = frozenset(
@@ -40,7 +41,7 @@ def _library_class(walk: Walk, value: type) -> str | None:
     word: str | None = walk.notes.get(("class", id(value)), "")
     if word == "":
         is_known = _is_of_library(value) and not any(_foreign(walk, base) for base in value.__mro__)
-        word = walk.notes["class", id(value)] = _name(value) if is_known else None
+        word = walk.notes["class", id(value)] = f"{_name(value)}{settings_of(walk, value)}" if is_known else None
         if word is not None:
             walk.library(library_of_module(value.__module__) or "python")
     return word
@@ -51,6 +52,7 @@ def _class(walk: Walk, value: type) -> None:
     walk.write(value.__qualname__)
     if _is_of_library(value):
         walk.library(library_of_module(value.__module__) or "python")
+        walk.write(settings_of(walk, value))
         walk.attributes({name: vars(value)[name] for name in _foreign(walk, value)})
     else:
         if type(value) is not type:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from types import CodeType
 from typing import Any, NamedTuple
 
-from torch_estimator.engine.fingerprint.libraries import library_of_code
+from torch_estimator.engine.fingerprint.libraries import is_settled, library_of_code
 
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
@@ -16,7 +16,7 @@ _BETWEEN = frozenset({"EXTENDED_ARG", "CACHE"})
 
 
 class Code(NamedTuple):
-    """What is known of a code object; of a library's only the digest.
+    """What is known of a code object; of that of settled libraries only the digest.
 
     Args:
         code: Itself, so that no other has its address.
@@ -46,7 +46,8 @@ def code_facts(code: CodeType) -> Code:
 
 def _facts(code: CodeType) -> Code:
     digest = sha256(repr(_content(code)).encode("utf-8", "surrogatepass")).hexdigest()
-    if library_of_code(code) is not None:
+    library = library_of_code(code)
+    if library is not None and is_settled(library):
         return Code(code, digest)
     instructions = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
     inner = [code_facts(one) for one in code.co_consts if isinstance(one, CodeType)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from importlib.util import resolve_name
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -22,6 +21,7 @@ from typing import Any
 
 from torch_estimator.engine.fingerprint.code import Code, code_facts
 from torch_estimator.engine.fingerprint.libraries import library_of_code, library_of_module, module_source
+from torch_estimator.engine.fingerprint.settings import absolute_name, settings_of
 from torch_estimator.engine.fingerprint.walk import Walk, describes, says
 
 _MISSING = object()
@@ -64,7 +64,8 @@ def _function_word(walk: Walk, value: FunctionType, library: str | None) -> str:
     if library is None:
         return f"function {digest}"
     walk.library(library)
-    return f"function {value.__globals__.get('__name__')} {value.__code__.co_qualname} {digest}"
+    name = f"{value.__globals__.get('__name__')} {value.__code__.co_qualname}"
+    return f"function {name} {digest}{settings_of(walk, value)}"
 
 
 def _named_globals(walk: Walk, function: FunctionType, code: Code) -> None:
@@ -87,7 +88,7 @@ def _named_globals(walk: Walk, function: FunctionType, code: Code) -> None:
         if isinstance(value, ModuleType) and library_of_module(value.__name__) is None:
             _reached_into(walk, value, code)
     for level, name in code.imports:
-        module = sys.modules.get(_absolute(function, level, name))
+        module = sys.modules.get(absolute_name(function, level, name))
         if module is not None:
             walk.part(module, "'s import ", name)
             _reached_into(walk, module, code)
@@ -96,7 +97,10 @@ def _named_globals(walk: Walk, function: FunctionType, code: Code) -> None:
 def _of_library(walk: Walk, module: ModuleType, name: str, value: Any) -> Any:
     """What stands for something in a module of a library: the name for a function that belongs there."""
     walk.part(module, "")
-    return f"{module.__name__}.{name}" if _is_of_library(value) else value
+    if not _is_of_library(value):
+        return value
+    function = value.__func__ if isinstance(value, MethodType) else value
+    return f"{module.__name__}.{name}{settings_of(walk, function)}"
 
 
 def _is_of_library(value: Any) -> bool:
@@ -115,14 +119,6 @@ def _reached_into(walk: Walk, module: ModuleType, code: Code) -> None:
         if not of_library or not (_is_of_library(value) or isinstance(value, type | ModuleType)):
             walk.write(name)
             walk.part(value, f"'s {module.__name__}.", name)
-
-
-def _absolute(function: FunctionType, level: int, name: str) -> str:
-    package = function.__globals__.get("__package__")
-    try:
-        return resolve_name("." * level + name, package) if level else name
-    except (ImportError, TypeError):
-        return name
 
 
 @says(ModuleType)

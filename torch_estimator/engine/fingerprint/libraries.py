@@ -49,6 +49,11 @@ def library_of_file(path: str) -> str | None:
     return None
 
 
+def is_settled(package: str) -> bool:
+    """Whether a package is one that nobody sets anything in; its settings, if any, are known otherwise."""
+    return package in _LARGE or package in (_OWN, _STANDARD)
+
+
 @cache
 def library_identity(package: str) -> str:
     """What tells a package from another build of it."""

@@ -213,10 +213,11 @@ class ReplicaSteps:
         return STEPS
 
     def _updated(self) -> Sequence[Tensor | float]:
-        assert self._receivers is not None
+        assert self._receivers is not None and self._sending is not None
         if isinstance(self._receivers, CompiledSteps):
-            # Replicas that round differently would drift apart.
-            self._receivers.in_python = not bool((self._messages[:, READY] == 1.0).all())
+            # Replicas that round differently would drift apart; and a compiled update takes a missing gradient for 0.
+            ready = bool((self._messages[:, READY] == 1.0).all())
+            self._receivers.in_python = not ready or bool(self._sending.packing.missing(self._messages))
         losses = self._receivers.take(self._received(), self._inner)
         self._inner.global_step += len(losses)
         return losses

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -62,7 +62,8 @@ class Layout:
 class Packing:
     """Puts a replica's gradients into one tensor, ``[size]``, and takes those of all replicas apart.
 
-    It is float32, or float64 where a parameter is.
+    It is float32, or float64 where a parameter or a buffer is; a complex number is two numbers. At its end it says
+    which parameters have a gradient.
 
     Args:
         step: Whose gradients these are.
@@ -73,16 +74,16 @@ class Packing:
     """
 
     def __init__(self, step: TrainStep, layout: Layout) -> None:
-        self._buffers = [buffer for buffer in step.module.buffers() if buffer.is_floating_point()]
+        self._buffers = [buffer for buffer in step.module.buffers() if _is_exchanged(buffer)]
         self._dense = list(zip(step.dense, layout.dense, strict=True))
         self._tables = [(update.table, room) for update, room in zip(step.tables, layout.mentions, strict=True)]
-        wide = any(parameter.dtype == torch.float64 for parameter in step.dense)
+        wide = any(one.dtype in (torch.float64, torch.complex128) for one in (*step.dense, *self._buffers))
         self._dtype, self._id_dtype = (torch.float64, torch.int64) if wide else (torch.float32, torch.int32)
         self._device = next(iter(step.module.parameters())).device
         self.size = HEADER
-        self.size += sum(parameter.numel() for parameter, present in self._dense if present)
+        self.size += sum(_count(parameter) for parameter, present in self._dense if present)
         self.size += sum(room * (1 + table.dim) for table, room in self._tables)
-        self.size += sum(buffer.numel() for buffer in self._buffers)
+        self.size += sum(_count(buffer) for buffer in self._buffers) + len(self._dense)
 
     def message(self) -> Tensor:
         """Returns one to be filled."""
@@ -95,7 +96,7 @@ class Packing:
         parts = [self._flat(loss), self._zeros(HEADER - LOSS - 1)]
         for gradient, (parameter, present) in zip(dense, self._dense, strict=True):
             if present:
-                parts.append(self._zeros(parameter.numel()) if gradient is None else self._flat(gradient))
+                parts.append(self._zeros(_count(parameter)) if gradient is None else self._flat(gradient))
         for touched, (table, room) in zip(mentions, self._tables, strict=True):
             count = 0 if touched is None else len(touched[0])
             if touched is not None:
@@ -106,6 +107,8 @@ class Packing:
                 parts.append(self._flat(touched[1]))
             parts.append(self._zeros((room - count) * table.dim))
         parts += [self._flat(buffer) for buffer in self._buffers]
+        given = [float(gradient is not None) for gradient in dense]
+        parts.append(torch.tensor(given, dtype=self._dtype, device=self._device))
         message[LOSS:].copy_(torch.cat(parts))
 
     def parts(self, message: Tensor) -> tuple[list[Tensor | None], list[tuple[Tensor, Tensor]]]:
@@ -113,8 +116,8 @@ class Packing:
         at = HEADER
         dense: list[Tensor | None] = []
         for parameter, present in self._dense:
-            dense.append(message[at : at + parameter.numel()] if present else None)
-            at += parameter.numel() if present else 0
+            dense.append(message[at : at + _count(parameter)] if present else None)
+            at += _count(parameter) if present else 0
         tables = []
         for table, room in self._tables:
             ids = message[at : at + room].view(self._id_dtype)
@@ -127,24 +130,32 @@ class Packing:
         """Fills a message with that of a replica without a batch."""
         self.pack(message, self._zeros(1), [None] * len(self._dense), [None] * len(self._tables))
 
+    def missing(self, messages: Tensor) -> set[int]:
+        """Places of parameters that there is room for, but no replica has a gradient of this time."""
+        if not self._dense:
+            return set()
+        found = messages[:, -len(self._dense) :].any(0).tolist()
+        return {place for place, (_, present) in enumerate(self._dense) if present and not found[place]}
+
     def unpack(
-        self, messages: Tensor, scale: Tensor | float
+        self, messages: Tensor, scale: Tensor | float, missing: Collection[int] = ()
     ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
         """Returns loss and gradients of all replicas together, times ``scale``; takes over the chief's buffers.
 
         Args:
             messages: ``[replicas, size]``.
             scale: One number.
+            missing: Of which parameters to return None.
         """
         replicas = len(messages)
         at = HEADER
         dense: list[Tensor | None] = []
-        for parameter, present in self._dense:
+        for place, (parameter, present) in enumerate(self._dense):
             gradient = None
             if present:
-                summed = messages[:, at : at + parameter.numel()].sum(0) * scale
-                gradient = summed.view(parameter.shape).to(parameter.dtype)
-                at += parameter.numel()
+                summed = messages[:, at : at + _count(parameter)].sum(0) * scale
+                gradient = None if place in missing else _shaped(summed, parameter)
+                at += _count(parameter)
             dense.append(gradient)
         mentions: list[Mentions | None] = []
         for table, room in self._tables:
@@ -158,12 +169,29 @@ class Packing:
                 touched = (ids, values)
             mentions.append(touched)
         for buffer in self._buffers:
-            buffer.copy_(messages[0, at : at + buffer.numel()].view(buffer.shape))
-            at += buffer.numel()
+            buffer.copy_(_shaped(messages[0, at : at + _count(buffer)], buffer))
+            at += _count(buffer)
         return messages[:, LOSS].sum() * scale, dense, mentions
 
     def _flat(self, tensor: Tensor) -> Tensor:
-        return tensor.detach().reshape(-1).to(self._dtype)
+        tensor = tensor.detach()
+        return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1).to(self._dtype)
 
     def _zeros(self, count: int) -> Tensor:
         return torch.zeros(count, dtype=self._dtype, device=self._device)
+
+
+def _is_exchanged(buffer: Tensor) -> bool:
+    return buffer.is_floating_point() or buffer.is_complex()
+
+
+def _count(tensor: Tensor) -> int:
+    return tensor.numel() * (2 if tensor.is_complex() else 1)
+
+
+def _shaped(numbers: Tensor, like: Tensor) -> Tensor:
+    """Numbers as a message holds them, in the shape and dtype of what they are of."""
+    if not like.is_complex():
+        return numbers.view(like.shape).to(like.dtype)
+    pairs = numbers.reshape(*like.shape, 2)
+    return torch.view_as_complex(pairs.contiguous()).to(like.dtype)

@@ -88,22 +88,27 @@ class ReceivingStep(TrainStep):
     Args:
         layout: Of the messages.
         averages: Whether losses are averaged over the replicas, not added up.
+
+    Attributes:
+        packing: Takes messages apart.
     """
 
     def __init__(self, *args: Any, layout: Layout, averages: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._packing = Packing(self, layout)
+        self.packing = Packing(self, layout)
         self._averages = averages
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
         """Updates what can be updated in a graph; see `TrainStep.compute`."""
         with torch.no_grad():
-            loss, dense, mentions = self._packing.unpack(features, self._scale(features))
+            # A graph is only ever given what has all of them.
+            missing = () if torch.compiler.is_compiling() else self.packing.missing(features)
+            loss, dense, mentions = self.packing.unpack(features, self._scale(features), missing)
             return loss, self.apply(dense, mentions)
 
     def loss(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
         """The loss of all replicas."""
-        return self._packing.unpack(features, self._scale(features))[0]
+        return self.packing.unpack(features, self._scale(features))[0]
 
     def _scale(self, messages: Tensor) -> Tensor | float:
         if not self._averages:

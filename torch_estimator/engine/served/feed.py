@@ -374,7 +374,8 @@ class ServedSteps:
                 return loss, None
             pushed.append((touched.rows, gradients.take(touched.at, 0)))
         whole = self._gradients[0] if len(self._gradients) == 1 else np.concatenate(self._gradients)
-        return loss, Push(self._placement.numbers(), self._present, whole, pushed)
+        present = (self._given > 0).astype(np.uint8)
+        return loss, Push(self._placement.numbers(), present, whole, pushed)
 
     def _loss(self, batches: Batches, number: int, context: RunContext) -> float:
         """Computes gradients into the step's message."""
@@ -395,15 +396,15 @@ class ServedSteps:
 
     def _look_at_message(self) -> None:
         """Notes where gradients are in the step's message."""
+        message = self._step.message.numpy()
         dense, tables = self._step.packing.parts(self._step.message)
         self._tables = [(ids.numpy(), values.numpy()) for ids, values in tables]
-        self._present = np.array([one is not None for one in dense], np.uint8)
-        if all(self._present):
+        self._given = message[len(message) - len(dense) :]
+        if all(one is not None for one in dense):
             # They lie side by side.
-            self._gradients = [self._step.message.numpy()[HEADER : HEADER + sum(map(len, self._dense))]]
+            self._gradients = [message[HEADER : HEADER + sum(map(len, self._dense))]]
         else:
-            dtype = self._step.message.numpy().dtype
             self._gradients = [
-                np.zeros(len(mine), dtype) if one is None else one.numpy()
+                np.zeros(len(mine), message.dtype) if one is None else one.numpy()
                 for one, mine in zip(dense, self._dense, strict=True)
             ]

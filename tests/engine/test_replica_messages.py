@@ -1,0 +1,82 @@
+"""What replicas tell each other arrives as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torch_estimator.engine.replicas.packing import CODE, Layout
+from torch_estimator.engine.replicas.steps import STEPS, ReceivingStep, SendingStep
+from torch_estimator.engine.step import TrainStep
+
+
+class Wide(nn.Module):
+    """Counts in float64, beyond what float32 can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 1)
+        self.register_buffer("count", torch.full((), 2.0**24, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return self.out(x)
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 1, dtype=torch.complex64))
+        self.register_buffer("turned", torch.tensor([1.0 + 1.0j]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.turned *= 1j
+        return (x.to(torch.complex64) @ self.weight * self.turned).abs()
+
+
+class Alternating(nn.Module):
+    """Takes one branch, then the other; the other one's parameters have no gradient then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 1), nn.Linear(4, 1)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.one(x) if self.calls % 2 else self.other(x)
+
+
+def mean_squared(module: nn.Module, features: Any, labels: Any, weights: Any) -> Tensor:
+    return (module(features) - labels).square().mean()
+
+
+@pytest.mark.parametrize("model", [Wide, Complex, Alternating])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_replicas_of_the_same_batches_train_what_one_process_trains(
+    model: Callable[[], nn.Module], replicas: int
+) -> None:
+    def parts() -> tuple[nn.Module, Any, list[torch.optim.Optimizer]]:
+        torch.manual_seed(0)
+        module = model()
+        return module, mean_squared, [torch.optim.AdamW(module.parameters(), lr=0.01, weight_decay=0.5)]
+
+    alone, together = parts(), parts()
+    step = TrainStep(*alone)
+    layout = Layout((True,) * len(step.dense), ())
+    sending, receiving = SendingStep(*together, layout=layout), ReceivingStep(*together, layout=layout, averages=True)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(10):
+        x, y = torch.randn(6, 4, generator=generator), torch.randn(6, 1, generator=generator)
+        loss = step(x, y, None)
+        sending(x, y, None)
+        sending.message[CODE] = STEPS
+        torch.testing.assert_close(
+            receiving(torch.stack([sending.message] * replicas), None, None), loss, check_dtype=False
+        )
+    torch.testing.assert_close(together[0].state_dict(), alone[0].state_dict())
+    assert together[0].state_dict().keys() == alone[0].state_dict().keys()
