@@ -60,8 +60,8 @@ class Acts(te.Hook):
         if step is not None and context.global_step >= int(step):
             if settings["does"] == "stops":
                 context.request_stop()
-            if settings["does"] == "dies":
-                os.kill(os.getpid(), 9)
+            if settings["does"] == "is preempted":
+                os.kill(os.getpid(), 15)
 
 
 def optimizer(name):
@@ -172,6 +172,18 @@ def test_whoever_is_killed_comes_back_and_the_job_goes_on(tmp_path: Path) -> Non
     assert "ps 0 has lost what it held; restoring it from the checkpoint of global step " in chief
     # The one that came back took over from servers that had gone on without it.
     assert re.search(r"Parameter servers are at global step [5-9]\d\d; going on with them", results["chief", 0].told)
+
+
+def test_sigterm_to_the_chief_has_a_checkpoint_saved_and_servers_wait_for_the_next_one(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    server = cluster.start(("ps", 0), tmp_path, 16, 200, "repeat=1")
+    (first,) = ended([cluster.start(("chief", 0), tmp_path, 16, 200, "repeat=1", "chief=60", "does=is preempted")])
+    assert first.status == 75, first.told
+    assert max(checkpoint_steps(tmp_path)) >= 60
+    chief, ps = ended([cluster.start(("chief", 0), tmp_path, 16, 200, "repeat=1"), server])
+    assert (chief.status, ps.status) == (0, 0), chief.told
+    assert "going on with them." in chief.told
+    assert max(checkpoint_steps(tmp_path)) == 200
 
 
 def test_a_failed_training_leaves_its_parameters_as_they_were_before(tmp_path: Path) -> None:

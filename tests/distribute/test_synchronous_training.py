@@ -62,6 +62,8 @@ class Acts(te.Hook):
             raise KeyError("something of the user's")
         if settings["does"] == "dies":
             os.kill(os.getpid(), 9)
+        if settings["does"] == "is preempted" and context.global_step == int(step):
+            os.kill(os.getpid(), 15)
 
 
 color = fc.categorical_column_with_hash_bucket("color", 100)
@@ -172,6 +174,21 @@ def test_after_a_kill_the_others_end_with_a_sentence_and_the_job_goes_on_where_i
     run(tmp_path / "killed", 16, 30, *settings)
     run(tmp_path / "whole", 16, 30, *settings)
     assert_same(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("who", "workers"), [("chief", 0), ("chief", 1), ("worker", 1)])
+def test_sigterm_to_one_has_a_checkpoint_saved_and_all_ask_to_be_started_again(
+    tmp_path: Path, who: str, workers: int
+) -> None:
+    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "save=7")
+    results = Cluster(PROGRAM, workers).run(tmp_path / "parts", 16, 30, *settings, f"{who}=12", "does=is preempted")
+    for result in results:
+        assert result.status == 75, result.told
+        assert "Training ended at global step 12: SIGTERM asked for it; start again to go on." in result.told
+    assert checkpoint_steps(tmp_path / "parts") == [0, 7, 12]
+    run(tmp_path / "parts", 16, 30, *settings, workers=workers)
+    run(tmp_path / "whole", 16, 30, *settings, workers=workers)
+    assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
 @pytest.mark.parametrize("who", ["chief", "worker"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -43,6 +44,15 @@ ARRAYS = {
 }
 
 
+GIVEN = {
+    "plan": PLAN.as_json(),
+    "about": {"job": "one"},
+    "last_step": None,
+    "names": ["chief 0", "worker 0"],
+    "silence_secs": None,
+}
+
+
 class Served:
     """A server, and somebody who asks it."""
 
@@ -50,7 +60,7 @@ class Served:
         self.address, self.links, self._thread = address, links, thread
 
     def start(self, **content: Any) -> None:
-        given = {"plan": PLAN.as_json(), "about": {"job": "one"}, "step": 5, "last_step": None, **content}
+        given = {**GIVEN, "step": 5, **content}
         self.links.start(0, given, ARRAYS)
 
     def push(self, header: Header, gradient: float = 1.0) -> Kind:
@@ -119,7 +129,7 @@ def test_state_comes_back_as_it_is(served: Served) -> None:
     ((header, arrays),) = served.links.state()
     served.push(served.links.header(Kind.EXCHANGE, PUSHES))
     expected = served.links.state()[0][1]
-    served.links.start(0, {"plan": PLAN.as_json(), "about": {}, "step": header.step, "last_step": None}, arrays)
+    served.links.start(0, {**GIVEN, "step": header.step}, arrays)
     served.push(served.links.header(Kind.EXCHANGE, PUSHES))
     ((_, again),) = served.links.state()
     assert again.keys() == expected.keys() == {*ARRAYS, "dense/1/momentum_buffer"}
@@ -142,6 +152,21 @@ def test_who_leaves_may_stop_all_others(served: Served) -> None:
         worker.tell_all(Kind.LEAVE, STOPS)
     assert served.links.tell_all(Kind.STATUS)[0][1] == {"active": [0]}
     assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OVER
+
+
+def test_who_says_nothing_is_named_and_not_waited_for(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    served.start(silence_secs=0.5)
+    with closing(Links("worker 0", 1, [served.address], wait_secs=5)) as worker:
+        worker.tell_all(Kind.HELLO)
+        deadline = time.monotonic() + 20
+        while served.links.tell_all(Kind.STATUS)[0][1] != {"active": [0]}:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        worker.tell_all(Kind.STATUS)
+        assert served.links.tell_all(Kind.STATUS)[0][1] == {"active": [0, 1]}
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("worker 0 ")]
+    assert told[0].startswith("worker 0 has sent nothing for 0.5 s (silence_secs of ParameterServerStrategy): it hangs")
+    assert told[1] == "worker 0 is back."
 
 
 def test_it_ends_when_the_chief_says_so_and_all_know(served: Served) -> None:

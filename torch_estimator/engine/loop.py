@@ -29,6 +29,7 @@ class StopReason(Enum):
     END_OF_INPUT = "the input ended"
     HOOK = "a hook asked for it"
     NAN_LOSS = "the loss became NaN"
+    PREEMPTED = "SIGTERM asked for it; start again to go on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def run_training(
     reason = StopReason.LAST_STEP
     while last_step is None or context.global_step < last_step:
         if context.stop_requested:
-            reason = StopReason.HOOK
+            reason = StopReason.PREEMPTED if context.preempted else StopReason.HOOK
             break
         taken = context.global_step - start
         due = schedule.due_at(taken + 1)

@@ -26,6 +26,7 @@ from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.optimizer_numbers import OptimizerNumbers
+from torch_estimator.engine.preemption import heeding_sigterm
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.replicas.feed import ReplicaSteps
@@ -131,6 +132,7 @@ class TrainingRun:
             )
             if resumed_at is not None and self._is_chief:
                 context.summary_writer()
+            stack.enter_context(heeding_sigterm(context))
             bar = stack.enter_context(
                 ProgressBar("Training", total=last_step, initial=context.global_step, hidden=not self._is_chief)
             )
@@ -174,13 +176,15 @@ class TrainingRun:
         stack.callback(steps.close)
         try:
             result = run_training(_ReplicaFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
-            steps.end(stops=result.reason is StopReason.HOOK)
+            steps.end(stops=result.reason is StopReason.HOOK, preempted=result.reason is StopReason.PREEMPTED)
         except ClusterError:
             raise
         except BaseException:
             with suppress(ClusterError):
                 steps.fail()
             raise
+        if steps.preempted:
+            return replace(result, reason=StopReason.PREEMPTED)
         return replace(result, reason=StopReason.HOOK) if steps.stopped else result
 
     def _run_served(
@@ -189,15 +193,15 @@ class TrainingRun:
         from torch_estimator.engine.served.feed import ServedSteps
         from torch_estimator.engine.served.token import Token
 
-        strategy = self._config.train_distribute
+        strategy, task = self._config.train_distribute, self._config._task
         self._steps = steps = ServedSteps(
             servers,
             self._pushed_step,
             lambda step, part, before: self._steps_of(step, last_step, before, part),
             schedules=self._schedules,
             token=Token(self._model_dir, servers.name),
-            is_chief=self._is_chief,
-            pipeline=isinstance(strategy, ParameterServerStrategy) and strategy.pipeline,
+            strategy=strategy if isinstance(strategy, ParameterServerStrategy) else ParameterServerStrategy(),
+            names=[task.name_of_rank(rank) for rank in range(task.num_workers)],
             restored=self._restored,
             global_step=context.global_step,
             last_step=last_step,
@@ -207,6 +211,9 @@ class TrainingRun:
         steps.begin()
         context.global_step = steps.global_step
         result = run_training(_ServedFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
+        if result.reason is StopReason.PREEMPTED:
+            steps.leave()
+            return result
         steps.end(stops=result.reason is StopReason.HOOK)
         return replace(result, reason=StopReason.LAST_STEP) if steps.over else result
 

@@ -67,6 +67,7 @@ class ParameterServer:
         self._shard: Shard | None = None
         self._plan: ServerPlan | None = None
         self._about: dict[str, Any] = {}
+        self._names: list[str] = []
         self._step = 0
         self._last_step: int | None = None
         self._stopped = False
@@ -74,6 +75,9 @@ class ParameterServer:
         self._applied: dict[int, tuple[int, int]] = {}
         self._seen: dict[int, float] = {}
         self._left: set[int] = set()
+        self._silent: set[int] = set()
+        self._silence_secs: float | None = None
+        self._looked_at = 0.0
         logger.info("%s listens on %s.", name, address)
 
     def serve(self) -> None:
@@ -87,6 +91,7 @@ class ParameterServer:
             if frames:
                 answer = self._answer([frame.buffer for frame in frames])
                 self._socket.send_multipart([identity, *answer], copy=is_small(answer))
+            self._look_for_silence()
             if self._ended:
                 ended_at = ended_at or time.monotonic()
                 if not self._active() or time.monotonic() > ended_at + _LINGER_SECS:
@@ -101,7 +106,7 @@ class ParameterServer:
     def _answer(self, frames: list[Any]) -> list[Any]:
         try:
             header = Header.unpack(frames[0])
-            self._seen[header.worker] = time.monotonic()
+            self._hear(header.worker)
             return self._answers(header, frames)
         except ClusterError as error:
             logger.warning("%s", error)
@@ -151,10 +156,31 @@ class ParameterServer:
         self._shard = Shard(self._plan, arrays)
         self._about = content["about"]
         self._step, self._last_step = content["step"], content["last_step"]
+        self._names, self._silence_secs = content["names"], content["silence_secs"]
         self._stopped = self._ended = False
         self._applied.clear()
         count = sum(one.size for one in arrays.values())
         logger.info("%s holds %d numbers, from global step %d on.", self._name, count, self._step)
+
+    def _hear(self, worker: int) -> None:
+        self._seen[worker] = time.monotonic()
+        if worker in self._silent:
+            self._silent.discard(worker)
+            logger.info("%s is back.", self._names[worker])
+
+    def _look_for_silence(self) -> None:
+        now = time.monotonic()
+        if self._silence_secs is None or now < self._looked_at + _WAIT_MS / 1000:
+            return
+        self._looked_at = now
+        for worker in self._active():
+            if now > self._seen[worker] + self._silence_secs:
+                self._silent.add(worker)
+                logger.warning(
+                    "%s has sent nothing for %g s (silence_secs of ParameterServerStrategy): it hangs, or is gone.",
+                    self._names[worker],
+                    self._silence_secs,
+                )
 
     def _is_over(self) -> bool:
         reached = self._last_step is not None and self._step >= self._last_step
@@ -167,4 +193,4 @@ class ParameterServer:
         return question._replace(kind=kind, step=self._step)
 
     def _active(self) -> set[int]:
-        return set(self._seen) - self._left
+        return set(self._seen) - self._left - self._silent

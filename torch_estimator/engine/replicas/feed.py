@@ -28,6 +28,8 @@ _SAVES = 4.0
 """Of the chief: all others are to tell where they are, before they go on with what they are doing."""
 _STOPS = 5.0
 _FAILED = 6.0
+_PREEMPTED = 7.0
+"""As `_STOPS`, and all are to be started again."""
 
 _LAYOUT = "layout"
 
@@ -57,7 +59,7 @@ class ReplicaSteps:
         before: Mapping[str, Any] | None,
         global_step: int,
     ) -> None:
-        self.stopped = False
+        self.stopped = self.preempted = False
         self._dismissed = False
         self._group = group
         self._halves = halves
@@ -106,9 +108,10 @@ class ReplicaSteps:
             code, unsent = self._computed(batches, context)
         while True:
             codes = self._exchange(code)
-            if _STOPS in codes:
+            if _STOPS in codes or _PREEMPTED in codes:
                 self.stopped = True
-                self._dismissed = codes[0] == _STOPS
+                self.preempted = _PREEMPTED in codes
+                self._dismissed = codes[0] in (_STOPS, _PREEMPTED)
                 return ()
             if codes[0] == _SAVES:
                 self._tell_where()
@@ -126,24 +129,28 @@ class ReplicaSteps:
         self._exchange(_SAVES)
         return [json.loads(text) if text else None for text in self._group.gather_texts("")]
 
-    def end(self, *, stops: bool) -> None:
+    def end(self, *, stops: bool, preempted: bool = False) -> None:
         """Leaves the others: the chief has them leave, the others wait for that.
 
         Args:
             stops: Whether training is to end since this replica wants it.
+            preempted: Whether it has to go, so that all are to be started again.
         """
+        self.preempted |= preempted
         if self._dismissed:
             return
+        leaves = _PREEMPTED if self.preempted else _STOPS
         if self._group.rank == 0:
-            self._exchange(_STOPS)
+            self._exchange(leaves)
             return
         self._where = self._position()
-        code = _STOPS if stops else _WAITS
+        code = leaves if stops or preempted else _WAITS
         while True:
             codes = self._exchange(code)
             if codes[0] == _SAVES:
                 self._tell_where()
-            elif codes[0] == _STOPS:
+            elif codes[0] in (_STOPS, _PREEMPTED):
+                self.preempted |= codes[0] == _PREEMPTED
                 return
             code = _WAITS
 

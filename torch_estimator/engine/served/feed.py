@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from torch_estimator import __version__
+from torch_estimator.distribute.strategies import ParameterServerStrategy
 from torch_estimator.engine.batches import Batches, batch_size
 from torch_estimator.engine.compiled.choice import GRADIENTS, AnySteps, EagerSteps
 from torch_estimator.engine.compiled.steps import CompiledSteps
@@ -60,8 +61,8 @@ class ServedSteps:
         compiled: Makes what takes the steps, from what it had saved before.
         schedules: Of the optimizers; moved on to the servers' global step.
         token: Of this training, the same for all of its processes.
-        is_chief: Whether this process gives the servers what they hold.
-        pipeline: Whether to compute a batch while the gradients of the one before are on their way.
+        strategy: How.
+        names: Of all that train, by rank; the first one, the chief, gives the servers what they hold.
         restored: For the chief: puts the last checkpoint into the model and its optimizers; returns its global step.
         global_step: Of the model as it is.
         last_step: Global step at which training ends, or None.
@@ -76,8 +77,8 @@ class ServedSteps:
         *,
         schedules: Schedules,
         token: Token,
-        is_chief: bool,
-        pipeline: bool,
+        strategy: ParameterServerStrategy,
+        names: Sequence[str],
         restored: Callable[[], int],
         global_step: int,
         last_step: int | None,
@@ -90,8 +91,9 @@ class ServedSteps:
         self._schedules = schedules
         self._token = token
         self._about: Mapping[str, Any] = {}
-        self._is_chief = is_chief
-        self._pipeline = pipeline
+        self._is_chief = links.rank == 0
+        self._strategy = strategy
+        self._names = list(names)
         self._restored = restored
         self._last_step = last_step
         self._advanced = global_step
@@ -186,7 +188,7 @@ class ServedSteps:
         while not self.over:
             number = len(losses)
             ahead = self._wanted(batches, number + 1) if number + 1 < batches.count else None
-            sent = self._send(ahead) if self._pipeline else {}
+            sent = self._send(ahead) if self._strategy.pipeline else {}
             loss, push = self._computed(batches, number, wanted, context)
             answers = self._collect(sent)
             if push is None:
@@ -249,8 +251,16 @@ class ServedSteps:
             self._links.tell_all(Kind.END)
             self._token.remove()
         else:
-            self.flush()
-            self._links.tell_all(Kind.LEAVE, STOPS if stops else 0)
+            self.leave(stops=stops)
+
+    def leave(self, *, stops: bool = False) -> None:
+        """Leaves servers and others as they are.
+
+        Args:
+            stops: Whether all others are to end, too.
+        """
+        self.flush()
+        self._links.tell_all(Kind.LEAVE, STOPS if stops else 0)
 
     def close(self) -> None:
         """Ends what compiles beside."""
@@ -278,6 +288,8 @@ class ServedSteps:
                 "step": step,
                 # The first one counts.
                 "last_step": None if index else self._last_step,
+                "silence_secs": None if index else self._strategy.silence_secs,
+                "names": self._names,
             }
             self._links.start(index, content, self._placement.arrays(index))
 
