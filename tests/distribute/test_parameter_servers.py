@@ -62,6 +62,8 @@ class Acts(te.Hook):
                 context.request_stop()
             if settings["does"] == "is preempted":
                 os.kill(os.getpid(), 15)
+            if settings["does"] == "dies":
+                os.kill(os.getpid(), 9)
 
 
 def optimizer(name):
@@ -172,6 +174,19 @@ def test_whoever_is_killed_comes_back_and_the_job_goes_on(tmp_path: Path) -> Non
     assert "ps 0 has lost what it held; restoring it from the checkpoint of global step " in chief
     # The one that came back took over from servers that had gone on without it.
     assert re.search(r"Parameter servers are at global step [5-9]\d\d; going on with them", results["chief", 0].told)
+
+
+def test_who_comes_back_reads_on_and_says_what_is_read_twice(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    server = cluster.start(("ps", 0), tmp_path, 1, None)
+    (first,) = ended([cluster.start(("chief", 0), tmp_path, 1, None, "rows=300", "chief=100", "does=dies")])
+    assert first.status == -9, first.told
+    chief, ps = ended([cluster.start(("chief", 0), tmp_path, 1, None, "rows=300"), server])
+    assert (chief.status, ps.status) == (0, 0), chief.told
+    told = re.search(r"where it stood (\d+) batches ago; these are trained on twice", chief.told)
+    twice = int(told[1]) if told else 0
+    assert twice <= 100
+    assert max(checkpoint_steps(tmp_path)) == 300 + twice
 
 
 def test_sigterm_to_the_chief_has_a_checkpoint_saved_and_servers_wait_for_the_next_one(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ GIVEN = {
     "last_step": None,
     "names": ["chief 0", "worker 0"],
     "silence_secs": None,
+    "positions": {},
 }
 
 
@@ -126,22 +127,33 @@ def test_a_push_that_comes_again_is_applied_once(served: Served) -> None:
 def test_state_comes_back_as_it_is(served: Served) -> None:
     served.start()
     served.push(served.links.header(Kind.EXCHANGE, PUSHES))
-    ((header, arrays),) = served.links.state()
+    ((header, _, arrays),) = served.links.state()
     served.push(served.links.header(Kind.EXCHANGE, PUSHES))
-    expected = served.links.state()[0][1]
+    expected = served.links.state()[0][2]
     served.links.start(0, {**GIVEN, "step": header.step}, arrays)
     served.push(served.links.header(Kind.EXCHANGE, PUSHES))
-    ((_, again),) = served.links.state()
+    ((_, _, again),) = served.links.state()
     assert again.keys() == expected.keys() == {*ARRAYS, "dense/1/momentum_buffer"}
     for name, one in expected.items():
         np.testing.assert_array_equal(again[name], one, err_msg=name)
+
+
+def test_positions_of_inputs_are_kept_for_who_comes_back(served: Served) -> None:
+    served.start(positions={"0": {"row": 7}, "1": {"row": 3}})
+    told = served.links.tell_all(Kind.HELLO)[0][1]
+    assert (told["job"], told["position"], told["since"]) == ("one", {"row": 7}, 0)
+    served.links.deposit({"row": 9})
+    served.push(served.links.header(Kind.EXCHANGE, PUSHES))
+    told = served.links.tell_all(Kind.HELLO)[0][1]
+    assert (told["position"], told["since"]) == ({"row": 9}, 1)
+    assert served.links.state()[0][1]["positions"] == {"0": {"row": 9}, "1": {"row": 3}}
 
 
 def test_nothing_is_applied_after_the_last_step(served: Served) -> None:
     served.start(last_step=6)
     assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
     assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OVER
-    assert served.links.state()[0][1]["dense/0/value"].tolist() == [-0.5, -0.5]
+    assert served.links.state()[0][2]["dense/0/value"].tolist() == [-0.5, -0.5]
 
 
 def test_who_leaves_may_stop_all_others(served: Served) -> None:

@@ -58,6 +58,7 @@ _COMPILED = "compiled"
 _NUMBERS = "optimizer_numbers"
 _HOOKS = "hooks"
 _REPLICAS = "replicas"
+_OVER = "over_when_ended"
 
 
 class TrainingRun:
@@ -107,7 +108,9 @@ class TrainingRun:
         self._writer: CheckpointWriter | None = None
         self._saved_state = self._own_part(checkpoint.state) if checkpoint is not None else {}
         self._steps: AnySteps | ReplicaSteps | ServedSteps | None = None
-        if checkpoint is not None:
+        self._over_when_ended = input_over_when_ended
+        # With servers, they may know better.
+        if checkpoint is not None and servers is None:
             self._restore_position(self._saved_state, input_over_when_ended)
 
     def run(
@@ -206,16 +209,49 @@ class TrainingRun:
             global_step=context.global_step,
             last_step=last_step,
             before=self._saved_state.get(_COMPILED),
+            positions=self._positions_of_others(task.num_workers),
         )
         stack.callback(steps.close)
         steps.begin()
         context.global_step = steps.global_step
+        self._take_place(steps)
         result = run_training(_ServedFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
         if result.reason is StopReason.PREEMPTED:
+            steps.deposit(self.position, at_once=True)
             steps.leave()
             return result
         steps.end(stops=result.reason is StopReason.HOOK)
         return replace(result, reason=StopReason.LAST_STEP) if steps.over else result
+
+    def _positions_of_others(self, workers: int) -> dict[str, Any]:
+        saved = self._saved_state.get(_REPLICAS) or ()
+        if len(saved) != workers:
+            return {}
+        return {
+            str(rank): {**one, _OVER: self._over_when_ended}
+            for rank, one in enumerate(saved)
+            if rank and one is not None
+        }
+
+    def _take_place(self, steps: ServedSteps) -> None:
+        """Goes on with the input where whoever was here before stood."""
+        if steps.position is None:
+            self._restore_position(self._saved_state, self._over_when_ended)
+            return
+        self._restore_position(steps.position, steps.position[_OVER])
+        if steps.repeated and self._config.resume_input:
+            logger.info(
+                "Going on with the input where it stood %d batches ago; these are trained on twice.", steps.repeated
+            )
+
+    def position(self) -> dict[str, Any]:
+        """Where the input stands, for who comes in the place of this process."""
+        return {
+            _INPUT: self._batches.state(),
+            _INPUT_ENDED: self._input_ended,
+            _RANDOM: random_state(),
+            _OVER: False,
+        }
 
     def _pushed_step(self, layout: Layout | None) -> PushedStep:
         from torch_estimator.engine.served.steps import PushedStep
@@ -270,7 +306,7 @@ class TrainingRun:
         if self._servers is not None and not self._is_chief:
             return {}
         if self._group is None or (saved is not None and len(saved) == self._group.size):
-            return state if self._is_chief or saved is None else saved[self._rank]
+            return state if self._is_chief or saved is None else saved[self._rank] or {}
         logger.warning(
             "The checkpoint was saved by %d processes, and now they are %d: reading the input from its beginning.",
             len(saved or [None]),
@@ -309,6 +345,8 @@ class TrainingRun:
             self._saved_state = {**self._state(), _HOOKS: hook_states(hooks)}
             if isinstance(self._steps, ReplicaSteps):
                 self._saved_state[_REPLICAS] = self._steps.gather_states()
+            elif self._servers is not None:
+                self._saved_state[_REPLICAS] = self._served_positions()
             writer.save(
                 step,
                 self._model.variables(),
@@ -337,6 +375,14 @@ class TrainingRun:
             ),
             CheckpointMemoryHook(prepare),
         ]
+
+    def _served_positions(self) -> list[Any]:
+        """Where the inputs of all stand; None for the chief's, which is elsewhere in the state."""
+        from torch_estimator.engine.served.feed import ServedSteps
+
+        assert isinstance(self._steps, ServedSteps)
+        others = range(1, self._config._task.num_workers)
+        return [None, *(self._steps.positions.get(str(rank)) for rank in others)]
 
     def _refresh(self, context: RunContext) -> None:
         if self._servers is not None:
@@ -461,6 +507,7 @@ class _ServedFeed(_Feed):
         self._served = steps
 
     def take(self, most: int) -> Sequence[Tensor | float]:
+        self._served.deposit(self._run.position)
         losses = super().take(most)
         if not losses:
             self._served.meet_end()

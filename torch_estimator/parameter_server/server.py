@@ -30,6 +30,9 @@ logger = logging.getLogger("torch_estimator")
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
+POSITION, SINCE = "position", "since"
+"""What the answer to a hello holds beside what the chief has given."""
+
 _WAIT_MS = 500
 
 # For those who have not heard yet that training is over.
@@ -75,6 +78,8 @@ class ParameterServer:
         self._applied: dict[int, tuple[int, int]] = {}
         self._seen: dict[int, float] = {}
         self._left: set[int] = set()
+        self._positions: dict[str, Any] = {}
+        self._since: dict[int, int] = {}
         self._silent: set[int] = set()
         self._silence_secs: float | None = None
         self._looked_at = 0.0
@@ -118,12 +123,16 @@ class ParameterServer:
                 return [self._exchange(header, frames[0])]
             case Kind.HELLO:
                 self._left.discard(header.worker)
-                return pack_json(self._header(header, self._kind()), self._about)
+                return pack_json(self._header(header, self._kind()), {**self._about, **self._place_of(header.worker)})
             case Kind.START:
                 self._start(*unpack_arrays([bytes(frames[0]), *frames[1:]]))
                 return [self._header(header, Kind.OK).pack()]
             case Kind.STATE if self._shard is not None:
-                return pack_arrays(self._header(header, Kind.OK), {}, self._shard.arrays())
+                return pack_arrays(self._header(header, Kind.OK), {"positions": self._positions}, self._shard.arrays())
+            case Kind.DEPOSIT:
+                self._positions[str(header.worker)] = unpack_arrays(frames)[0]
+                self._since[header.worker] = 0
+                return [self._header(header, Kind.OK).pack()]
             case Kind.STATUS:
                 return pack_json(self._header(header, self._kind()), {"active": sorted(self._active())})
             case Kind.LEAVE:
@@ -146,6 +155,7 @@ class ParameterServer:
                 return self._header(header, Kind.OVER).pack()
             self._shard.apply(push)
             self._step += 1
+            self._since[header.worker] = self._since.get(header.worker, 0) + 1
             self._applied[header.worker] = header.life, header.number
         if over or not header.flags & PULLS:
             return self._header(header, Kind.OVER if over else Kind.OK).pack()
@@ -157,10 +167,15 @@ class ParameterServer:
         self._about = content["about"]
         self._step, self._last_step = content["step"], content["last_step"]
         self._names, self._silence_secs = content["names"], content["silence_secs"]
+        self._positions, self._since = dict(content["positions"]), {}
         self._stopped = self._ended = False
         self._applied.clear()
         count = sum(one.size for one in arrays.values())
         logger.info("%s holds %d numbers, from global step %d on.", self._name, count, self._step)
+
+    def _place_of(self, worker: int) -> dict[str, Any]:
+        """Where the input of a worker stood, and how many batches it has trained on since."""
+        return {POSITION: self._positions.get(str(worker)), SINCE: self._since.get(worker, 0)}
 
     def _hear(self, worker: int) -> None:
         self._seen[worker] = time.monotonic()

@@ -37,6 +37,7 @@ from torch_estimator.parameter_server.messages import (
     pack_exchange,
     unpack_parameters,
 )
+from torch_estimator.parameter_server.server import POSITION, SINCE
 
 logger = logging.getLogger("torch_estimator")
 
@@ -45,6 +46,7 @@ _LAYOUT = "layout"
 _STROKE_SECS = 0.05
 _MOST_STEPS = 128
 
+_DEPOSIT_EVERY_SECS = 1.0
 _LOOK_EVERY_SECS = 0.05
 _SAY_EVERY_SECS = 10.0
 
@@ -67,6 +69,13 @@ class ServedSteps:
         global_step: Of the model as it is.
         last_step: Global step at which training ends, or None.
         before: What `state` returned in the run before a resume.
+        positions: Where the inputs of others stood in the run before a resume, by rank.
+
+    Attributes:
+        over: Whether training is over.
+        positions: Where all inputs stood when last heard, by rank.
+        position: Where that of this process stood, if it comes in the place of another one.
+        repeated: How many batches have been trained on since, and will be again.
     """
 
     def __init__(
@@ -83,8 +92,13 @@ class ServedSteps:
         global_step: int,
         last_step: int | None,
         before: Mapping[str, Any] | None,
+        positions: Mapping[str, Any],
     ) -> None:
         self.over = False
+        self.positions = positions
+        self.position: Mapping[str, Any] | None = None
+        self.repeated = 0
+        self._deposited_at = -math.inf
         self._links = links
         self._halves = halves
         self._compiled = compiled
@@ -141,7 +155,15 @@ class ServedSteps:
             answers = self._links.tell_all(Kind.HELLO)
             for index, (_, about) in enumerate(answers):
                 self._check(index, about)
-        self._at = answers[0][0].step
+        header, about = answers[0]
+        self._at, self.position, self.repeated = header.step, about[POSITION], about[SINCE]
+
+    def deposit(self, position: Callable[[], Mapping[str, Any]], *, at_once: bool = False) -> None:
+        """Tells from time to time where the input stands, after the last batch that was trained on."""
+        if at_once or time.monotonic() > self._deposited_at + _DEPOSIT_EVERY_SECS:
+            self.flush()
+            self._links.deposit(position())
+            self._deposited_at = time.monotonic()
 
     def state(self) -> dict[str, Any]:
         """Returns what a resumed run needs to go on alike, as JSON."""
@@ -220,12 +242,13 @@ class ServedSteps:
         self.flush()
         while True:
             answers = self._links.state()
-            empty = [index for index, (header, _) in enumerate(answers) if header.kind is Kind.EMPTY]
+            empty = [index for index, (header, _, _) in enumerate(answers) if header.kind is Kind.EMPTY]
             if not empty:
                 break
             self._revive(empty)
-        for server, (_, arrays) in enumerate(answers):
+        for server, (_, _, arrays) in enumerate(answers):
             self._placement.take_over(server, arrays)
+        self.positions = answers[0][1]["positions"]
         self._at = context.global_step = answers[0][0].step
 
     def _wait_for_others(self) -> None:
@@ -290,6 +313,7 @@ class ServedSteps:
                 "last_step": None if index else self._last_step,
                 "silence_secs": None if index else self._strategy.silence_secs,
                 "names": self._names,
+                "positions": {} if index else self.positions,
             }
             self._links.start(index, content, self._placement.arrays(index))
 

@@ -13,7 +13,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from torch_estimator.errors import ClusterError
-from torch_estimator.parameter_server.messages import Header, Kind, is_small, pack_arrays, unpack_arrays
+from torch_estimator.parameter_server.messages import Header, Kind, is_small, pack_arrays, pack_json, unpack_arrays
 
 logger = logging.getLogger("torch_estimator")
 
@@ -85,11 +85,17 @@ class Links:
         """Gives a server its parameters."""
         self.ask({index: pack_arrays(self.header(Kind.START), content, arrays)})
 
-    def state(self) -> list[tuple[Header, dict[str, np.ndarray]]]:
+    def deposit(self, position: Mapping[str, Any]) -> None:
+        """Tells the first server where the input stands."""
+        self.ask({0: pack_json(self.header(Kind.DEPOSIT), position)})
+
+    def state(self) -> list[tuple[Header, dict[str, Any], dict[str, np.ndarray]]]:
         """All that the servers hold, and the steps they are at."""
         question = [self.header(Kind.STATE).pack()]
         answers = self.ask(dict.fromkeys(range(len(self)), question))
-        return [(header, unpack_arrays(frames)[1] if len(frames) > 1 else {}) for header, frames in answers.values()]
+        return [
+            (header, *(unpack_arrays(frames) if len(frames) > 1 else ({}, {}))) for header, frames in answers.values()
+        ]
 
     def close(self) -> None:
         """Ends the connections."""
