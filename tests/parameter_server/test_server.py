@@ -80,6 +80,9 @@ class Served:
         dense, (of_table,) = unpack_parameters(frames[0], PLAN, wanted)
         return answer, dense, of_table[:, 0]
 
+    def whereabouts(self) -> Any:
+        return self.links.tell_all(Kind.STATUS)[0][1]
+
     def has_ended(self) -> bool:
         self._thread.join(timeout=5)
         return not self._thread.is_alive()
@@ -96,7 +99,7 @@ def served() -> Iterator[Served]:
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    links = Links("chief 0", 0, [address], wait_secs=5)
+    links = Links("chief 0", 0, [address], wait_secs=60)
     with closing(links):
         yield Served(address, links, thread)
         if thread.is_alive():
@@ -158,24 +161,24 @@ def test_nothing_is_applied_after_the_last_step(served: Served) -> None:
 
 def test_who_leaves_may_stop_all_others(served: Served) -> None:
     served.start()
-    with closing(Links("worker 0", 1, [served.address], wait_secs=5)) as worker:
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
         worker.tell_all(Kind.HELLO)
-        assert served.links.tell_all(Kind.STATUS)[0][1] == {"active": [0, 1]}
+        assert served.whereabouts() == {"active": [0, 1], "left": [], "silent": []}
         worker.tell_all(Kind.LEAVE, STOPS)
-    assert served.links.tell_all(Kind.STATUS)[0][1] == {"active": [0]}
+    assert served.whereabouts() == {"active": [0], "left": [1], "silent": []}
     assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OVER
 
 
 def test_who_says_nothing_is_named_and_not_waited_for(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     served.start(silence_secs=0.5)
-    with closing(Links("worker 0", 1, [served.address], wait_secs=5)) as worker:
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
         worker.tell_all(Kind.HELLO)
         deadline = time.monotonic() + 20
-        while served.links.tell_all(Kind.STATUS)[0][1] != {"active": [0]}:
+        while served.whereabouts() != {"active": [0], "left": [], "silent": [1]}:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         worker.tell_all(Kind.STATUS)
-        assert served.links.tell_all(Kind.STATUS)[0][1] == {"active": [0, 1]}
+        assert served.whereabouts() == {"active": [0, 1], "left": [], "silent": []}
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("worker 0 ")]
     assert told[0].startswith("worker 0 has sent nothing for 0.5 s (silence_secs of ParameterServerStrategy): it hangs")
     assert told[1] == "worker 0 is back."
@@ -183,7 +186,7 @@ def test_who_says_nothing_is_named_and_not_waited_for(served: Served, caplog: py
 
 def test_it_ends_when_the_chief_says_so_and_all_know(served: Served) -> None:
     served.start()
-    with closing(Links("worker 0", 1, [served.address], wait_secs=5)) as worker:
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
         worker.tell_all(Kind.HELLO)
         served.links.tell_all(Kind.END)
         header = worker.header(Kind.EXCHANGE, PULLS)

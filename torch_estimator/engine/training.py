@@ -18,6 +18,7 @@ from torch_estimator.distribute.strategies import ParameterServerStrategy
 from torch_estimator.engine.batches import Batches
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
+from torch_estimator.engine.checkpoint_index import checkpoint_step
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.compiled.choice import AnySteps, steps_for
 from torch_estimator.engine.event_writers import EventWriters
@@ -194,15 +195,19 @@ class TrainingRun:
         self, servers: Links, stack: ExitStack, context: RunContext, last_step: int | None, hooks: Sequence[Hook]
     ) -> TrainingResult:
         from torch_estimator.engine.served.feed import ServedSteps
+        from torch_estimator.engine.served.links import TrainingIsOver
         from torch_estimator.engine.served.token import Token
 
         strategy, task = self._config.train_distribute, self._config._task
+        token = Token(self._model_dir, servers.name)
+        if not self._is_chief:
+            servers.is_over = lambda: token.is_gone() or self._is_reached(last_step)
         self._steps = steps = ServedSteps(
             servers,
             self._pushed_step,
             lambda step, part, before: self._steps_of(step, last_step, before, part),
             schedules=self._schedules,
-            token=Token(self._model_dir, servers.name),
+            token=token,
             strategy=strategy if isinstance(strategy, ParameterServerStrategy) else ParameterServerStrategy(),
             names=[task.name_of_rank(rank) for rank in range(task.num_workers)],
             restored=self._restored,
@@ -212,7 +217,10 @@ class TrainingRun:
             positions=self._positions_of_others(task.num_workers),
         )
         stack.callback(steps.close)
-        steps.begin()
+        try:
+            steps.begin()
+        except TrainingIsOver:
+            return TrainingResult(context.global_step, 0, StopReason.LAST_STEP)
         context.global_step = steps.global_step
         self._take_place(steps)
         result = run_training(_ServedFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
@@ -222,6 +230,11 @@ class TrainingRun:
             return result
         steps.end(stops=result.reason is StopReason.HOOK)
         return replace(result, reason=StopReason.LAST_STEP) if steps.over else result
+
+    def _is_reached(self, last_step: int | None) -> bool:
+        latest = latest_checkpoint(self._model_dir)
+        step = None if latest is None else checkpoint_step(files.basename(latest))
+        return step is not None and last_step is not None and step >= last_step
 
     def _positions_of_others(self, workers: int) -> dict[str, Any]:
         saved = self._saved_state.get(_REPLICAS) or ()

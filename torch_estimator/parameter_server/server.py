@@ -134,7 +134,7 @@ class ParameterServer:
                 self._since[header.worker] = 0
                 return [self._header(header, Kind.OK).pack()]
             case Kind.STATUS:
-                return pack_json(self._header(header, self._kind()), {"active": sorted(self._active())})
+                return pack_json(self._header(header, self._kind()), self._whereabouts())
             case Kind.LEAVE:
                 self._left.add(header.worker)
                 self._stopped = self._stopped or bool(header.flags & STOPS)
@@ -206,6 +206,10 @@ class ParameterServer:
 
     def _header(self, question: Header, kind: Kind) -> Header:
         return question._replace(kind=kind, step=self._step)
+
+    def _whereabouts(self) -> dict[str, list[int]]:
+        """Ranks of those that train, that have left, and that have said nothing for long."""
+        return {"active": sorted(self._active()), "left": sorted(self._left), "silent": sorted(self._silent)}
 
     def _active(self) -> set[int]:
         return set(self._seen) - self._left - self._silent

@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch_estimator.engine.compiled.steps import CompiledSteps
 from torch_estimator.engine.replicas.packing import HEADER, Layout
 from torch_estimator.engine.replicas.steps import NoRoom
 from torch_estimator.engine.schedules import Schedules
-from torch_estimator.engine.served.links import Frames, Links
+from torch_estimator.engine.served.links import Frames, Links, TrainingIsOver
 from torch_estimator.engine.served.lookups import Lookups, Mentioned, Mentions
 from torch_estimator.engine.served.placement import Placement
 from torch_estimator.engine.served.steps import PushedStep
@@ -49,6 +50,9 @@ _MOST_STEPS = 128
 _DEPOSIT_EVERY_SECS = 1.0
 _LOOK_EVERY_SECS = 0.05
 _SAY_EVERY_SECS = 10.0
+
+# After the end of the chief's input, for a worker that has not come yet; the last one starts a minute after the chief.
+_COMING_SECS = 120.0
 
 
 class ServedSteps:
@@ -137,6 +141,7 @@ class ServedSteps:
 
         Raises:
             ClusterError: They are another training's, or cannot be reached.
+            TrainingIsOver: They have ended.
         """
         if self._is_chief:
             self._about = {"the token of its model_dir": self._token.make(), "torch-estimator": __version__}
@@ -162,7 +167,8 @@ class ServedSteps:
         """Tells from time to time where the input stands, after the last batch that was trained on."""
         if at_once or time.monotonic() > self._deposited_at + _DEPOSIT_EVERY_SECS:
             self.flush()
-            self._links.deposit(position())
+            with suppress(TrainingIsOver):
+                self._links.deposit(position())
             self._deposited_at = time.monotonic()
 
     def state(self) -> dict[str, Any]:
@@ -252,16 +258,21 @@ class ServedSteps:
         self._at = context.global_step = answers[0][0].step
 
     def _wait_for_others(self) -> None:
-        """Where the chief's own input has ended: until those of all others have."""
-        said = time.monotonic()
+        """Where the chief's own input has ended: until those of all others have, also of those still to come."""
+        started = said = time.monotonic()
         while not self.over:
-            header, content = self._links.tell_all(Kind.STATUS)[0]
-            others = [worker for worker in content["active"] if worker]
-            if not others or (self._last_step is not None and header.step >= self._last_step):
+            header, known = self._links.tell_all(Kind.STATUS)[0]
+            now = time.monotonic()
+            waits_for = set(known["active"])
+            if now < started + _COMING_SECS:
+                waits_for |= set(range(len(self._names))).difference(known["left"], known["silent"])
+            waits_for.discard(self._links.rank)
+            if not waits_for or (self._last_step is not None and header.step >= self._last_step):
                 return
-            if time.monotonic() > said + _SAY_EVERY_SECS:
-                said = time.monotonic()
-                logger.info("The input has ended here; %d others still train.", len(others))
+            if now > said + _SAY_EVERY_SECS:
+                said = now
+                names = ", ".join(self._names[rank] for rank in sorted(waits_for))
+                logger.info("The input has ended here; waiting for %s.", names)
             time.sleep(_LOOK_EVERY_SECS)
 
     def end(self, *, stops: bool) -> None:
@@ -283,7 +294,8 @@ class ServedSteps:
             stops: Whether all others are to end, too.
         """
         self.flush()
-        self._links.tell_all(Kind.LEAVE, STOPS if stops else 0)
+        with suppress(TrainingIsOver):
+            self._links.tell_all(Kind.LEAVE, STOPS if stops else 0)
 
     def close(self) -> None:
         """Ends what compiles beside."""
@@ -352,13 +364,21 @@ class ServedSteps:
 
     def _collect(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
         """The answers to what was sent; asks servers again that have died and come back."""
+        try:
+            answers = self._answers(questions)
+        except TrainingIsOver:
+            self.over = True
+            return {}
+        if answers:
+            self._at = answers[0][0].step
+            self.over = any(answer.kind is Kind.OVER for answer, _ in answers.values())
+        return answers
+
+    def _answers(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
         answers = self._links.collect(questions)
         while empty := [server for server, (answer, _) in answers.items() if answer.kind is Kind.EMPTY]:
             self._revive(empty)
             answers |= self._links.ask({server: questions[server] for server in empty})
-        if answers:
-            self._at = answers[0][0].step
-            self.over = any(answer.kind is Kind.OVER for answer, _ in answers.values())
         return answers
 
     def _write(self, wanted: Sequence[Mentioned], answers: Mapping[int, tuple[Header, Frames]]) -> None:
