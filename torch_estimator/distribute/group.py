@@ -187,11 +187,11 @@ class Group:
 
 def _store(task: Task, host: str, port: int, wait_secs: float) -> Store:
     """Where all leave notes for each other; served by the chief as long as its process lives."""
+    if dist.is_initialized():
+        return dist.distributed_c10d._get_default_store()
     wait = datetime.timedelta(seconds=wait_secs)
     if (host, port) not in _STORES:
-        if dist.is_initialized():
-            _STORES[host, port] = dist.distributed_c10d._get_default_store()
-        elif task.ranks and "TORCHELASTIC_RUN_ID" in os.environ:
+        if task.ranks and "TORCHELASTIC_RUN_ID" in os.environ:
             # Whoever started the processes serves it.
             _STORES[host, port], _, _ = next(rendezvous("env://", task.rank, task.num_workers, timeout=wait))
         else:
