@@ -83,7 +83,7 @@ def test_every_task_knows_its_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "restarts", "again"),
-    [(0, 0, False), (1, 0, False), (2, 0, False), (137, 0, True), (75, 2, True), (143, 3, False)],
+    [(0, 0, False), (1, 0, False), (2, 0, False), (137, 0, True), (143, 2, True), (143, 3, False)],
 )
 def test_it_is_queued_again_after_signals_but_not_after_errors(
     tmp_path: Path, status: int, restarts: int, again: bool

@@ -13,8 +13,8 @@ from torch_estimator.hooks.run_context import RunContext
 
 logger = logging.getLogger("torch_estimator")
 
-RESTART_ME = 75
-"""Exit status of a process that was asked to go before its training was over: EX_TEMPFAIL of sysexits.h."""
+RESTART_ME = 128 + signal.SIGTERM
+"""Exit status of a process that was asked to go before its training was over; clusters start those above 127 again."""
 
 
 class Preempted(SystemExit):
