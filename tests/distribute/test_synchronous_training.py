@@ -176,7 +176,7 @@ def test_after_a_kill_the_others_end_with_a_sentence_and_the_job_goes_on_where_i
     assert_same(tmp_path / "killed", tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("who", "workers"), [("chief", 0), ("chief", 1), ("worker", 1)])
+@pytest.mark.parametrize(("who", "workers"), [("chief", 0), ("worker", 1)])
 def test_sigterm_to_one_has_a_checkpoint_saved_and_all_ask_to_be_started_again(
     tmp_path: Path, who: str, workers: int
 ) -> None:
