@@ -180,7 +180,7 @@ class TrainingRun:
         stack.callback(steps.close)
         try:
             result = run_training(_ReplicaFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
-            steps.end(stops=result.reason is StopReason.HOOK, preempted=result.reason is StopReason.PREEMPTED)
+            steps.end(preempted=result.reason is StopReason.PREEMPTED)
         except ClusterError:
             raise
         except BaseException:
@@ -478,6 +478,9 @@ class _Feed:
     def stroke(self) -> int:
         return self._steps.stroke
 
+    def stops(self) -> bool:
+        return self._context.stop_requested
+
     def take(self, most: int) -> Sequence[Tensor | float]:
         batches = self._run.next_batches(most)
         return () if batches is None else self._steps.take(batches, self._context)
@@ -503,6 +506,9 @@ class _ReplicaFeed:
         self._run = run
         self._steps = steps
         self._context = context
+
+    def stops(self) -> bool:
+        return self._steps.stops(self._context)
 
     def take(self, most: int) -> Sequence[Tensor | float]:
         self._steps.before_batch()
