@@ -6,12 +6,11 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from subprocess import Popen
 
 import numpy as np
 import pytest
 
-from tests.cluster_jobs import Cluster, Ended, ended
+from tests.cluster_jobs import Cluster, Ended, Process, ended
 from tests.jobs import checkpoint_steps
 from torch_estimator.engine.checkpoint import load_checkpoint
 
@@ -163,7 +162,7 @@ def test_whoever_is_killed_comes_back_and_the_job_goes_on(tmp_path: Path) -> Non
     for reached, victim in ((100, ("ps", 1)), (300, ("worker", 0)), (500, ("chief", 0)), (700, ("ps", 0))):
         wait_for_checkpoint(tmp_path, reached, running)
         running[victim].kill()
-        told[victim] = running[victim].communicate()[0]
+        told[victim] = running[victim].wait()
         running[victim] = cluster.start(victim, *arguments)
     results = dict(zip(cluster.tasks, ended(list(running.values())), strict=True))
     for result in results.values():
@@ -208,7 +207,7 @@ def test_a_failed_training_leaves_its_parameters_as_they_were_before(tmp_path: P
     assert chief.status == 2
     assert "The loss became NaN at global step" in chief.told
     server.kill()
-    server.communicate()
+    server.wait()
     assert all(np.isfinite(one).all() for one in variables(tmp_path).values())
 
 
@@ -228,7 +227,7 @@ def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> N
     finally:
         for one in (server, chief):
             one.kill()
-            one.communicate()
+            one.wait()
     assert [one.status for one in (apart, differs, another)] == [2, 2, 2]
     unseen = f"error: worker 0 does not see the chief's model_dir: in its {tmp_path}/worker there is no file"
     assert unseen in apart.told
@@ -236,8 +235,8 @@ def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> N
     assert "error: ps 0 serves another training than this one: the token of its model_dir is" in another.told
 
 
-def wait_for_checkpoint(model_dir: Path, step: int, running: Mapping[tuple[str, int], Popen[str]]) -> None:
+def wait_for_checkpoint(model_dir: Path, step: int, running: Mapping[tuple[str, int], Process]) -> None:
     deadline = time.monotonic() + 120
     while max(checkpoint_steps(model_dir), default=-1) < step:
-        assert time.monotonic() < deadline, {task: one.poll() for task, one in running.items()}
+        assert time.monotonic() < deadline, {task: one.status for task, one in running.items()}
         time.sleep(0.02)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_jobs import ROOT, ended, free_port
+from tests.cluster_jobs import ROOT, Process, ended, free_port
 from tests.jobs import checkpoint_steps
 
 # As the worker of a TorchTrainer: the ranks are told, and torch.distributed is in use when the program begins.
@@ -37,17 +37,7 @@ def check_trained(job_dir: Path, told: str) -> None:
 def test_processes_that_have_met_already_train_in_the_group_they_have(tmp_path: Path) -> None:
     told = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     processes = ended(
-        [
-            subprocess.Popen(
-                [sys.executable, "-c", BEGUN, "--job-dir", str(tmp_path), *OPTIONS],
-                cwd=ROOT,
-                env={**os.environ, **told, "RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(2)
-        ]
+        [Process(BEGUN, ["--job-dir", str(tmp_path), *OPTIONS], {**told, "RANK": str(rank)}) for rank in range(2)]
     )
     text = "".join(one.told for one in processes)
     assert [one.status for one in processes] == [0, 0], text

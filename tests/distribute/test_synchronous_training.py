@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -239,12 +238,12 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM)
     first = cluster.start(("chief", 0), tmp_path, 16, 30, "wait=60")
     try:
-        while "waiting at" not in (line := first.stdout.readline()):  # type: ignore[union-attr]
+        while "waiting at" not in (line := first.stdout.readline()):
             assert line
         time.sleep(0.5)
         (second,) = ended([cluster.start(("chief", 0), tmp_path, 16, 30, "wait=2")])
     finally:
-        os.kill(first.pid, signal.SIGKILL)
-        first.communicate()
+        first.kill()
+        first.wait()
     assert second.status == 2, second.told
     assert "the port is in use; end what uses it, or name another port." in second.told
