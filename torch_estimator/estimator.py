@@ -20,6 +20,7 @@ from torch_estimator import files
 from torch_estimator.cluster.task import Task, check_trains
 from torch_estimator.data.normalise import to_dataset
 from torch_estimator.distribute.joining import connected_servers, end_servers, joined_group
+from torch_estimator.distribute.lost import PeerLost
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation, write_results
 from torch_estimator.engine.loop import StopReason, TrainingResult
@@ -27,7 +28,8 @@ from torch_estimator.engine.model import Model
 from torch_estimator.engine.prediction import run_prediction
 from torch_estimator.engine.preemption import Preempted
 from torch_estimator.engine.random_state import isolated, seeded
-from torch_estimator.engine.replicas.agreement import agree_on_model_dir, agree_on_training
+from torch_estimator.engine.replicas.agreement import agree_on_training
+from torch_estimator.engine.replicas.handover import handed, leader_of
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
@@ -50,6 +52,8 @@ from torch_estimator.warm_start import WarmStart, as_settings
 if TYPE_CHECKING:
     from torch_estimator.custom.optimizers import ModuleOptimizer
     from torch_estimator.data.dataset import Dataset
+    from torch_estimator.distribute.group import Group
+    from torch_estimator.engine.served.links import Links
     from torch_estimator.feature_column.transform import FeatureTransform
     from torch_estimator.heads.base import Head
     from torch_estimator.serving_input import ServingInput
@@ -295,18 +299,51 @@ class Estimator:
         with ExitStack() as stack:
             group = stack.enter_context(joined_group(self._config))
             servers = stack.enter_context(connected_servers(self._config))
-            stack.enter_context(seeded(self._config.random_seed))
-            if group is not None:
-                agree_on_model_dir(group, self.model_dir)
-                # Only the chief knows whether this training was interrupted.
-                input_over_when_ended = bool(group.gather_texts("yes" if input_over_when_ended else "")[0])
+            train = functools.partial(
+                self._train_with, group, servers, input_fn, checkpoint, last_step, input_over_when_ended
+            )
+            while True:
+                try:
+                    result = train(told, listeners)
+                    break
+                except PeerLost as lost:
+                    # Before the first step; there is nothing to keep.
+                    assert group is not None
+                    group.meet_another(lost)
+        log_end(result)
+        if result.reason is StopReason.PREEMPTED:
+            raise Preempted
+        return result
+
+    def _train_with(
+        self,
+        group: Group | None,
+        servers: Links | None,
+        input_fn: InputFn,
+        checkpoint: Checkpoint | None,
+        last_step: int | None,
+        input_over_when_ended: bool,
+        hooks: Sequence[Hook],
+        listeners: Sequence[CheckpointSaverListener],
+    ) -> TrainingResult:
+        saved_step = checkpoint.step if checkpoint is not None else None
+        with seeded(self._config.random_seed):
             model = self._build(ModeKeys.TRAIN)
-            if checkpoint is None:
-                self._warm_start(model)
-            if group is not None:
-                agree_on_training(group, model, checkpoint, last_step, self._config)
-            rank = self._config._task.rank
-            if rank and (checkpoint is None or servers is not None):
+            agree = functools.partial(agree_on_training, model=model, model_dir=self.model_dir, config=self._config)
+            if group is not None and group.was_under_way:
+                agree(group)
+                snapshot = handed(group, leader_of(group.statuses)[0], None)
+                checkpoint, last_step = snapshot.as_checkpoint(self.model_dir), snapshot.last_step
+                logger.info("The others are at global step %d; going on with them.", snapshot.step)
+            else:
+                if checkpoint is None:
+                    self._warm_start(model)
+                if group is not None:
+                    begins_with = None if checkpoint is None else files.basename(checkpoint.path)
+                    agree(group, begins_with=begins_with, last_step=last_step)
+                    # Only the chief knows whether this training was interrupted.
+                    input_over_when_ended = bool(group.gather_texts("yes" if input_over_when_ended else "")[0])
+            if rank := self._config._task.rank:
                 # What each of them drops out or shuffles is its own.
                 torch.manual_seed((torch.initial_seed() + rank) % 2**63)
             run = TrainingRun(
@@ -318,16 +355,14 @@ class Estimator:
                 input_over_when_ended=input_over_when_ended,
                 group=group,
                 servers=servers,
+                saved_step=saved_step,
+                agree=agree,
             )
             self._trained.run = run
             try:
-                result = run.run(last_step=last_step, hooks=told, listeners=listeners)
+                return run.run(last_step=last_step, hooks=hooks, listeners=listeners)
             finally:
                 self._trained.run = None
-        log_end(result)
-        if result.reason is StopReason.PREEMPTED:
-            raise Preempted
-        return result
 
     def evaluate(
         self,

@@ -52,7 +52,7 @@ def input_fn(input_context):
 
 class Acts(te.Hook):
     def after_step(self, context):
-        step = settings.get(config.task_type)
+        step = settings.get(f"{config.task_type}{config.task_id}") or settings.get(config.task_type)
         if step is None or context.global_step < int(step):
             return
         if settings["does"] == "stops":
@@ -163,16 +163,24 @@ def test_a_job_that_goes_on_is_the_same_as_one_that_was_never_interrupted(
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_after_a_kill_the_others_end_with_a_sentence_and_the_job_goes_on_where_it_was_saved(tmp_path: Path) -> None:
-    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "save=7")
-    results = Cluster(PROGRAM).run(tmp_path / "killed", 16, 30, *settings, "worker=18", "does=dies")
-    assert results[1].status == -signal.SIGKILL
-    assert results[0].status == 2, results[0].told
-    assert "error: chief 0 has lost another process of the cluster (" in results[0].told
-    assert max(checkpoint_steps(tmp_path / "killed")) == 14
-    run(tmp_path / "killed", 16, 30, *settings)
-    run(tmp_path / "whole", 16, 30, *settings)
+@pytest.mark.parametrize(("victim", "at"), [(2, 18), (2, 1), (0, 18)])
+def test_who_is_killed_is_handed_what_the_others_have_and_no_step_is_lost(tmp_path: Path, victim: int, at: int) -> None:
+    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "norm=1", "save=7")
+    cluster = Cluster(PROGRAM, workers=2)
+    arguments = (tmp_path / "killed", 16, 30, *settings)
+    kind, number = cluster.tasks[victim]
+    running = [cluster.start(task, *arguments, f"{kind}{number}={at}", "does=dies") for task in cluster.tasks]
+    running[victim].wait()
+    assert running[victim].status == -signal.SIGKILL
+    running[victim] = cluster.start((kind, number), *arguments)
+    results = ended(running)
+    for result in results:
+        assert result.status == 0, result.told
+        assert "Training ended at global step 30: the last step was reached." in result.told
+    run(tmp_path / "whole", 16, 30, *settings, workers=2)
     assert_same(tmp_path / "killed", tmp_path / "whole")
+    # Nobody began anew, and nothing was read back.
+    assert f"The others are at global step {at}; going on with them." in results[victim].told
 
 
 @pytest.mark.parametrize(("who", "workers"), [("chief", 0), ("worker", 1)])
@@ -201,11 +209,12 @@ def test_where_one_stops_all_stop_at_the_same_step(tmp_path: Path, who: str, at:
 
 
 def test_where_one_fails_the_others_say_who_it_was(tmp_path: Path) -> None:
-    results = Cluster(PROGRAM).run(tmp_path, 16, 30, "repeat=1", "worker=12", "does=fails")
+    results = Cluster(PROGRAM).run(tmp_path, 16, 30, "repeat=1", "worker=12", "does=fails", "wait=2")
     assert results[1].status == 1
     assert 'KeyError: "something of the user\'s"' in results[1].told
     assert results[0].status == 2
-    assert "error: worker 0 has failed, so that training cannot go on; its log says why." in results[0].told
+    assert "worker 0 has failed; its log says why; waiting for it to come back." in results[0].told
+    assert "error: chief 0 waited 2 s (session_creation_timeout_secs of RunConfig) at localhost:" in results[0].told
 
 
 def test_different_models_and_model_dirs_are_named(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import itertools
+import logging
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -18,24 +19,33 @@ from torch.distributed.rendezvous import rendezvous
 
 from torch_estimator.cluster.addresses import split_address
 from torch_estimator.cluster.task import Task
+from torch_estimator.distribute.lost import PeerLost, TrainingOver
 from torch_estimator.errors import ClusterError
 
 # Its name since torch 2.13.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
+logger = logging.getLogger("torch_estimator")
+
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-_GROUPS = itertools.count()
 _STORES: dict[tuple[str, int], Store] = {}
+_GENERATION = "torch-estimator generation"
 _HERE = "rank {} is here"
+_OVER = "over"
 
 # An evaluation by the chief may come between two steps.
 _STEP_SECS = 7200.0
 _LEAVE_SECS = 30.0
+# One may die while they connect.
+_CONNECT_SECS = 30.0
+_SAY_EVERY_SECS = 10.0
 
 
 class Group:
     """All processes that train a model together; making one waits for the others.
+
+    A group that has lost a process forms again with the one that comes in its place, as the next generation.
 
     Args:
         task: This process.
@@ -45,6 +55,7 @@ class Group:
     Attributes:
         rank: Of this process, 0 for the chief.
         size: How many they are.
+        statuses: By rank, what each has said of itself to `meet`.
 
     Raises:
         ClusterError: They did not come, or the chief's address cannot be used.
@@ -53,28 +64,63 @@ class Group:
     def __init__(self, task: Task, backend: str, *, wait_secs: float) -> None:
         assert task.rendezvous is not None
         self.rank, self.size = task.rank, task.num_workers
+        self.statuses: list[str] = []
         self._task = task
+        self._backend = backend
+        self._wait_secs = wait_secs
         # By whoever has started this process, as Ray Train does, and who will also end it.
         self._was_there = dist.is_initialized()
-        host, port = split_address(task.rendezvous, "the chief's address")
-        if host in _LOOPBACK:
+        self._may_form_again = not (self._was_there or _is_of_torchrun())
+        self._store: Store | None = None
+        self._said = 0.0
+        self._address = split_address(task.rendezvous, "the chief's address")
+        if self._address[0] in _LOOPBACK:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        try:
-            # A store that outlives a group still holds what the one before has written.
-            self._store = PrefixStore(f"torch-estimator {next(_GROUPS)}", _store(task, host, port, wait_secs))
-            self._meet(wait_secs)
-            if not self._was_there:
-                dist.init_process_group(
-                    backend,
-                    store=self._store,
-                    rank=self.rank,
-                    world_size=self.size,
-                    timeout=datetime.timedelta(seconds=max(_STEP_SECS, wait_secs)),
-                )
-        except (RuntimeError, ValueError) as error:
-            if isinstance(error, ClusterError):
+        self.meet("")
+
+    def meet(self, status: str) -> None:
+        """Waits for all others, to be a group with them; leaves those it was one with before.
+
+        Args:
+            status: What the others shall know of this process; empty where it has nothing that they need.
+
+        Raises:
+            ClusterError: They did not come within ``wait_secs``.
+            TrainingOver: The chief has ended the training that this was a group for.
+        """
+        self._leave()
+        self._said = time.monotonic()
+        deadline = self._said + self._wait_secs
+        while True:
+            try:
+                if self._forms(status, deadline):
+                    return
+            except ClusterError:
                 raise
-            raise ClusterError(self._why_not(error, wait_secs)) from error
+            except (RuntimeError, ValueError) as error:
+                if time.monotonic() > deadline or not self._may_form_again or _is_in_use(error):
+                    raise ClusterError(self._why_not(error)) from error
+                # The chief is gone, or another one while all connected.
+                self._store = None
+                _STORES.pop(self._address, None)
+                self._leave()
+                time.sleep(0.05)
+
+    def meet_another(self, lost: PeerLost, status: str = "") -> None:
+        """Waits for the one that comes in the place of one that is lost; see `meet`.
+
+        Raises:
+            PeerLost: The same one: it is of no use to wait.
+        """
+        if not self._may_form_again:
+            raise lost
+        logger.warning("%s; waiting for it to come back.", lost)
+        self.meet(status)
+
+    @property
+    def was_under_way(self) -> bool:
+        """Whether one of them has trained already when they met."""
+        return any(self.statuses)
 
     def gather(self, sent: Tensor, received: Tensor) -> None:
         """Gives everybody everybody's tensor.
@@ -84,7 +130,7 @@ class Group:
             received: ``[size, n]``, filled.
 
         Raises:
-            ClusterError: Another process is gone.
+            PeerLost: Another process is gone.
         """
         with self._noticing():
             _all_gather(received.view(-1), sent)
@@ -93,7 +139,7 @@ class Group:
         """Gives everybody everybody's text, by rank.
 
         Raises:
-            ClusterError: Another process is gone.
+            PeerLost: Another process is gone.
         """
         own = torch.tensor(list(text.encode()), dtype=torch.uint8)
         lengths = torch.empty(self.size, 1, dtype=torch.int64)
@@ -106,22 +152,28 @@ class Group:
             bytes(row[: int(length)].tolist()).decode() for row, length in zip(received, lengths[:, 0], strict=True)
         ]
 
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Fills tensors with those of the chief.
+    def broadcast(self, tensors: Iterable[Tensor], source: int = 0) -> None:
+        """Fills tensors with those of one of them.
 
         Raises:
-            ClusterError: Another process is gone.
+            PeerLost: Another process is gone.
         """
         with self._noticing():
             for tensor in tensors:
                 whole = tensor.contiguous()
-                dist.broadcast(whole, 0)
+                dist.broadcast(whole, source)
                 if whole is not tensor:
                     tensor.copy_(whole)
 
     def name(self, rank: int) -> str:
         """What the cluster calls the process of a rank."""
         return self._task.name_of_rank(rank)
+
+    def is_over(self) -> None:
+        """For the chief: whoever may lose it from now on need not wait for it to come back."""
+        with contextlib.suppress(RuntimeError):
+            if self._store is not None:
+                self._store.set(_OVER, "")
 
     def close(self, *, politely: bool) -> None:
         """Leaves the others.
@@ -133,10 +185,15 @@ class Group:
         with contextlib.suppress(RuntimeError):
             if politely:
                 self._wait_for_all()
-            if not self._was_there:
+        self._leave()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            if dist.is_initialized() and not self._was_there:
                 dist.destroy_process_group()
 
     def _wait_for_all(self) -> None:
+        assert self._store is not None
         deadline = time.monotonic() + _LEAVE_SECS
         left = self._store.add("left", 1)
         while left < self.size and time.monotonic() < deadline:
@@ -156,53 +213,99 @@ class Group:
         try:
             yield
         except RuntimeError as error:
+            text = f"{self._task} has lost another process of the cluster ({_reason(error)})"
+            if not self._may_form_again:
+                text += "; see its log, and start all of them again: training goes on from the last checkpoint."
+            raise PeerLost(text) from error
+
+    def _forms(self, status: str, deadline: float) -> bool:
+        """Forms the newest generation; returns whether none has begun meanwhile."""
+        left = max(1.0, deadline - time.monotonic())
+        store = _store(self._task, self._address, left)
+        if self.rank and self._store is not None and self._store.check([_OVER]):
+            raise TrainingOver
+        generation = store.add(_GENERATION, 1) if self.rank == 0 else self._awaited(store, deadline)
+        self._store = _of_generation(store, generation)
+        self._store.set(_HERE.format(self.rank), f"here {status}")
+        while absent := [rank for rank in range(self.size) if not self._store.check([_HERE.format(rank)])]:
+            if store.add(_GENERATION, 0) != generation:
+                return False
+            self._wait_for(absent, deadline)
+        self.statuses = [self._store.get(_HERE.format(rank)).decode().partition(" ")[2] for rank in range(self.size)]
+        if not self._was_there:
+            dist.init_process_group(
+                self._backend,
+                store=self._store,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=datetime.timedelta(seconds=min(left, _CONNECT_SECS)),
+            )
+            dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=max(_STEP_SECS, self._wait_secs)))
+        return True
+
+    def _awaited(self, store: Store, deadline: float) -> int:
+        """The newest generation, once neither this process nor the one in whose place it has come has a part in it."""
+        while True:
+            newest = store.add(_GENERATION, 0)
+            if newest and not _of_generation(store, newest).check([_HERE.format(self.rank)]):
+                return newest
+            self._wait_for([0], deadline)
+
+    def _wait_for(self, ranks: Iterable[int], deadline: float) -> None:
+        now = time.monotonic()
+        names = ", ".join(map(self.name, ranks))
+        if now > deadline:
             raise ClusterError(
-                f"{self._task} has lost another process of the cluster ({_first_line(error)}); see its log, and start "
-                "all of them again: training goes on from the last checkpoint."
-            ) from error
+                f"{self._task} waited {self._told_wait} at {self._task.rendezvous} for {names}; see whether all run "
+                "and can reach that address."
+            )
+        if now > self._said + _SAY_EVERY_SECS:
+            self._said = now
+            logger.info("%s waits at %s for %s.", self._task, self._task.rendezvous, names)
+        time.sleep(0.01)
 
-    def _meet(self, wait_secs: float) -> None:
-        self._store.set(_HERE.format(self.rank), "")
-        deadline = time.monotonic() + wait_secs
-        absent = list(range(self.size))
-        while absent:
-            absent = [rank for rank in absent if not self._store.check([_HERE.format(rank)])]
-            if absent and time.monotonic() > deadline:
-                names = ", ".join(map(self.name, absent))
-                raise ClusterError(
-                    f"{self._task} waited {_told(wait_secs)} at {self._task.rendezvous} for {names}; see whether all "
-                    "run and can reach that address."
-                )
-            time.sleep(0.01)
+    @property
+    def _told_wait(self) -> str:
+        return f"{self._wait_secs:g} s (session_creation_timeout_secs of RunConfig)"
 
-    def _why_not(self, error: Exception, wait_secs: float) -> str:
-        where, text = self._task.rendezvous, str(error)
-        if "EADDRINUSE" in text or "already in use" in text:
+    def _why_not(self, error: Exception) -> str:
+        where = self._task.rendezvous
+        if _is_in_use(error):
             return f"{self._task} cannot listen on {where}: the port is in use; end what uses it, or name another port."
         return (
-            f"{self._task} waited {_told(wait_secs)} for {self.name(0)} at {where}; see whether it runs and can be "
-            f"reached ({_first_line(error)})."
+            f"{self._task} waited {self._told_wait} for {self.name(0)} at {where}; see whether it runs and can be "
+            f"reached ({_reason(error)})."
         )
 
 
-def _store(task: Task, host: str, port: int, wait_secs: float) -> Store:
+def _store(task: Task, address: tuple[str, int], wait_secs: float) -> Store:
     """Where all leave notes for each other; served by the chief as long as its process lives."""
     if dist.is_initialized():
         return dist.distributed_c10d._get_default_store()
     wait = datetime.timedelta(seconds=wait_secs)
-    if (host, port) not in _STORES:
-        if task.ranks and "TORCHELASTIC_RUN_ID" in os.environ:
+    if address not in _STORES:
+        if task.ranks and _is_of_torchrun():
             # Whoever started the processes serves it.
-            _STORES[host, port], _, _ = next(rendezvous("env://", task.rank, task.num_workers, timeout=wait))
+            _STORES[address], _, _ = next(rendezvous("env://", task.rank, task.num_workers, timeout=wait))
         else:
             chief = task.rank == 0
-            _STORES[host, port] = TCPStore(host, port, is_master=chief, timeout=wait, wait_for_workers=False)
-    return _STORES[host, port]
+            _STORES[address] = TCPStore(*address, is_master=chief, timeout=wait, wait_for_workers=False)
+    return _STORES[address]
 
 
-def _told(wait_secs: float) -> str:
-    return f"{wait_secs:g} s (session_creation_timeout_secs of RunConfig)"
+def _of_generation(store: Store, generation: int) -> Store:
+    # A store that outlives a group still holds what the one before has written.
+    return PrefixStore(f"torch-estimator {generation}", store)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].strip()
+def _is_of_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _is_in_use(error: Exception) -> bool:
+    return "EADDRINUSE" in str(error) or "already in use" in str(error)
+
+
+def _reason(error: Exception) -> str:
+    """What gloo says, without the line of its source and its advice."""
+    return re.sub(r"^\[[^\]]*\] ", "", str(error).partition("\n")[0]).partition(". ")[0].strip()

@@ -12,6 +12,9 @@ from torch_estimator.engine.live_group import LiveGroup
 _PLAIN = (bool, int, float, str)
 _STATE, _GROUPS = "state", "groups"
 
+NUMBERS = "optimizer_numbers"
+"""Where a checkpoint's state holds them."""
+
 
 class OptimizerNumbers:
     """Settings that hooks or optimizers change, and counts in an optimizer's state.

@@ -32,9 +32,9 @@ def isolated(seed: int | None) -> Iterator[None]:
         yield
 
 
-def random_state() -> dict[str, Any]:
-    """Returns the state of all generators, as JSON."""
-    state: dict[str, Any] = {"cpu": _encode(torch.get_rng_state())}
+def random_state(*, cpu: bool = True) -> dict[str, Any]:
+    """Returns the state of all generators, as JSON; without ``cpu`` of those of GPUs only."""
+    state: dict[str, Any] = {"cpu": _encode(torch.get_rng_state())} if cpu else {}
     if torch.cuda.is_available():
         state["cuda"] = [_encode(one) for one in torch.cuda.get_rng_state_all()]
     return state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from types import FunctionType, MethodType
@@ -20,18 +20,20 @@ from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, loa
 from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.engine.checkpoint_index import checkpoint_step
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
-from torch_estimator.engine.compiled.choice import AnySteps, steps_for
+from torch_estimator.engine.compiled.choice import GRADIENTS, AnySteps, steps_for
 from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.hook_states import hook_states, restore_hooks
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
-from torch_estimator.engine.optimizer_numbers import OptimizerNumbers
+from torch_estimator.engine.optimizer_numbers import NUMBERS, OptimizerNumbers
 from torch_estimator.engine.preemption import heeding_sigterm
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.replicas.feed import ReplicaSteps
+from torch_estimator.engine.replicas.handover import REPLICAS
 from torch_estimator.engine.replicas.packing import Layout
+from torch_estimator.engine.replicas.place import Place
 from torch_estimator.engine.replicas.steps import ReceivingStep, SendingStep
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.variables import named_slots
@@ -56,10 +58,10 @@ _INPUT = "input"
 _INPUT_ENDED = "input_ended"
 _RANDOM = "random"
 _COMPILED = "compiled"
-_NUMBERS = "optimizer_numbers"
+_GRADIENTS = "compiled_gradients"
 _HOOKS = "hooks"
-_REPLICAS = "replicas"
 _OVER = "over_when_ended"
+_POSITION = (_INPUT, _INPUT_ENDED, _RANDOM, _HOOKS)
 
 
 class TrainingRun:
@@ -75,6 +77,8 @@ class TrainingRun:
             ``train``) or to take no further step (the interrupted one, resumed).
         group: The processes that train this model together, or None.
         servers: That hold its parameters, or None.
+        saved_step: Of the last checkpoint in the directory, or None; others of the group may have gone on from there.
+        agree: Compares with the others of a group, formed again, what must be the same.
     """
 
     def __init__(
@@ -88,9 +92,13 @@ class TrainingRun:
         input_over_when_ended: bool = True,
         group: Group | None = None,
         servers: Links | None = None,
+        saved_step: int | None = None,
+        agree: Callable[[Group], None] = lambda group: None,
     ) -> None:
         self._group = group
         self._servers = servers
+        self._saved_step = saved_step
+        self._agree = agree
         self._model = model
         self._config = config
         self._model_dir = model_dir
@@ -99,7 +107,7 @@ class TrainingRun:
         self._numbers = OptimizerNumbers(self._optimizers)
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
-            self._numbers.restore(checkpoint.state.get(_NUMBERS, ()))
+            self._numbers.restore(checkpoint.state.get(NUMBERS, ()))
             self._schedules.go_to(checkpoint.step)
         self._loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
         self._dataset = dataset
@@ -173,7 +181,17 @@ class TrainingRun:
             group,
             self._halves,
             lambda step, part, before: self._steps_of(step, last_step, before, part),
-            state=lambda: {**self._state(), _HOOKS: hook_states(given)},
+            place=Place(
+                self._model,
+                self._optimizers,
+                self._schedules,
+                self._numbers,
+                position=lambda: self._replica_position(given),
+                state=self._state,
+                begun=self._checkpoint.state if self._checkpoint is not None else {},
+                agree=self._agree,
+                last_step=last_step,
+            ),
             before=self._saved_state.get(_COMPILED),
             global_step=context.global_step,
         )
@@ -237,7 +255,7 @@ class TrainingRun:
         return step is not None and last_step is not None and step >= last_step
 
     def _positions_of_others(self, workers: int) -> dict[str, Any]:
-        saved = self._saved_state.get(_REPLICAS) or ()
+        saved = self._saved_state.get(REPLICAS) or ()
         if len(saved) != workers:
             return {}
         return {
@@ -264,6 +282,16 @@ class TrainingRun:
             _INPUT_ENDED: self._input_ended,
             _RANDOM: random_state(),
             _OVER: False,
+        }
+
+    def _replica_position(self, hooks: Sequence[Hook]) -> dict[str, Any]:
+        assert isinstance(self._steps, ReplicaSteps)
+        return {
+            _INPUT: self._batches.state(),
+            _INPUT_ENDED: self._input_ended,
+            _RANDOM: random_state(cpu=False),
+            _GRADIENTS: self._steps.state().get(GRADIENTS),
+            _HOOKS: hook_states(hooks),
         }
 
     def _pushed_step(self, layout: Layout | None) -> PushedStep:
@@ -315,17 +343,23 @@ class TrainingRun:
 
     def _own_part(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a checkpoint says of this replica, if it was saved by as many."""
-        saved = state.get(_REPLICAS)
-        if self._servers is not None and not self._is_chief:
+        if not state or (self._servers is not None and not self._is_chief):
             return {}
-        if self._group is None or (saved is not None and len(saved) == self._group.size):
-            return state if self._is_chief or saved is None else saved[self._rank] or {}
-        logger.warning(
-            "The checkpoint was saved by %d processes, and now they are %d: reading the input from its beginning.",
-            len(saved or [None]),
-            self._group.size,
-        )
-        return {}
+        if self._group is None:
+            return state
+        saved = state.get(REPLICAS) or [None]
+        if len(saved) != self._group.size:
+            logger.warning(
+                "The checkpoint was saved by %d processes, and now they are %d: reading the input from its beginning.",
+                len(saved),
+                self._group.size,
+            )
+            return {}
+        own = dict(state)
+        if not self._is_chief:
+            shared = {key: value for key, value in state.items() if key not in (*_POSITION, _GRADIENTS)}
+            own = {**shared, **(saved[self._rank] or {})}
+        return {**own, _COMPILED: {**(own[_COMPILED] or {}), GRADIENTS: own[_GRADIENTS]}} if _GRADIENTS in own else own
 
     def wait(self) -> None:
         """Waits as `settle` does; raises what went wrong with it."""
@@ -355,11 +389,12 @@ class TrainingRun:
             writer.prepare(self._model.variables(), named_slots(self._model.module, self._optimizers))
 
         def save(step: int, *, wait: bool) -> None:
-            self._saved_state = {**self._state(), _HOOKS: hook_states(hooks)}
+            begun, self._saved_state = self._saved_state, {**self._state(), _HOOKS: hook_states(hooks)}
             if isinstance(self._steps, ReplicaSteps):
-                self._saved_state[_REPLICAS] = self._steps.gather_states()
+                positions = self._steps.positions() or begun.get(REPLICAS)
+                self._saved_state[REPLICAS] = positions or [None] * self._steps.group.size
             elif self._servers is not None:
-                self._saved_state[_REPLICAS] = self._served_positions()
+                self._saved_state[REPLICAS] = self._served_positions()
             writer.save(
                 step,
                 self._model.variables(),
@@ -382,7 +417,7 @@ class TrainingRun:
                 every_n_steps=config.save_checkpoints_steps,  # type: ignore[arg-type]  # resolved in RunConfig
                 every_secs=config.save_checkpoints_secs,  # type: ignore[arg-type]
                 listeners=listeners,
-                saved_step=self._checkpoint.step if self._checkpoint is not None else None,
+                saved_step=self._saved_step,
                 amend=amend,
                 refresh=self._refresh,
             ),
@@ -426,7 +461,7 @@ class TrainingRun:
             _INPUT_ENDED: self._input_ended,
             _RANDOM: random_state(),
             _COMPILED: self._steps.state() if self._steps is not None else None,
-            _NUMBERS: self._numbers.state(),
+            NUMBERS: self._numbers.state(),
             **self._model.state(self._optimizers),
         }
 
@@ -511,7 +546,6 @@ class _ReplicaFeed:
         return self._steps.stops(self._context)
 
     def take(self, most: int) -> Sequence[Tensor | float]:
-        self._steps.before_batch()
         return self._steps.take(self._run.next_batches(1), self._context)
 
     def told(self, hooks: Sequence[Hook]) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_estimator import files
-from torch_estimator.engine.checkpoint import Checkpoint
 from torch_estimator.engine.model import Model
 from torch_estimator.errors import ClusterError
 from torch_estimator.run_config import RunConfig
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 _TOKEN_NAME = "cluster.token"
 
 
-def agree_on_model_dir(group: Group, model_dir: str) -> None:
+def _agree_on_model_dir(group: Group, model_dir: str) -> None:
     """Raises on all replicas where one of them does not see the chief's model directory.
 
     Raises:
@@ -40,18 +39,33 @@ def agree_on_model_dir(group: Group, model_dir: str) -> None:
 
 
 def agree_on_training(
-    group: Group, model: Model, checkpoint: Checkpoint | None, last_step: int | None, config: RunConfig
+    group: Group,
+    *,
+    model: Model,
+    model_dir: str,
+    config: RunConfig,
+    begins_with: str | None = None,
+    last_step: int | None = None,
 ) -> None:
     """Raises on all replicas where what one of them is about to do is not what the chief is to do.
+
+    Args:
+        group: The replicas.
+        model: Built for training.
+        model_dir: Where the chief saves checkpoints.
+        config: Of the training.
+        begins_with: The checkpoint to start from; None where there is none, or others are under way.
+        last_step: To end at; None where it is not known, or others are under way.
 
     Raises:
         ClusterError: It is not the same; names the first difference.
     """
     from torch_estimator import __version__
 
+    _agree_on_model_dir(group, model_dir)
     description = {
         "the versions": {"torch": torch.__version__, "torch-estimator": __version__},
-        "the checkpoint to start from": None if checkpoint is None else files.basename(checkpoint.path),
+        "the checkpoint to start from": begins_with,
         "the last step": last_step,
         "the variables": {name: [list(one.shape), str(one.dtype)] for name, one in model.variables().items()},
         "the settings": {"compile": config.compile, "mixed_precision": config.mixed_precision},

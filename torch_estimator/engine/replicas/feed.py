@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from torch_estimator.distribute.lost import PeerLost, TrainingOver
 from torch_estimator.engine.batches import Batches, TensorBatch
 from torch_estimator.engine.compiled.choice import GRADIENTS, UPDATE, AnySteps, EagerSteps
 from torch_estimator.engine.compiled.steps import CompiledSteps
+from torch_estimator.engine.replicas.handover import Status, handed, leader_of
 from torch_estimator.engine.replicas.packing import CODE, LEAVES, LOSS, READY, Layout
+from torch_estimator.engine.replicas.place import Place
+from torch_estimator.engine.replicas.positions import decoded
 from torch_estimator.engine.replicas.steps import STEPS, NoRoom, ReceivingStep, SendingStep
-from torch_estimator.errors import ClusterError
 from torch_estimator.hooks.run_context import RunContext
 
 if TYPE_CHECKING:
     from torch_estimator.distribute.group import Group
 
+logger = logging.getLogger("torch_estimator")
+
 # What a replica's message says; `STEPS` is another one.
 _WAITS = 2.0
 """It has no batch, and will have none."""
 _NEEDS_ROOM = 3.0
-_SAVES = 4.0
-"""Of the chief: all others are to tell where they are, before they go on with what they are doing."""
-_STOPS = 5.0
+_STOPS = 4.0
 """Of the chief: training is over."""
-_PREEMPTED = 6.0
+_PREEMPTED = 5.0
 """As `_STOPS`, and all are to be started again."""
-_FAILED = 7.0
+_FAILED = 6.0
 
 _LAYOUT = "layout"
 
@@ -39,15 +44,21 @@ class ReplicaSteps:
     """Takes the steps of one replica, all replicas together.
 
     Every exchange is one message of each replica to all others, of the same size, whose first number says what its
-    sender is doing; so all of them know at the same time what to do next.
+    sender is doing; so all of them know at the same time what to do next. Messages also say where their senders are in
+    their inputs: where one is lost, those that are left hand what they hold to the one that comes in its place.
 
     Args:
         group: The replicas.
         halves: Makes the halves of a step for a layout; for None the first half, for one without room.
         compiled: Makes what takes the steps of a half, by its name, from what it had saved before.
-        state: Where this replica is, before its next batch is read.
+        place: What this replica holds.
         before: What `state` returned in the run before a resume.
         global_step: To start from.
+
+    Attributes:
+        stopped: Whether one of them wanted to end.
+        preempted: Whether all are to be started again.
+        group: The replicas.
     """
 
     def __init__(
@@ -56,21 +67,23 @@ class ReplicaSteps:
         halves: Callable[[Layout | None], tuple[SendingStep, ReceivingStep]],
         compiled: Callable[[SendingStep | ReceivingStep, str, Any], AnySteps],
         *,
-        state: Callable[[], Mapping[str, Any]],
+        place: Place,
         before: Mapping[str, Any] | None,
         global_step: int,
     ) -> None:
         self.stopped = self.preempted = False
         self._dismissed = False
-        self._group = group
+        self.group = group
         self._halves = halves
         self._compiled = compiled
-        self._position = state
+        self._place = place
         # Whoever looks at the forward pass has nothing to see in the second half.
         self._inner = RunContext(global_step=global_step)
-        self._where: Mapping[str, Any] = {}
         before = before or {}
-        layout = Layout.from_json(before[_LAYOUT]) if _LAYOUT in before else None
+        layouts = [Layout.from_json(before[_LAYOUT])] if _LAYOUT in before else []
+        if group.was_under_way:
+            layouts += _layouts_of(leader_of(group.statuses)[1])
+        layout = layouts[0].joined(layouts[1:]) if layouts else None
         self._sending: SendingStep | None = None
         self._senders: AnySteps | None = None
         self._receivers: AnySteps | None = None
@@ -78,6 +91,10 @@ class ReplicaSteps:
         self._leaves = 0.0
         self._messages = torch.empty(group.size, LOSS)
         self._idle = torch.zeros(LOSS)
+        self._position = b""
+        # As of the last step taken, while the exchange at hand may be overwriting the messages.
+        self._positions: Tensor | None = None
+        self._loss: Tensor | float = 0.0
         if layout is not None:
             self._use(layout, before)
 
@@ -91,54 +108,55 @@ class ReplicaSteps:
             UPDATE: self._receivers.state(),
         }
 
+    def positions(self) -> list[Any] | None:
+        """Where the others are, by rank, and None for the chief; None altogether where no step was taken yet."""
+        if self._positions is None:
+            return None
+        return [None, *decoded(self._positions)[1:]]
+
     def look_again(self) -> None:
         """After somebody else's code has run."""
         if self._senders is not None and self._receivers is not None:
             self._senders.look_again()
             self._receivers.look_again()
 
-    def before_batch(self) -> None:
-        """Notes where this replica is, which it may be asked for while it waits with the batch that comes."""
-        if self._group.rank:
-            self._where = self._position()
-
     def stops(self, context: RunContext) -> bool:
         """Whether to end before the next step: the chief at its own wish, all at what one said with the last step.
 
-        What the others are computing when the chief leaves was not counted in what it saves of them; but what the chief
-        is computing when another one wishes to leave has moved its input and its random numbers on.
+        What the others are computing when the chief leaves is not counted in where they are; but what the chief is
+        computing when another one wishes to leave has moved its input and its random numbers on.
         """
-        return self.stopped or (self._group.rank == 0 and context.stop_requested)
+        return self.stopped or (self.group.rank == 0 and context.stop_requested)
 
     def take(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
         """Takes one step, with or without a batch of one's own; none where no replica has one, or the chief leaves."""
         if context.stop_requested:
             self._leaves = _PREEMPTED if context.preempted else _STOPS
-        unsent: NoRoom | None = None
-        code = _WAITS
-        if batches is not None:
-            code, unsent = self._computed(batches, context)
+        self._place.begin_step()
+        unsent = self._computed(batches, context) if batches is not None else None
+        self._position = self._place.position()
         while True:
-            codes = self._exchange(code)
-            if codes[0] in (_STOPS, _PREEMPTED):
-                self.stopped = self._dismissed = True
-                self.preempted |= codes[0] == _PREEMPTED
-                return ()
-            if codes[0] == _SAVES:
-                self._tell_where()
-            elif _NEEDS_ROOM in codes:
-                self._make_room(unsent)
-                if batches is not None:
-                    code, unsent = self._packed(unsent), None
-            elif STEPS in codes:
-                return self._updated()
-            else:
-                return ()
-
-    def gather_states(self) -> list[Any]:
-        """For the chief, between two steps: where each of the others is, by rank; None for the chief itself."""
-        self._exchange(_SAVES)
-        return [json.loads(text) if text else None for text in self._group.gather_texts("")]
+            fits = unsent is None and (self._layout is None or self._layout.position >= len(self._position))
+            code = (_WAITS if batches is None else STEPS) if fits else _NEEDS_ROOM
+            try:
+                codes = self._exchange(code)
+                if codes[0] in (_STOPS, _PREEMPTED):
+                    self.stopped = self._dismissed = True
+                    self.preempted |= codes[0] == _PREEMPTED
+                    return ()
+                if _NEEDS_ROOM in codes:
+                    unsent = self._make_room(unsent)
+                elif STEPS in codes:
+                    return self._updated()
+                else:
+                    self._keep_positions()
+                    return ()
+            except PeerLost as lost:
+                if self._go_on_after(lost):
+                    # The others had all of this step.
+                    return [self._loss]
+                if self._dismissed:
+                    return ()
 
     def end(self, *, preempted: bool) -> None:
         """Leaves the others: the chief has them leave, the others wait for that.
@@ -148,15 +166,23 @@ class ReplicaSteps:
         """
         if self._dismissed:
             return
-        if self._group.rank == 0:
+        if self.group.rank == 0:
             self.preempted |= preempted
-            self._exchange(_PREEMPTED if self.preempted else _STOPS)
+            self.group.is_over()
+            with suppress(PeerLost):
+                self._exchange(_PREEMPTED if self.preempted else _STOPS)
             return
-        self._where = self._position()
-        while (code := self._exchange(_WAITS)[0]) not in (_STOPS, _PREEMPTED):
-            if code == _SAVES:
-                self._tell_where()
-        self.preempted |= code == _PREEMPTED
+        while True:
+            try:
+                code = self._exchange(_WAITS)[0]
+            except PeerLost as lost:
+                self._go_on_after(lost)
+                if self._dismissed:
+                    return
+                continue
+            if code in (_STOPS, _PREEMPTED):
+                self.preempted |= code == _PREEMPTED
+                return
 
     def fail(self) -> None:
         """Tells the others, as far as they can be told, that this replica cannot go on."""
@@ -168,18 +194,15 @@ class ReplicaSteps:
             if steps is not None:
                 steps.__exit__(None, None, None)
 
-    def _tell_where(self) -> None:
-        self._group.gather_texts(json.dumps(self._where))
-
-    def _computed(self, batches: Batches, context: RunContext) -> tuple[float, NoRoom | None]:
+    def _computed(self, batches: Batches, context: RunContext) -> NoRoom | None:
         if self._senders is None:
             self._sending, _ = self._halves(None)
             self._senders = EagerSteps(self._sending)
         try:
             self._senders.take(batches, context)
         except NoRoom as unsent:
-            return _NEEDS_ROOM, unsent
-        return STEPS, None
+            return unsent
+        return None
 
     def _exchange(self, code: float) -> list[float]:
         message = self._idle
@@ -187,15 +210,16 @@ class ReplicaSteps:
             message = self._sending.message
             if code == _WAITS:
                 self._sending.packing.nothing(message)
+            if code in (STEPS, _WAITS):
+                self._sending.packing.put_position(message, self._position)
         message[CODE] = code
         message[LEAVES] = self._leaves
         if self._receivers is not None:
             message[READY] = float(self._is_ready(self._receivers))
-        self._group.gather(message, self._messages)
+        self.group.gather(message, self._messages)
         codes: list[float] = self._messages[:, CODE].tolist()
         if _FAILED in codes and code != _FAILED:
-            who = self._group.name(codes.index(_FAILED))
-            raise ClusterError(f"{who} has failed, so that training cannot go on; its log says why.")
+            raise PeerLost(f"{self.group.name(codes.index(_FAILED))} has failed; its log says why")
         return codes
 
     def _is_ready(self, receivers: AnySteps) -> bool:
@@ -206,26 +230,63 @@ class ReplicaSteps:
     def _received(self) -> Batches:
         return Batches(TensorBatch(self._messages, None, None))
 
-    def _make_room(self, unsent: NoRoom | None) -> None:
-        own = [one for one in (self._layout, unsent.needed if unsent is not None else None) if one is not None]
-        texts = self._group.gather_texts(json.dumps([one.as_json() for one in own]))
+    def _make_room(self, unsent: NoRoom | None) -> NoRoom | None:
+        """Makes the messages of all as large as one of them needs; returns what does not fit still."""
+        own = [] if self._layout is None else [self._layout]
+        if unsent is not None:
+            own.append(unsent.needed)
+        own = [one.with_position(len(self._position)) for one in own]
+        texts = self.group.gather_texts(json.dumps([one.as_json() for one in own]))
         needed = [Layout.from_json(one) for text in texts for one in json.loads(text)]
-        kept = self._sending.message if self._sending is not None and self._layout is not None else None
-        before = self._sending
-        self.close()
-        self._use(needed[0].joined(needed[1:]), {})
-        if unsent is None and kept is not None and before is not None and self._sending is not None:
-            # It was packed already, into the smaller one.
-            loss, dense, mentions = before.packing.unpack(kept.unsqueeze(0), 1.0)
-            self._sending.packing.pack(self._sending.message, loss, dense, mentions)
-
-    def _packed(self, unsent: NoRoom | None) -> float:
+        self._resize(needed[0].joined(needed[1:]))
         if unsent is not None and self._sending is not None:
             self._sending.packing.pack(self._sending.message, unsent.loss, unsent.dense, unsent.mentions)
-        return STEPS
+        return None
+
+    def _resize(self, layout: Layout) -> None:
+        """Takes another layout; what was packed already into the message is packed again."""
+        before = self._sending if self._layout is not None else None
+        self.close()
+        self._use(layout, {})
+        if before is not None and self._sending is not None:
+            loss, dense, mentions = before.packing.unpack(before.message.unsqueeze(0), 1.0)
+            self._sending.packing.pack(self._sending.message, loss, dense, mentions)
+
+    def _go_on_after(self, lost: PeerLost) -> bool:
+        """Waits for the one that comes in the place of another; returns whether a step was taken without this one."""
+        while True:
+            try:
+                return self._met_another(lost)
+            except PeerLost as another:
+                if another is lost:
+                    raise
+                lost = another
+            except TrainingOver:
+                self.stopped = self._dismissed = True
+                return False
+
+    def _met_another(self, lost: PeerLost) -> bool:
+        group, step = self.group, self._inner.global_step
+        layout = None if self._layout is None else self._layout.as_json()
+        group.meet_another(lost, Status(step, layout).as_text())
+        leader, statuses = leader_of(group.statuses)
+        self._place.agree(group)
+        own = self._place.snapshot(step, float(self._loss), self._positions) if group.rank == leader else None
+        snapshot = handed(group, leader, own)
+        layouts = _layouts_of(statuses)
+        if layouts and (joined := layouts[0].joined(layouts[1:])) != self._layout:
+            self._resize(joined)
+        logger.info("All %d are here again; going on at global step %d.", group.size, snapshot.step)
+        if snapshot.step == step:
+            return False
+        self._place.take_over(snapshot)
+        self.look_again()
+        self._inner.global_step, self._loss, self._positions = snapshot.step, snapshot.loss, snapshot.positions
+        return True
 
     def _updated(self) -> Sequence[Tensor | float]:
         assert self._receivers is not None and self._sending is not None
+        self._keep_positions()
         leave = self._messages[:, LEAVES]
         self.preempted = bool((leave == _PREEMPTED).any())
         self.stopped = bool(leave.any())
@@ -235,13 +296,22 @@ class ReplicaSteps:
             self._receivers.in_python = not ready or bool(self._sending.packing.missing(self._messages))
         losses = self._receivers.take(self._received(), self._inner)
         self._inner.global_step += len(losses)
+        self._loss = losses[-1]
         return losses
+
+    def _keep_positions(self) -> None:
+        if self._sending is not None and self._layout is not None:
+            self._positions = self._sending.packing.positions(self._messages)
 
     def _use(self, layout: Layout, before: Mapping[str, Any]) -> None:
         self._layout = layout
         self._sending, receiving = self._halves(layout)
-        self._messages = self._sending.message.new_zeros(self._group.size, len(self._sending.message))
+        self._messages = self._sending.message.new_zeros(self.group.size, len(self._sending.message))
         self._senders = self._compiled(self._sending, GRADIENTS, before.get(GRADIENTS))
         self._receivers = self._compiled(receiving, UPDATE, before.get(UPDATE))
         for steps in (self._senders, self._receivers):
             steps.__enter__()
+
+
+def _layouts_of(statuses: Sequence[Status]) -> list[Layout]:
+    return [Layout.from_json(one.layout) for one in statuses if one.layout is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,9 @@ HEADER = 16
 
 _ROUND = 64
 
+# What a position takes in nearly all jobs, most of it the state of torch's random generator.
+_POSITION_BYTES = 6144
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -26,10 +29,12 @@ class Layout:
     Attributes:
         dense: Which of the step's dense parameters have a gradient.
         mentions: By table, how many rows a batch may touch.
+        position: Bytes for where the sender is.
     """
 
     dense: tuple[bool, ...]
     mentions: tuple[int, ...]
+    position: int = _POSITION_BYTES
 
     @classmethod
     def of(cls, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> Layout:
@@ -47,23 +52,28 @@ class Layout:
         return Layout(
             tuple(any(present) for present in zip(*(one.dense for one in every), strict=True)),
             tuple(max(sizes) for sizes in zip(*(one.mentions for one in every), strict=True)),
+            max(one.position for one in every),
         )
+
+    def with_position(self, size: int) -> Layout:
+        """Returns one with room for a position of ``size`` bytes, too."""
+        return replace(self, position=max(self.position, -(-size // _ROUND) * _ROUND))
 
     def as_json(self) -> dict[str, Any]:
         """Returns what `from_json` takes."""
-        return {key: list(value) for key, value in asdict(self).items()}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Layout:
         """Returns what `as_json` was called on."""
-        return cls(tuple(value["dense"]), tuple(value["mentions"]))
+        return cls(tuple(value["dense"]), tuple(value["mentions"]), value["position"])
 
 
 class Packing:
     """Puts a replica's gradients into one tensor, ``[size]``, and takes those of all replicas apart.
 
-    It is float32, or float64 where a parameter or a buffer is; a complex number is two numbers. At its end it says
-    which parameters have a gradient.
+    It is float32, or float64 where a parameter or a buffer is; a complex number is two numbers. Behind gradients and
+    buffers it says which parameters have a gradient, and where the replica is after this batch.
 
     Args:
         step: Whose gradients these are.
@@ -83,7 +93,10 @@ class Packing:
         self.size = HEADER
         self.size += sum(_count(parameter) for parameter, present in self._dense if present)
         self.size += sum(room * (1 + table.dim) for table, room in self._tables)
-        self.size += sum(_count(buffer) for buffer in self._buffers) + len(self._dense)
+        self.size += sum(_count(buffer) for buffer in self._buffers)
+        self._given = slice(self.size, self.size + len(self._dense))
+        self._position = slice(self._given.stop, self._given.stop + layout.position // self._dtype.itemsize)
+        self.size = self._position.stop
 
     def message(self) -> Tensor:
         """Returns one to be filled."""
@@ -109,7 +122,7 @@ class Packing:
         parts += [self._flat(buffer) for buffer in self._buffers]
         given = [float(gradient is not None) for gradient in dense]
         parts.append(torch.tensor(given, dtype=self._dtype, device=self._device))
-        message[LOSS:].copy_(torch.cat(parts))
+        message[LOSS : self._given.stop].copy_(torch.cat(parts))
 
     def parts(self, message: Tensor) -> tuple[list[Tensor | None], list[tuple[Tensor, Tensor]]]:
         """Views of a message's gradients, ``[numbers]`` each, and by table of the ids and their gradients."""
@@ -130,11 +143,21 @@ class Packing:
         """Fills a message with that of a replica without a batch."""
         self.pack(message, self._zeros(1), [None] * len(self._dense), [None] * len(self._tables))
 
+    def put_position(self, message: Tensor, position: bytes) -> None:
+        """Says in a message where the sender is."""
+        room = self._position.stop - self._position.start
+        padded = bytearray(position.ljust(room * self._dtype.itemsize, b"\0"))
+        message[self._position].copy_(torch.frombuffer(padded, dtype=self._dtype))
+
+    def positions(self, messages: Tensor) -> Tensor:
+        """Where the senders are, ``[replicas, bytes]``, padded; a copy."""
+        return messages[:, self._position].to("cpu", copy=True).contiguous().view(torch.uint8)
+
     def missing(self, messages: Tensor) -> set[int]:
         """Places of parameters that there is room for, but no replica has a gradient of this time."""
         if not self._dense:
             return set()
-        found = messages[:, -len(self._dense) :].any(0).tolist()
+        found = messages[:, self._given].any(0).tolist()
         return {place for place, (_, present) in enumerate(self._dense) if present and not found[place]}
 
     def unpack(

@@ -1,0 +1,11 @@
+"""What those who train together meet when one of them is gone."""
+
+from torch_estimator.errors import ClusterError
+
+
+class PeerLost(ClusterError):
+    """Another process of a group is gone, and may be replaced."""
+
+
+class TrainingOver(Exception):
+    """A process that has lost the others need not wait for them."""
