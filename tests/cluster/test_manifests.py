@@ -78,16 +78,14 @@ def test_pods_run_the_example_on_one_volume_and_listen_where_the_operator_says(k
         assert options.job_dir.startswith(mount["mountPath"] + "/")
 
 
-def test_a_tfjob_starts_again_what_a_signal_ended_and_leaves_the_evaluator_alone() -> None:
-    assert {replica["restartPolicy"] for replica in replicas("TFJob").values()} == {"ExitCode"}
+@pytest.mark.parametrize("kind", ["TFJob", "PyTorchJob"])
+def test_what_a_signal_ended_is_started_again(kind: str) -> None:
+    assert {replica["restartPolicy"] for replica in replicas(kind).values()} == {"ExitCode"}
+
+
+def test_a_tfjob_leaves_the_evaluator_alone() -> None:
     assert USER_ERROR < RETRYABLE
     assert manifest("TFJob")["spec"]["runPolicy"]["cleanPodPolicy"] == "None"
-
-
-def test_all_pods_of_a_pytorchjob_start_again_since_all_of_them_end() -> None:
-    policies = replicas("PyTorchJob").values()
-    assert {replica["restartPolicy"] for replica in policies} == {"OnFailure"}
-    assert manifest("PyTorchJob")["spec"]["runPolicy"]["backoffLimit"] % sum(one["replicas"] for one in policies) == 0
 
 
 def tf_config(specs: dict[str, Any], type: str, index: int, *, lists_evaluator: bool) -> str:

@@ -35,7 +35,13 @@ def test_no_line_is_split_or_lost_where_all_print_at_once(tmp_path: Path) -> Non
 def test_the_last_words_of_a_process_that_dies_in_mid_line_arrive(tmp_path: Path) -> None:
     program = """
     print(f"{me} is here")
-    print("unfinished", end="", file=sys.stderr)
+    (here / role).touch()
+    for other in ("chief", "worker"):
+        wait_for(other)
+    print("unfinished", end="", file=sys.stderr, flush=True)
+    (here / f"{role} is done").touch()
+    for other in ("chief", "worker"):
+        wait_for(f"{other} is done")
     die()
     """
     job = Launched(tmp_path, program, *TWO, "--max-restarts", "0")

@@ -13,7 +13,8 @@ SERVED = ("--distributed", "--worker-count", "1", "--parameter-server-count", "1
 IN_STEP = ("--distributed", "--worker-count", "1", "--evaluator")
 
 
-def test_with_parameter_servers_only_the_dead_one_is_started_again_and_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [SERVED, IN_STEP])
+def test_only_the_dead_one_is_started_again_and_at_once(tmp_path: Path, options: tuple[str, ...]) -> None:
     program = """
     start = nth_start()
     # When the kernel made this process.
@@ -27,9 +28,10 @@ def test_with_parameter_servers_only_the_dead_one_is_started_again_and_at_once(t
         (here / "done").touch()
     wait_for("done")
     """
-    job = Launched(tmp_path, program, *SERVED)
+    job = Launched(tmp_path, program, *options)
     assert job.end() == 0, job.err
-    assert [job.starts(task) for task in ("chief 0", "worker 0", "ps 0")] == [1, 4, 1]
+    other = "ps 0" if options is SERVED else "evaluator 0"
+    assert [job.starts(task) for task in ("chief 0", "worker 0", other)] == [1, 4, 1]
     instants = list(map(float, (job.package / "instants").read_text().split()))
     delays = [born - died for died, born in zip(instants[1::2], instants[2::2], strict=True)]
     # Of three, for a machine that has other things to do; the kernel tells births by the hundredth of a second.
@@ -64,62 +66,16 @@ def test_a_mistake_of_the_user_ends_everything(tmp_path: Path, options: tuple[st
     program = """
     nth_start()
     if role == "worker":
+        wait_for("begun")
         sys.exit(2)
+    if role == "chief":
+        (here / "begun").touch()
     wait_for("never")
     """
     job = Launched(tmp_path, program, *options, "--stop-secs", "0.2")
     assert job.end() == 2
     assert job.starts("worker 0") == job.starts("chief 0") == 1
     assert "[launcher] worker 0 ended with status 2, which says that its user has to act; ending the job.\n" in job.err
-
-
-@pytest.mark.parametrize("first", ["who died", "who noticed"])
-def test_those_who_train_in_step_are_started_again_together_and_the_evaluator_stays(tmp_path: Path, first: str) -> None:
-    program = f"""
-    start = nth_start()
-    if role == "evaluator":
-        (here / "evaluating").touch()
-        wait_for("done")
-        sys.exit()
-    if start == 1:
-        wait_for("evaluating")
-        if role == "worker":
-            if {first == "who noticed"}:
-                wait_for("noticed")
-            (here / "dead").touch()
-            sys.exit(1)
-        if {first == "who died"}:
-            wait_for("dead")
-        (here / "noticed").touch()
-        print("error: chief 0 has lost another process")
-        sys.exit(2)
-    if role == "chief":
-        (here / "done").touch()
-    """
-    job = Launched(tmp_path, program, *IN_STEP, "--max-restarts", "1")
-    assert job.end() == 0, job.err
-    assert [job.starts(task) for task in ("chief 0", "worker 0", "evaluator 0")] == [2, 2, 1]
-    again = "[launcher] worker 0 ended with status 1; started chief 0, worker 0 again, restart 1 of 1.\n"
-    assert again in job.err
-    assert "which cannot go on without it" in job.err
-
-
-def test_restarts_of_those_who_train_in_step_are_counted_together(tmp_path: Path) -> None:
-    program = """
-    start = nth_start()
-    if start == {"chief": 1, "worker": 2}[role]:
-        die()
-    wait_for("never")
-    """
-    job = Launched(
-        tmp_path, program, "--distributed", "--worker-count", "1", "--max-restarts", "1", "--stop-secs", "0.1"
-    )
-    assert job.end() == 128 + signal.SIGKILL
-    assert [job.starts("chief 0"), job.starts("worker 0")] == [2, 2]
-    assert "[launcher] worker 0 had not ended in time, and was told to stop.\n" in job.err
-    assert (
-        "[launcher] worker 0 was killed by SIGKILL, once more than max_restarts=1 allows; ending the job.\n" in job.err
-    )
 
 
 def test_an_evaluator_that_dies_is_started_again_alone_also_after_the_training(tmp_path: Path) -> None:

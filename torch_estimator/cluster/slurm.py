@@ -9,6 +9,9 @@ from torch_estimator.cluster.ranks import task_of_rank, whole_number
 from torch_estimator.cluster.task import Task
 from torch_estimator.errors import InvalidValueError
 
+SLURM = "SLURM_PROCID"
+"""The source of such tasks."""
+
 # Above those of system services, below those that the kernel hands out itself.
 _FIRST_PORT = 12_000
 _PORTS = 20_000
@@ -28,7 +31,7 @@ def task_from_slurm(environ: Mapping[str, str]) -> Task | None:
     ranks = whole_number(environ, "SLURM_STEP_NUM_TASKS", at_least=1)
     rank = whole_number(environ, "SLURM_PROCID", below=ranks)
     if ranks == 1:
-        return Task(source="SLURM_PROCID")
+        return Task(source=SLURM)
     host = environ.get("MASTER_ADDR") or _first_host(environ)
     if "MASTER_PORT" in environ:
         port = whole_number(environ, "MASTER_PORT", at_least=1, below=65_536)
@@ -37,7 +40,7 @@ def task_from_slurm(environ: Mapping[str, str]) -> Task | None:
             whole_number(environ, name) if name in environ else 0 for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
         )
         port = _FIRST_PORT + (job + 97 * step) % _PORTS
-    return task_of_rank(rank, ranks, f"{host}:{port}", "SLURM_PROCID")
+    return task_of_rank(rank, ranks, f"{host}:{port}", SLURM)
 
 
 def _first_host(environ: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from torch.distributed.rendezvous import rendezvous
 
 from torch_estimator.cluster.addresses import split_address
+from torch_estimator.cluster.slurm import SLURM
 from torch_estimator.cluster.task import Task
 from torch_estimator.distribute.lost import PeerLost, TrainingOver
 from torch_estimator.errors import ClusterError
@@ -45,7 +46,8 @@ _SAY_EVERY_SECS = 10.0
 class Group:
     """All processes that train a model together; making one waits for the others.
 
-    A group that has lost a process forms again with the one that comes in its place, as the next generation.
+    A group that has lost a process forms again with the one that comes in its place, as the next generation; not where
+    the launcher starts all of them again, as torchrun, Slurm and Ray Train do.
 
     Args:
         task: This process.
@@ -70,7 +72,7 @@ class Group:
         self._wait_secs = wait_secs
         # By whoever has started this process, as Ray Train does, and who will also end it.
         self._was_there = dist.is_initialized()
-        self._may_form_again = not (self._was_there or _is_of_torchrun())
+        self._may_form_again = not (self._was_there or _is_of_torchrun() or task.source == SLURM)
         self._store: Store | None = None
         self._said = 0.0
         self._address = split_address(task.rendezvous, "the chief's address")

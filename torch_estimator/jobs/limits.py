@@ -12,10 +12,9 @@ class Limits:
     """What a job puts up with.
 
     Args:
-        max_restarts: How often each process is started again; those that train in step count as one.
+        max_restarts: How often each process is started again.
         finish_secs: How long the others may go on after the chief has ended well.
-        stop_secs: How long a process may take to end after it was told to, before it is killed; and the others of those
-            that train in step, before they are told to, after one of them has died.
+        stop_secs: How long a process may take to end after it was told to, before it is killed.
 
     Raises:
         InvalidValueError: One is negative or no number.

@@ -7,12 +7,12 @@ import queue
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from torch_estimator import files
 from torch_estimator.cluster.task import EVALUATOR, Task
 from torch_estimator.errors import UserError
-from torch_estimator.jobs.gang import Gang, gangs_of
 from torch_estimator.jobs.limits import Limits
 from torch_estimator.jobs.output import Output
 from torch_estimator.jobs.process import Process
@@ -42,7 +42,7 @@ class LocalJob:
     ) -> None:
         self._program = program
         self._tasks = list(tasks)
-        self._gangs = gangs_of(tasks)
+        self._restarts = Counter[str]()
         self._limits = limits
         self._clock = clock
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -106,29 +106,22 @@ class LocalJob:
         self._ended.append(process)
         if self._is_ending:
             return
-        gang = next(gang for gang in self._gangs if process.task in gang.tasks)
         if process.was_told:
             # What it says then says nothing about the program.
             self._status = self._status or int(self._finish_at is not None)
         elif status == 0:
             if process.task.is_chief:
-                self._take_success(process, gang)
+                self._take_success(process)
         elif self._finish_at is not None and process.task.type != EVALUATOR:
             self._take_late_failure(str(process), status)
         else:
-            gang.failures.append((str(process), status))
-            self._take_failure(gang)
-        if gang.failures and not self._running_of(gang):
-            self._settle(gang)
+            self._take_failure(process, status)
 
-    def _take_success(self, chief: Process, gang: Gang) -> None:
+    def _take_success(self, chief: Process) -> None:
         """The training is over."""
         self._finish_at = self._clock() + self._limits.finish_secs
         for process in self._running:
             process.end_by(self._finish_at)
-        for name, status in gang.failures:
-            self._take_late_failure(name, status)
-        gang.failures.clear()
         if self._running:
             self._say(f"{chief} has ended well; waiting for {self._names(self._running)}.")
 
@@ -136,31 +129,19 @@ class LocalJob:
         self._say(f"{name} {described(status)} although the training has ended well.")
         self._status = self._status or for_shells(status)
 
-    def _take_failure(self, gang: Gang) -> None:
-        """Lets the others of its gang end, which they do where they notice."""
-        others = self._running_of(gang)
-        if others and len(gang.failures) == 1:
-            name, status = gang.failures[0]
-            self._say(f"{name} {described(status)}; waiting for {self._names(others)}, which cannot go on without it.")
-            for other in others:
-                other.end_by(self._clock() + self._limits.stop_secs)
-
-    def _settle(self, gang: Gang) -> None:
-        """Starts a gang again all of whose processes have ended, or ends the job."""
-        # Those that have lost another one end like after a mistake of the user's.
-        name, status = next((one for one in gang.failures if one[1] != USER_ERROR), gang.failures[0])
-        failure = f"{name} {described(status)}"
+    def _take_failure(self, process: Process, status: int) -> None:
+        """Starts a process again, or ends the job."""
+        failure, task = f"{process} {described(status)}", process.task
         if status == USER_ERROR:
             self._end(status, f"{failure}, which says that its user has to act; ending the job.")
-        elif gang.restarts >= self._limits.max_restarts:
+        elif self._restarts[str(task)] >= self._limits.max_restarts:
             allowed = f"max_restarts={self._limits.max_restarts}"
             self._end(for_shells(status), f"{failure}, once more than {allowed} allows; ending the job.")
         else:
-            gang.restarts += 1
-            gang.failures.clear()
-            self._start(gang.tasks)
-            again = self._names(self._running_of(gang))
-            self._say(f"{failure}; started {again} again, restart {gang.restarts} of {self._limits.max_restarts}.")
+            self._restarts[str(task)] += 1
+            self._start([task])
+            again = f"restart {self._restarts[str(task)]} of {self._limits.max_restarts}"
+            self._say(f"{failure}; started {self._running[-1]} again, {again}.")
 
     def _press(self) -> None:
         now = self._clock()
@@ -194,9 +175,6 @@ class LocalJob:
             # Another signal ends this, too.
             while self._events.empty() and not process.wait_for_lines(_LOOK_EVERY_SECS):
                 pass
-
-    def _running_of(self, gang: Gang) -> list[Process]:
-        return [process for process in self._running if process.task in gang.tasks]
 
     def _names(self, processes: Sequence[Process]) -> str:
         return ", ".join(map(str, processes))
