@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ config = te.RunConfig(
     save_checkpoints_steps=int(settings.get("save", 1000)),
     compile=settings.get("compile") == "True",
     session_creation_timeout_secs=float(settings.get("wait", 100)),
+    train_distribute=te.distribute.MultiWorkerMirroredStrategy(silence_secs=float(settings.get("silence", 60))),
 )
 rows = int(settings.get("rows", 960))
 
@@ -61,6 +63,9 @@ class Acts(te.Hook):
             raise KeyError("something of the user's")
         if settings["does"] == "dies":
             os.kill(os.getpid(), 9)
+        if settings["does"] == "hangs":
+            while not os.path.exists(os.path.join(model_dir, "go")):
+                time.sleep(0.01)
         if settings["does"] == "is preempted" and context.global_step == int(step):
             os.kill(os.getpid(), 15)
 
@@ -215,6 +220,19 @@ def test_where_one_fails_the_others_say_who_it_was(tmp_path: Path) -> None:
     assert results[0].status == 2
     assert "worker 0 has failed; its log says why; waiting for it to come back." in results[0].told
     assert "error: chief 0 waited 2 s (session_creation_timeout_secs of RunConfig) at localhost:" in results[0].told
+
+
+def test_who_hangs_is_named_by_those_that_wait_for_it(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM)
+    arguments = (tmp_path, 16, 30, "repeat=1", "worker=12", "does=hangs", "silence=0.2")
+    chief, worker = (cluster.start(task, *arguments) for task in cluster.tasks)
+    for line in chief.stdout:
+        if re.search(r"chief 0 has been waiting for worker 0 for \d+ s;", line):
+            break
+    (tmp_path / "go").touch()
+    for result in ended([chief, worker]):
+        assert result.status == 0, result.told
+    assert max(checkpoint_steps(tmp_path)) == 30
 
 
 def test_different_models_and_model_dirs_are_named(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from torch_estimator.cluster.addresses import split_address
 from torch_estimator.cluster.slurm import SLURM
 from torch_estimator.cluster.task import Task
 from torch_estimator.distribute.lost import PeerLost, TrainingOver
+from torch_estimator.distribute.watch import Watch
 from torch_estimator.errors import ClusterError
 
 # Its name since torch 2.13.
@@ -53,6 +54,7 @@ class Group:
         task: This process.
         backend: ``gloo`` or ``nccl``.
         wait_secs: How long to wait for the others.
+        silence_secs: How long to wait for one of them in an exchange before the log names it.
 
     Attributes:
         rank: Of this process, 0 for the chief.
@@ -63,13 +65,15 @@ class Group:
         ClusterError: They did not come, or the chief's address cannot be used.
     """
 
-    def __init__(self, task: Task, backend: str, *, wait_secs: float) -> None:
+    def __init__(self, task: Task, backend: str, *, wait_secs: float, silence_secs: float) -> None:
         assert task.rendezvous is not None
         self.rank, self.size = task.rank, task.num_workers
         self.statuses: list[str] = []
         self._task = task
         self._backend = backend
         self._wait_secs = wait_secs
+        self._silence_secs = silence_secs
+        self._watch: Watch | None = None
         # By whoever has started this process, as Ray Train does, and who will also end it.
         self._was_there = dist.is_initialized()
         self._may_form_again = not (self._was_there or _is_of_torchrun() or task.source == SLURM)
@@ -134,7 +138,7 @@ class Group:
         Raises:
             PeerLost: Another process is gone.
         """
-        with self._noticing():
+        with self._noticing(), self._watched():
             _all_gather(received.view(-1), sent)
 
     def gather_texts(self, text: str) -> list[str]:
@@ -189,7 +193,17 @@ class Group:
                 self._wait_for_all()
         self._leave()
 
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        assert self._watch is not None
+        self._watch.arrive()
+        yield
+        self._watch.go_on()
+
     def _leave(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
         with contextlib.suppress(RuntimeError):
             if dist.is_initialized() and not self._was_there:
                 dist.destroy_process_group()
@@ -243,6 +257,7 @@ class Group:
                 timeout=datetime.timedelta(seconds=min(left, _CONNECT_SECS)),
             )
             dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=max(_STEP_SECS, self._wait_secs)))
+        self._watch = Watch(self._store, self.rank, self.size, self.name, self._silence_secs)
         return True
 
     def _awaited(self, store: Store, deadline: float) -> int:

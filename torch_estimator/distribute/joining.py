@@ -34,8 +34,9 @@ def joined_group(config: RunConfig) -> Iterator[Group | None]:
 
     logger.info("This process is %s; waiting at %s for all %d that train.", task, task.rendezvous, task.num_workers)
     strategy = config.train_distribute
-    backend = (strategy if isinstance(strategy, MultiWorkerMirroredStrategy) else MultiWorkerMirroredStrategy()).backend
-    with Group(task, backend, wait_secs=config.session_creation_timeout_secs) as group:
+    strategy = strategy if isinstance(strategy, MultiWorkerMirroredStrategy) else MultiWorkerMirroredStrategy()
+    wait_secs, silence_secs = config.session_creation_timeout_secs, strategy.silence_secs
+    with Group(task, strategy.backend, wait_secs=wait_secs, silence_secs=silence_secs) as group:
         yield group
 
 

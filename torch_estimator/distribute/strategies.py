@@ -20,18 +20,22 @@ class MultiWorkerMirroredStrategy:
 
     Args:
         communication: ``"RING"`` is gloo over TCP, ``"NCCL"`` is for GPUs; ``"AUTO"`` chooses.
+        silence_secs: A process that all others have waited for so long is named in their logs; they wait on.
 
     Raises:
-        InvalidValueError: There is no such communication.
+        InvalidTypeError: The seconds are no number.
+        InvalidValueError: There is no such communication, or the seconds are not positive.
     """
 
     communication: Literal["AUTO", "RING", "NCCL"] = "AUTO"
+    silence_secs: float = 300.0
 
     def __post_init__(self) -> None:
         if self.communication not in _COMMUNICATIONS:
             raise InvalidValueError(
                 f"communication must be one of {', '.join(_COMMUNICATIONS)}, but got {self.communication!r}."
             )
+        _check_silence(self.silence_secs)
 
     @property
     def backend(self) -> str:
@@ -67,7 +71,11 @@ class ParameterServerStrategy:
     def __post_init__(self) -> None:
         if not isinstance(self.pipeline, bool):
             raise InvalidTypeError(f"pipeline must be True or False, but got {self.pipeline!r}.")
-        if not isinstance(self.silence_secs, int | float) or isinstance(self.silence_secs, bool):
-            raise InvalidTypeError(f"silence_secs must be a number, but got {self.silence_secs!r}.")
-        if not self.silence_secs > 0:
-            raise InvalidValueError(f"silence_secs must be positive, but got {self.silence_secs}.")
+        _check_silence(self.silence_secs)
+
+
+def _check_silence(secs: object) -> None:
+    if not isinstance(secs, int | float) or isinstance(secs, bool):
+        raise InvalidTypeError(f"silence_secs must be a number, but got {secs!r}.")
+    if not secs > 0:
+        raise InvalidValueError(f"silence_secs must be positive, but got {secs}.")
