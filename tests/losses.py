@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from torch_estimator.hooks import Hook
+from torch_estimator.hooks.run_context import RunContext
 
 
 class Losses:
@@ -18,6 +19,9 @@ class Losses:
         self.stroke = stroke
         self.asked: list[int] = []
         self._remaining = iter(values)
+
+    def stops(self, context: RunContext) -> bool:
+        return context.stop_requested
 
     def take(self, steps: int) -> list[torch.Tensor]:
         self.asked.append(steps)

@@ -34,6 +34,9 @@ class Run:
 
     stroke = 1
 
+    def stops(self, context: RunContext) -> bool:
+        return context.stop_requested
+
     def take(self, steps: int) -> list[torch.Tensor]:
         self.now += steps
         return [torch.tensor(1.0)] * steps

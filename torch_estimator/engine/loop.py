@@ -48,8 +48,8 @@ class Steps(Protocol):
     def stroke(self) -> int:
         """How many steps are best taken at once."""
 
-    def stops(self) -> bool:
-        """Whether somebody has asked for the end of training."""
+    def stops(self, context: RunContext) -> bool:
+        """Whether to end before the next step."""
 
     def take(self, most: int) -> Sequence[Tensor | float]:
         """Takes at most so many steps, up to the first whose loss is not a number; returns their losses.
@@ -87,7 +87,7 @@ def run_training(
     watch = _LossWatch(context)
     reason = StopReason.LAST_STEP
     while last_step is None or context.global_step < last_step:
-        if steps.stops():
+        if steps.stops(context):
             reason = StopReason.PREEMPTED if context.preempted else StopReason.HOOK
             break
         taken = context.global_step - start

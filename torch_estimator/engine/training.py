@@ -513,8 +513,8 @@ class _Feed:
     def stroke(self) -> int:
         return self._steps.stroke
 
-    def stops(self) -> bool:
-        return self._context.stop_requested
+    def stops(self, context: RunContext) -> bool:
+        return context.stop_requested
 
     def take(self, most: int) -> Sequence[Tensor | float]:
         batches = self._run.next_batches(most)
@@ -542,8 +542,8 @@ class _ReplicaFeed:
         self._steps = steps
         self._context = context
 
-    def stops(self) -> bool:
-        return self._steps.stops(self._context)
+    def stops(self, context: RunContext) -> bool:
+        return self._steps.stops(context)
 
     def take(self, most: int) -> Sequence[Tensor | float]:
         return self._steps.take(self._run.next_batches(1), self._context)

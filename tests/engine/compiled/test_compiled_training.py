@@ -402,18 +402,14 @@ def test_a_compilation_ends_with_the_training_where_nothing_can_be_kept(
     ]
 
 
-def test_what_the_compiler_finds_out_about_the_machine_need_not_be_kept(
+def test_neither_what_is_known_of_the_machine_nor_what_was_compiled_must_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: Callable[[], list[int]]
 ) -> None:
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(StepCache, "of_machine", lambda self: Path(os.devnull) / "machine")
     job(tmp_path / "model", True).train(lambda: data().repeat(), steps=3)
     assert compilations() == [4]
-
-
-def test_what_is_damaged_in_the_cache_is_compiled_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
-    job(tmp_path / "one", True).train(lambda: data().repeat(), steps=3)
+    # What is damaged is compiled anew.
     (folder,) = (tmp_path / "cache" / "steps").glob("[!.]*")
     assert {one.name for one in folder.iterdir()} == {DESCRIPTION, STEP_LIBRARY, "run_steps.so"}
     (folder / DESCRIPTION).write_text("{")
