@@ -7,13 +7,13 @@ import datetime
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
 from torch.distributed.rendezvous import rendezvous
 
 from torch_estimator.cluster.addresses import split_address
@@ -23,6 +23,7 @@ from torch_estimator.errors import ClusterError
 # Its name since torch 2.13.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
+_FILE = "file:"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _GROUPS = itertools.count()
@@ -41,6 +42,7 @@ class Group:
         task: This process.
         backend: ``gloo`` or ``nccl``.
         wait_secs: How long to wait for the others.
+        watch: Called while waiting for them; raises where that is in vain.
 
     Attributes:
         rank: Of this process, 0 for the chief.
@@ -50,19 +52,15 @@ class Group:
         ClusterError: They did not come, or the chief's address cannot be used.
     """
 
-    def __init__(self, task: Task, backend: str, *, wait_secs: float) -> None:
-        assert task.rendezvous is not None
+    def __init__(self, task: Task, backend: str, *, wait_secs: float, watch: Callable[[], None] = lambda: None) -> None:
         self.rank, self.size = task.rank, task.num_workers
         self._task = task
         # By whoever has started this process, as Ray Train does, and who will also end it.
         self._was_there = dist.is_initialized()
-        host, port = split_address(task.rendezvous, "the chief's address")
-        if host in _LOOPBACK:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         try:
             # A store that outlives a group still holds what the one before has written.
-            self._store = PrefixStore(f"torch-estimator {next(_GROUPS)}", _store(task, host, port, wait_secs))
-            self._meet(wait_secs)
+            self._store = PrefixStore(f"torch-estimator {next(_GROUPS)}", _store(task, wait_secs))
+            self._meet(wait_secs, watch)
             if not self._was_there:
                 dist.init_process_group(
                     backend,
@@ -161,12 +159,13 @@ class Group:
                 "all of them again: training goes on from the last checkpoint."
             ) from error
 
-    def _meet(self, wait_secs: float) -> None:
+    def _meet(self, wait_secs: float, watch: Callable[[], None]) -> None:
         self._store.set(_HERE.format(self.rank), "")
         deadline = time.monotonic() + wait_secs
         absent = list(range(self.size))
         while absent:
             absent = [rank for rank in absent if not self._store.check([_HERE.format(rank)])]
+            watch()
             if absent and time.monotonic() > deadline:
                 names = ", ".join(map(self.name, absent))
                 raise ClusterError(
@@ -185,8 +184,15 @@ class Group:
         )
 
 
-def _store(task: Task, host: str, port: int, wait_secs: float) -> Store:
-    """Where all leave notes for each other; served by the chief as long as its process lives."""
+def _store(task: Task, wait_secs: float) -> Store:
+    """Where all leave notes for each other: a file, or served by the chief as long as its process lives."""
+    assert task.rendezvous is not None
+    if task.rendezvous.startswith(_FILE):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        return FileStore(task.rendezvous.removeprefix(_FILE), task.num_workers)
+    host, port = split_address(task.rendezvous, "the chief's address")
+    if host in _LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if dist.is_initialized():
         return dist.distributed_c10d._get_default_store()
     wait = datetime.timedelta(seconds=wait_secs)
