@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from torch_estimator import files
-from torch_estimator.cluster.task import Task, check_trains
+from torch_estimator.cluster.task import REPLICA, Task, check_trains
 from torch_estimator.data.normalise import to_dataset
-from torch_estimator.distribute.joining import connected_servers, end_servers, joined_group
+from torch_estimator.distribute.joining import connected_servers, end_servers, forked_replicas, joined_group
 from torch_estimator.distribute.lost import PeerLost
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation, write_results
@@ -297,10 +297,15 @@ class Estimator:
             return None
         last_step = start + steps if steps is not None else max_steps
         with ExitStack() as stack:
-            group = stack.enter_context(joined_group(self._config))
+            replicas = stack.enter_context(forked_replicas(self._config))
+            task = self._config._task if replicas is None else replicas.task
+            if replicas is not None and task.rank:
+                copy_of_task = dataclasses.replace(self._config._task, is_copy=True)
+                self._config = dataclasses.replace(self._config, _task=copy_of_task)
+            group = stack.enter_context(joined_group(self._config, replicas))
             servers = stack.enter_context(connected_servers(self._config))
             train = functools.partial(
-                self._train_with, group, servers, input_fn, checkpoint, last_step, input_over_when_ended
+                self._train_with, task, group, servers, input_fn, checkpoint, last_step, input_over_when_ended
             )
             while True:
                 try:
@@ -317,6 +322,7 @@ class Estimator:
 
     def _train_with(
         self,
+        task: Task,
         group: Group | None,
         servers: Links | None,
         input_fn: InputFn,
@@ -328,7 +334,7 @@ class Estimator:
     ) -> TrainingResult:
         saved_step = checkpoint.step if checkpoint is not None else None
         with seeded(self._config.random_seed):
-            model = self._build(ModeKeys.TRAIN)
+            model = self._build(ModeKeys.TRAIN, task.device)
             agree = functools.partial(agree_on_training, model=model, model_dir=self.model_dir, config=self._config)
             if group is not None and group.was_under_way:
                 agree(group)
@@ -343,12 +349,13 @@ class Estimator:
                     agree(group, begins_with=begins_with, last_step=last_step)
                     # Only the chief knows whether this training was interrupted.
                     input_over_when_ended = bool(group.gather_texts("yes" if input_over_when_ended else "")[0])
-            if rank := self._config._task.rank:
+            shares_input = task.type == REPLICA
+            if task.rank and not shares_input:
                 # What each of them drops out or shuffles is its own.
-                torch.manual_seed((torch.initial_seed() + rank) % 2**63)
+                torch.manual_seed((torch.initial_seed() + task.rank) % 2**63)
             run = TrainingRun(
                 model,
-                self._dataset(input_fn, ModeKeys.TRAIN, self._config._task),
+                self._dataset(input_fn, ModeKeys.TRAIN, task),
                 config=self._config,
                 model_dir=self.model_dir,
                 checkpoint=checkpoint,
@@ -358,6 +365,9 @@ class Estimator:
                 saved_step=saved_step,
                 agree=agree,
             )
+            if task.rank and shares_input and not run.has_random_state:
+                # All of them go through the same input.
+                torch.manual_seed((torch.initial_seed() + task.rank) % 2**63)
             self._trained.run = run
             try:
                 return run.run(last_step=last_step, hooks=hooks, listeners=listeners)
@@ -524,11 +534,11 @@ class Estimator:
             raise InvalidValueError(f"model_fn must return an EstimatorSpec, but returned {spec!r}.")
         return spec
 
-    def _build(self, mode: ModeKeys) -> Model:
+    def _build(self, mode: ModeKeys, device: str | None = None) -> Model:
         logger.info("Calling model_fn.")
         spec = self._spec(mode, self.params, self._config)
         logger.info("Done calling model_fn.")
-        return Model(self._apart_from_training(spec))
+        return Model(self._apart_from_training(spec), device)
 
     def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
         """Copies a module that ``model_fn`` returns in every mode: evaluating must not change the one in training."""
@@ -571,9 +581,13 @@ class Estimator:
     def _dataset(self, input_fn: InputFn, mode: ModeKeys, task: Task | None = None) -> Dataset:
         size, rank = (1, 0) if task is None else (task.num_workers, task.rank)
         in_sync = 1 if task is None or task.num_ps else size
-        context = InputContext(num_input_pipelines=size, input_pipeline_id=rank, num_replicas_in_sync=in_sync)
+        # Replicas of one machine have one input, of which each takes its batches.
+        shared = task is not None and task.type == REPLICA
+        pipelines, pipeline = (1, 0) if shared else (size, rank)
+        context = InputContext(num_input_pipelines=pipelines, input_pipeline_id=pipeline, num_replicas_in_sync=in_sync)
         given = {"mode": mode, "params": self.params, "config": self._config, "input_context": context}
-        return to_dataset(call_input_fn(input_fn, given), repeat_single_batch=mode == ModeKeys.TRAIN)
+        dataset = to_dataset(call_input_fn(input_fn, given), repeat_single_batch=mode == ModeKeys.TRAIN)
+        return dataset.divided(size, rank) if shared and size > 1 else dataset
 
     def _restore(self, model: Model, path: str | None) -> int:
         if path is None:

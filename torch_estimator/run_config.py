@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from torch_estimator.cluster import Task, task_from_environment
 from torch_estimator.cluster.task import CHIEFS, EVALUATOR
+from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
 from torch_estimator.distribute.strategies import MultiWorkerMirroredStrategy, ParameterServerStrategy
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
@@ -55,6 +56,7 @@ class RunConfig:
             False trains in Python throughout.
         train_distribute: How processes of a cluster train together: None is a `distribute.ParameterServerStrategy`
             where the cluster has parameter servers, and a `distribute.MultiWorkerMirroredStrategy` where it has none.
+            A `distribute.MirroredStrategy` trains on all devices of one machine.
         session_creation_timeout_secs: How long the processes of a cluster wait for each other.
         experimental_max_worker_delay_secs: With parameter servers, worker n starts 5 * (n + 1) seconds after the
             chief, and no later than so many, 60 where it is None; 0 starts all at once.
@@ -81,7 +83,7 @@ class RunConfig:
     resume_input: bool = True
     compile: Literal["auto"] | bool = "auto"
     mixed_precision: Literal["bf16"] | None = None
-    train_distribute: MultiWorkerMirroredStrategy | ParameterServerStrategy | None = None
+    train_distribute: MirroredStrategy | MultiWorkerMirroredStrategy | ParameterServerStrategy | None = None
     session_creation_timeout_secs: float = 7200
     experimental_max_worker_delay_secs: int | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
@@ -233,10 +235,17 @@ class RunConfig:
 
 
 def _check_distribute(task: Task, strategy: object) -> None:
-    if strategy is not None and not isinstance(strategy, MultiWorkerMirroredStrategy | ParameterServerStrategy):
+    known = MirroredStrategy | MultiWorkerMirroredStrategy | ParameterServerStrategy
+    if strategy is not None and not isinstance(strategy, known):
         raise InvalidTypeError(
-            "train_distribute must be a MultiWorkerMirroredStrategy or a ParameterServerStrategy of "
-            f"torch_estimator.distribute, but got {strategy!r}."
+            "train_distribute must be a MirroredStrategy, a MultiWorkerMirroredStrategy or a ParameterServerStrategy "
+            f"of torch_estimator.distribute, but got {strategy!r}."
+        )
+    if isinstance(strategy, MirroredStrategy) and (task.num_workers > 1 or task.num_ps):
+        raise InvalidValueError(
+            f"train_distribute is a MirroredStrategy, which is for the devices of one machine, but {task.source} names "
+            f"a cluster of {task.num_workers + task.num_ps} processes; use a MultiWorkerMirroredStrategy, or leave "
+            "train_distribute out."
         )
     if isinstance(strategy, MultiWorkerMirroredStrategy) and task.num_ps:
         raise InvalidValueError(

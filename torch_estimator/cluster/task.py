@@ -17,6 +17,9 @@ PARAMETER_SERVER = "ps"
 WORKER = "worker"
 EVALUATOR = "evaluator"
 
+REPLICA = "replica"
+"""Of a `MirroredStrategy`: the processes that one task is while it trains."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
@@ -28,11 +31,14 @@ class Task:
         id: Index among the tasks of its type.
         cluster: Addresses, ``host:port``, by task type; empty on one machine, and where a launcher tells ranks only.
         ranks: How many processes a launcher has started that tells ranks only; else 0.
-        rendezvous: Address at which processes that train find each other; None on one machine.
+        rendezvous: Address at which processes that train find each other, or ``file:`` and a path that they share; None
+            where there is one.
         has_evaluator: Whether a process of its own evaluates; otherwise those that train do.
         source: What told so, such as ``TF_CONFIG``, for messages.
         model_dir: The job directory that the environment names, if it does.
         service: The ``service`` entry of TF_CONFIG, as it stands there.
+        device: What it computes on, as torch calls it; None for the first GPU, or else the CPU.
+        is_copy: Whether it is forked from the process that is this task, which saves for both.
     """
 
     type: str = WORKER
@@ -44,12 +50,14 @@ class Task:
     source: str | None = None
     model_dir: str | None = None
     service: Mapping[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    is_copy: bool = False
 
     @property
     def is_chief(self) -> bool:
         """Whether it saves checkpoints and summaries: the chief, or the first worker where none is named."""
-        if self.type in CHIEFS:
-            return True
+        if self.type in CHIEFS or self.is_copy:
+            return not self.is_copy
         return self.type == WORKER and self.id == 0 and not self._has_chief
 
     @property
@@ -94,8 +102,8 @@ class Task:
 
     def name_of_rank(self, rank: int) -> str:
         """What the cluster calls the process of a `rank`."""
-        if not self._has_chief:
-            return f"{WORKER} {rank}"
+        if not self._has_chief or self.type == REPLICA:
+            return f"{REPLICA if self.type == REPLICA else WORKER} {rank}"
         chief = next((type for type in CHIEFS if type in self.cluster), CHIEF)
         return f"{chief} 0" if rank == 0 else f"{WORKER} {rank - 1}"
 

@@ -371,6 +371,18 @@ class Dataset:
         """Ends after ``rows`` rows (batches after `batch`)."""
         return self._then(Take(count=rows, of_batches=self._batched))
 
+    def divided(self, parts: int, index: int) -> Dataset:
+        """Every ``parts``-th batch from batch ``index`` on, as `shard` after all else; what is done to batches one by
+        one is done to these only.
+        """
+        if not self._batched:
+            return self
+        end = len(self._operations)
+        while end and _is_for_each_batch(self._operations[end - 1]):
+            end -= 1
+        shard = Shard(num_shards=parts, index=index, of_batches=True)
+        return replace(self, _operations=(*self._operations[:end], shard, *self._operations[end:]))
+
     @property
     def runs_user_code(self) -> bool:
         """Whether batches come from, or go through, a function or an iterable of the user's."""
@@ -407,6 +419,10 @@ class Dataset:
 
     def _then(self, operation: Operation) -> Dataset:
         return replace(self, _operations=(*self._operations, operation))
+
+
+def _is_for_each_batch(operation: Operation) -> bool:
+    return isinstance(operation, Prefetch) or (isinstance(operation, Map) and operation.of_batches)
 
 
 def _names_columns(label: Any, columns: Mapping[str, Any]) -> bool:

@@ -86,7 +86,7 @@ class _Plan:
     def over_iterable(self, source: IterableSource) -> tuple[Stream, Signature]:
         """Returns the stream over batches that a user's code gives."""
         operations = self._operations
-        elements = source.stream(own_random=any(isinstance(one, Cache) for one in self._given))
+        elements = source.stream(own_random=any(isinstance(one, Cache | Shard) for one in self._given))
         if elements.from_loader:
             # A DataLoader draws from torch's global generator: in a thread, beside a model that does the same,
             # neither would be reproducible. It works ahead by itself, with num_workers.

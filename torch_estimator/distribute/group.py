@@ -8,13 +8,13 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
 from torch.distributed.rendezvous import rendezvous
 
 from torch_estimator.cluster.addresses import split_address
@@ -29,6 +29,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 logger = logging.getLogger("torch_estimator")
 
+_FILE = "file:"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _STORES: dict[tuple[str, int], Store] = {}
@@ -55,6 +56,7 @@ class Group:
         backend: ``gloo`` or ``nccl``.
         wait_secs: How long to wait for the others.
         silence_secs: How long to wait for one of them in an exchange before the log names it.
+        watch: Called while waiting for them; raises where that is in vain.
 
     Attributes:
         rank: Of this process, 0 for the chief.
@@ -65,7 +67,15 @@ class Group:
         ClusterError: They did not come, or the chief's address cannot be used.
     """
 
-    def __init__(self, task: Task, backend: str, *, wait_secs: float, silence_secs: float) -> None:
+    def __init__(
+        self,
+        task: Task,
+        backend: str,
+        *,
+        wait_secs: float,
+        silence_secs: float,
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
         assert task.rendezvous is not None
         self.rank, self.size = task.rank, task.num_workers
         self.statuses: list[str] = []
@@ -76,11 +86,13 @@ class Group:
         self._watch: Watch | None = None
         # By whoever has started this process, as Ray Train does, and who will also end it.
         self._was_there = dist.is_initialized()
-        self._may_form_again = not (self._was_there or _is_of_torchrun() or task.source == SLURM)
+        is_file = task.rendezvous.startswith(_FILE)
+        self._may_form_again = not (self._was_there or _is_of_torchrun() or task.source == SLURM or is_file)
+        self._look = watch
         self._store: Store | None = None
         self._said = 0.0
-        self._address = split_address(task.rendezvous, "the chief's address")
-        if self._address[0] in _LOOPBACK:
+        self._address = ("", 0) if is_file else split_address(task.rendezvous, "the chief's address")
+        if is_file or self._address[0] in _LOOPBACK:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self.meet("")
 
@@ -269,6 +281,7 @@ class Group:
             self._wait_for([0], deadline)
 
     def _wait_for(self, ranks: Iterable[int], deadline: float) -> None:
+        self._look()
         now = time.monotonic()
         names = ", ".join(map(self.name, ranks))
         if now > deadline:
@@ -296,7 +309,9 @@ class Group:
 
 
 def _store(task: Task, address: tuple[str, int], wait_secs: float) -> Store:
-    """Where all leave notes for each other; served by the chief as long as its process lives."""
+    """Where all leave notes for each other: a file, or served by the chief as long as its process lives."""
+    if task.rendezvous is not None and task.rendezvous.startswith(_FILE):
+        return FileStore(task.rendezvous.removeprefix(_FILE), task.num_workers)
     if dist.is_initialized():
         return dist.distributed_c10d._get_default_store()
     wait = datetime.timedelta(seconds=wait_secs)

@@ -8,35 +8,57 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from torch_estimator.cluster.task import PARAMETER_SERVER
+from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
 from torch_estimator.distribute.strategies import MultiWorkerMirroredStrategy
 from torch_estimator.errors import ClusterError
 from torch_estimator.run_config import RunConfig
 
 if TYPE_CHECKING:
     from torch_estimator.distribute.group import Group
+    from torch_estimator.distribute.replicas import Replicas
     from torch_estimator.engine.served.links import Links
 
 logger = logging.getLogger("torch_estimator")
 
 
 @contextmanager
-def joined_group(config: RunConfig) -> Iterator[Group | None]:
+def forked_replicas(config: RunConfig) -> Iterator[Replicas | None]:
+    """Runs the body in every replica of a `MirroredStrategy`; gives None where there is no such strategy.
+
+    Raises:
+        UserError: Another replica has failed, or cannot be forked.
+    """
+    strategy = config.train_distribute
+    if not isinstance(strategy, MirroredStrategy):
+        yield None
+        return
+    from torch_estimator.distribute.replicas import Replicas
+
+    with Replicas(strategy.torch_devices()) as replicas:
+        yield replicas
+
+
+@contextmanager
+def joined_group(config: RunConfig, replicas: Replicas | None = None) -> Iterator[Group | None]:
     """Waits for all processes that train together with this one; gives None where it trains alone.
 
     Raises:
         ClusterError: They did not come.
     """
-    task = config._task
+    task = config._task if replicas is None else replicas.task
     if task.num_workers <= 1 or task.num_ps:
         yield None
         return
     from torch_estimator.distribute.group import Group
 
-    logger.info("This process is %s; waiting at %s for all %d that train.", task, task.rendezvous, task.num_workers)
     strategy = config.train_distribute
     strategy = strategy if isinstance(strategy, MultiWorkerMirroredStrategy) else MultiWorkerMirroredStrategy()
+    backend = "gloo" if replicas is not None and task.device == "cpu" else strategy.backend
+    if replicas is None:
+        logger.info("This process is %s; waiting at %s for all %d that train.", task, task.rendezvous, task.num_workers)
     wait_secs, silence_secs = config.session_creation_timeout_secs, strategy.silence_secs
-    with Group(task, strategy.backend, wait_secs=wait_secs, silence_secs=silence_secs) as group:
+    watch = replicas.watch if replicas is not None else lambda: None
+    with Group(task, backend, wait_secs=wait_secs, silence_secs=silence_secs, watch=watch) as group:
         yield group
 
 

@@ -40,6 +40,10 @@ _PREFETCHED_BATCHES = 8
 class Model:
     """What a ``model_fn`` returned, ready to be run.
 
+    Args:
+        spec: What the ``model_fn`` returned.
+        device: To be on; None for the GPU where there is one.
+
     Attributes:
         module: On its device, in training mode where the spec is for training.
         head: The spec's head, or its functions as one.
@@ -50,9 +54,9 @@ class Model:
     # `loss` reads the head.
     not_in_fingerprint = ("spec", "structure", "_host", "_floating", "_buffers")
 
-    def __init__(self, spec: EstimatorSpec) -> None:
+    def __init__(self, spec: EstimatorSpec, device: str | None = None) -> None:
         self.spec = spec
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.module: nn.Module = spec.module.to(self.device)
         self.module.train(spec.mode == ModeKeys.TRAIN)
         if spec.transform is not None:

@@ -333,6 +333,11 @@ class TrainingRun:
         return steps_for(step, self._model, self._config, before=before, last_step=last_step, part=part)
 
     @property
+    def has_random_state(self) -> bool:
+        """Whether the checkpoint says where this process was with its random numbers."""
+        return _RANDOM in self._saved_state
+
+    @property
     def _rank(self) -> int:
         together = self._group or self._servers
         return 0 if together is None else together.rank
