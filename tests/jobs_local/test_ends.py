@@ -66,7 +66,7 @@ def test_who_fails_after_the_chief_has_ended_well_is_not_started_again_but_told(
             time.sleep(0.005)
         sys.exit(4)
     """
-    job = Launched(tmp_path, program, *TWO, "--parameter-server-count", "1")
+    job = Launched(tmp_path, program, *TWO)
     assert job.end() == 4
     assert job.starts("worker 0") == 1
     assert "[launcher] worker 0 ended with status 4 although the training has ended well.\n" in job.err

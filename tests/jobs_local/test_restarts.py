@@ -9,12 +9,11 @@ import pytest
 
 from tests.jobs_local.launched import Launched
 
-SERVED = ("--distributed", "--worker-count", "1", "--parameter-server-count", "1")
+TWO = ("--distributed", "--worker-count", "1")
 IN_STEP = ("--distributed", "--worker-count", "1", "--evaluator")
 
 
-@pytest.mark.parametrize("options", [SERVED, IN_STEP])
-def test_only_the_dead_one_is_started_again_and_at_once(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_only_the_dead_one_is_started_again_and_at_once(tmp_path: Path) -> None:
     program = """
     start = nth_start()
     # When the kernel made this process.
@@ -28,10 +27,9 @@ def test_only_the_dead_one_is_started_again_and_at_once(tmp_path: Path, options:
         (here / "done").touch()
     wait_for("done")
     """
-    job = Launched(tmp_path, program, *options)
+    job = Launched(tmp_path, program, *IN_STEP)
     assert job.end() == 0, job.err
-    other = "ps 0" if options is SERVED else "evaluator 0"
-    assert [job.starts(task) for task in ("chief 0", "worker 0", other)] == [1, 4, 1]
+    assert [job.starts(task) for task in ("chief 0", "worker 0", "evaluator 0")] == [1, 4, 1]
     instants = list(map(float, (job.package / "instants").read_text().split()))
     delays = [born - died for died, born in zip(instants[1::2], instants[2::2], strict=True)]
     # Of three, for a machine that has other things to do; the kernel tells births by the hundredth of a second.
@@ -50,18 +48,18 @@ def test_only_the_dead_one_is_started_again_and_at_once(tmp_path: Path, options:
 def test_who_dies_too_often_ends_the_job(tmp_path: Path, ends: str, status: int, said: str) -> None:
     program = f"""
     nth_start()
-    if role == "ps":
+    if role == "worker":
         {ends}
     wait_for("never")
     """
-    job = Launched(tmp_path, program, *SERVED, "--max-restarts", "1")
+    job = Launched(tmp_path, program, *TWO, "--max-restarts", "1")
     assert job.end() == status
-    assert job.starts("ps 0") == 2
-    assert f"[launcher] ps 0 {said}; started ps 0 again, restart 1 of 1.\n" in job.err
-    assert f"[launcher] ps 0 {said}, once more than max_restarts=1 allows; ending the job.\n" in job.err
+    assert job.starts("worker 0") == 2
+    assert f"[launcher] worker 0 {said}; started worker 0 again, restart 1 of 1.\n" in job.err
+    assert f"[launcher] worker 0 {said}, once more than max_restarts=1 allows; ending the job.\n" in job.err
 
 
-@pytest.mark.parametrize("options", [SERVED, IN_STEP])
+@pytest.mark.parametrize("options", [TWO, IN_STEP])
 def test_a_mistake_of_the_user_ends_everything(tmp_path: Path, options: tuple[str, ...]) -> None:
     program = """
     nth_start()
@@ -76,6 +74,26 @@ def test_a_mistake_of_the_user_ends_everything(tmp_path: Path, options: tuple[st
     assert job.end() == 2
     assert job.starts("worker 0") == job.starts("chief 0") == 1
     assert "[launcher] worker 0 ended with status 2, which says that its user has to act; ending the job.\n" in job.err
+
+
+def test_a_parameter_server_that_dies_is_there_again_without_the_program(tmp_path: Path) -> None:
+    program = """
+    nth_start()
+    if role == "worker":
+        listening = b"[ps 0] INFO:torch_estimator:ps 0 listens on "
+        told = here.parent / "stderr"
+        while listening not in told.read_bytes():
+            time.sleep(0.005)
+        subprocess.run(["pkill", "-KILL", "-f", "torch_estimator.parameter_server", "-P", str(os.getppid())])
+        while told.read_bytes().count(listening) < 2:
+            time.sleep(0.005)
+        (here / "done").touch()
+    wait_for("done")
+    """
+    job = Launched(tmp_path, program, *TWO, "--parameter-server-count", "1", "--finish-secs", "0.1")
+    assert job.end() == 0, job.err
+    assert [job.starts(task) for task in ("chief 0", "worker 0", "ps 0")] == [1, 1, 0]
+    assert "[launcher] ps 0 was killed by SIGKILL; started ps 0 again, restart 1 of 3.\n" in job.err
 
 
 def test_an_evaluator_that_dies_is_started_again_alone_also_after_the_training(tmp_path: Path) -> None:

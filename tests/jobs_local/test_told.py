@@ -23,11 +23,12 @@ def told(job: Launched) -> dict[str, tuple[str, list[str], str]]:
 
 
 def test_every_process_learns_who_it_is_and_gets_the_arguments(tmp_path: Path) -> None:
-    options = ["--distributed", "--worker-count", "2", "--parameter-server-count", "1", "--evaluator"]
+    options = ["--distributed", "--worker-count", "2", "--evaluator"]
+    options += ["--parameter-server-count", "1", "--finish-secs", "0.1"]
     job = Launched(tmp_path, TELL, *options, *PACKAGE, "--job-dir", "runs", "--", "--steps", "3", "--", "-x")
     assert job.end() == 0, job.err
     tasks = {name: task_from_tf_config(config) for name, (config, _, _) in told(job).items()}
-    assert sorted(tasks) == ["chief 0", "evaluator 0", "ps 0", "worker 0", "worker 1"]
+    assert sorted(tasks) == ["chief 0", "evaluator 0", "worker 0", "worker 1"]
     assert {name: str(task) for name, task in tasks.items()} == {name: name for name in tasks}
     cluster = tasks["chief 0"].cluster
     assert {type: len(addresses) for type, addresses in cluster.items()} == {"chief": 1, "worker": 2, "ps": 1}

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from torch_estimator import files
-from torch_estimator.cluster.task import EVALUATOR, Task
+from torch_estimator.cluster.task import EVALUATOR, PARAMETER_SERVER, Task
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.limits import Limits
 from torch_estimator.jobs.output import Output
@@ -106,13 +106,14 @@ class LocalJob:
         self._ended.append(process)
         if self._is_ending:
             return
+        task = process.task
         if process.was_told:
-            # What it says then says nothing about the program.
-            self._status = self._status or int(self._finish_at is not None)
+            # What it says then says nothing about the program; a server that nobody has trained with ends only so.
+            self._status = self._status or int(self._finish_at is not None and task.type != PARAMETER_SERVER)
         elif status == 0:
-            if process.task.is_chief:
+            if task.is_chief:
                 self._take_success(process)
-        elif self._finish_at is not None and process.task.type != EVALUATOR:
+        elif self._finish_at is not None and task.type != EVALUATOR:
             self._take_late_failure(str(process), status)
         else:
             self._take_failure(process, status)

@@ -52,7 +52,7 @@ class Process:
         # Isolated and without site-packages, the script takes some 20 ms.
         binding = [sys.executable, "-I", "-S", str(Path(bound.__file__)), str(os.getpid())]
         self._process = subprocess.Popen(
-            [*binding, *program.command],
+            [*binding, *program.command(task)],
             env=program.environ(tf_config(task)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

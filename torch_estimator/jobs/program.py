@@ -1,4 +1,4 @@
-"""The module that every process of a job runs."""
+"""The module that the processes of a job run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch_estimator.cluster.task import PARAMETER_SERVER, Task
 from torch_estimator.errors import InvalidValueError
 
 
@@ -52,9 +53,13 @@ class Program:
         """The folder where imports begin."""
         return Path.cwd() if self.package_path is None else Path(os.path.abspath(self.package_path)).parent
 
-    @property
-    def command(self) -> list[str]:
-        """What starts it; ``-P``, because a module in the current folder would go before one in `root`."""
+    def command(self, task: Task) -> list[str]:
+        """What starts a task; ``-P``, because a module in the current folder would go before one in `root`.
+
+        A parameter server needs nothing of the program, and is there sooner without.
+        """
+        if task.type == PARAMETER_SERVER:
+            return [sys.executable, "-P", "-m", "torch_estimator.parameter_server"]
         return [sys.executable, "-P", "-m", self.module_name, *self.arguments]
 
     def environ(self, tf_config: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
