@@ -143,6 +143,10 @@ class Packing:
         """Fills a message with that of a replica without a batch."""
         self.pack(message, self._zeros(1), [None] * len(self._dense), [None] * len(self._tables))
 
+    def given(self, message: Tensor) -> Tensor:
+        """The part of a message, or of each of several, that says which dense parameters have a gradient."""
+        return message[..., self._given]
+
     def put_position(self, message: Tensor, position: bytes) -> None:
         """Says in a message where the sender is."""
         room = self._position.stop - self._position.start
@@ -157,7 +161,7 @@ class Packing:
         """Places of parameters that there is room for, but no replica has a gradient of this time."""
         if not self._dense:
             return set()
-        found = messages[:, self._given].any(0).tolist()
+        found = self.given(messages).any(0).tolist()
         return {place for place, (_, present) in enumerate(self._dense) if present and not found[place]}
 
     def unpack(

@@ -455,7 +455,7 @@ class ServedSteps:
         message = self._step.message.numpy()
         dense, tables = self._step.packing.parts(self._step.message)
         self._tables = [(ids.numpy(), values.numpy()) for ids, values in tables]
-        self._given = message[len(message) - len(dense) :]
+        self._given = self._step.packing.given(self._step.message).numpy()
         if all(one is not None for one in dense):
             # They lie side by side.
             self._gradients = [message[HEADER : HEADER + sum(map(len, self._dense))]]
