@@ -1,0 +1,66 @@
+"""Training the census sample in step, and under DistributedDataParallel: `scripts/bench synchronous`.
+
+A chief and a worker on this machine, each a process of its own that takes batches of 512; what DistributedDataParallel
+is given is an eager loop of the same model, with sparse gradients for the wide table, fed from memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.census.setup import OURS, empty_cache
+from benchmarks.parameter_servers import DATA
+from benchmarks.protocol import Side, alternate, at_most, conclude, machine_line, ready, run_cluster, table
+
+SIDES = {"ours": OURS, "ddp": Side(name="DistributedDataParallel", script="ddp_census", environment="torch")}
+STEPS = {"ours": (1_500, 500), "ddp": (400, 100)}
+"""By side: steps, and those of the warm-up."""
+
+MOST = 0.4
+"""Our time per step over that of DistributedDataParallel."""
+
+_BATCH = 512
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table and the verdict; gives the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench synchronous", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--data", type=Path, default=DATA, help="folder with adult.data.csv and adult.test.csv")
+    add("--rounds", type=int, default=3, help="how often every side runs")
+    add("--quick", action="store_true", help="one round of few steps, to see that it runs; installs nothing")
+    args = parser.parse_args(arguments)
+    if not (args.data / "adult.data.csv").is_file():
+        parser.error(f"{args.data} has no adult.data.csv; name the folder of the census files with --data")
+    sides = ready(SIDES, install=not args.quick)
+
+    def run(key: str, variables: Mapping[str, str]) -> dict[str, Any]:
+        steps, warmup = (48, 24) if args.quick else STEPS[key]
+        compiled = ("--compile", "no" if args.quick else "yes") if key == "ours" else ()
+        given = ["--data", args.data, "--batch", _BATCH, "--steps", steps, "--warmup", warmup, "--threads", 1]
+        return run_cluster(sides[key], [*given, *compiled], workers=1, servers=0, variables=variables)
+
+    with empty_cache() as variables:
+        runs = {key: partial(run, key, variables) for key in sides}
+        measured = alternate(runs, 1 if args.quick else args.rounds, "two in step")
+    rows = [
+        [side.name, measured.median(key, "steps_per_s"), measured.ratio("steps_per_s", over="ddp", under=key)]
+        for key, side in sides.items()
+        if key in measured.results
+    ]
+    print(f"\nTwo processes in step, batches of {_BATCH} each\n")
+    print(table(["", "steps/s", "time per step over DDP"], rows), flush=True)
+    print(f"\n{machine_line(measured.versions())}\n")
+    ratio = measured.ratio("steps_per_s", over="ddp", under="ours")
+    return conclude([at_most("time per step over DDP", MOST, ratio)], failed=measured.failures, quick=args.quick)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
