@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 from pathlib import Path
 
@@ -209,6 +211,40 @@ def test_no_replica_outlives_the_program(tmp_path: Path) -> None:
     # The pipe ends when nobody holds its other end any more, the replica included.
     process.wait()
     assert process.status == -signal.SIGKILL
+
+
+def test_what_lies_in_memory_needs_no_file_that_all_see() -> None:
+    rows = [(torch.full((2, 3), float(number)), torch.full((2, 1), float(number))) for number in range(8)]
+    parent, steps = os.getpid(), []
+
+    class Noted(te.Hook):
+        def after_step(self, context: te.RunContext) -> None:
+            steps.append(context.global_step)
+
+    estimator = te.Estimator.from_module(
+        torch.nn.Linear(3, 1),
+        loss=torch.nn.MSELoss(),
+        optimizer="SGD",
+        model_dir="memory://mirrored",
+        config=te.RunConfig(train_distribute=te.distribute.MirroredStrategy(replicas=2), compile=False),
+    )
+    estimator.train(lambda: iter(rows), hooks=[Noted()])
+    assert steps == [1, 2, 3, 4]
+    assert os.getpid() == parent
+    assert estimator.evaluate(lambda: iter(rows))["global_step"] == 4
+
+
+def test_a_cluster_of_several_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy = te.distribute.MirroredStrategy()
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": task}))
+    with pytest.raises(
+        ValueError, match=r"^train_distribute is a MirroredStrategy, .* a cluster of 2 processes; use a"
+    ):
+        te.RunConfig(train_distribute=strategy)
+    # A chief alone, with an evaluator beside it, is one machine that trains.
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"chief": ["a:1"]}, "task": task}))
+    assert te.RunConfig(train_distribute=strategy).is_chief
 
 
 def test_a_strategy_has_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:

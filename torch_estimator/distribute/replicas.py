@@ -60,21 +60,19 @@ class Replicas:
         self._stack = ExitStack()
 
     def __enter__(self) -> Replicas:
+        self._check()
         self._folder = Path(tempfile.mkdtemp(prefix="torch-estimator-"))
         self.task = self._task(0)
-        if len(self._devices) > 1:
-            self._check()
-            logger.info("%s on %d replicas: %s.", self._purpose, len(self._devices), ", ".join(self._devices))
-            try:
+        try:
+            if len(self._devices) > 1:
+                logger.info("%s on %d replicas: %s.", self._purpose, len(self._devices), ", ".join(self._devices))
                 self._fork()
-            except BaseException:
-                self._end()
-                raise
-            self._stack.callback(torch.set_num_threads, torch.get_num_threads())
-            # Threads of this process are not in its children: whoever waited for them there would do so for ever.
-            torch.set_num_threads(1)
-        if self.task.device != "cpu":
-            self._stack.enter_context(torch.cuda.device(self.task.device))
+            self._begin()
+        except BaseException as error:
+            if self.task.rank:
+                self._leave(error)
+            self._end()
+            raise
         return self
 
     def __exit__(
@@ -107,6 +105,8 @@ class Replicas:
         )
 
     def _check(self) -> None:
+        if len(self._devices) == 1:
+            return
         if not hasattr(os, "fork"):
             raise InvalidValueError(
                 f"MirroredStrategy with {len(self._devices)} replicas forks this process, which {sys.platform} cannot; "
@@ -131,19 +131,21 @@ class Replicas:
                 continue
             self.task = self._task(rank)
             self._children = {}
-            try:
-                die_with_parent(parent)
-                self._begin_child()
-            except BaseException as error:
-                self._leave(error)
+            die_with_parent(parent)
+            # Ctrl-C goes to all; the parent decides.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            logger.addFilter(_WarningsOf(self.task))
             return
 
-    def _begin_child(self) -> None:
-        # Ctrl-C goes to all; the parent decides.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        logger.addFilter(_WarningsOf(self.task))
-        if self.task.device != "cpu" and torch.cuda._is_in_bad_fork():
-            raise _cuda_is_in_use()
+    def _begin(self) -> None:
+        if len(self._devices) > 1:
+            self._stack.callback(torch.set_num_threads, torch.get_num_threads())
+            # Threads of this process are not in its children: whoever waited for them there would do so for ever.
+            torch.set_num_threads(1)
+        if self.task.device != "cpu":
+            if torch.cuda._is_in_bad_fork():
+                raise _cuda_is_in_use()
+            self._stack.enter_context(torch.cuda.device(self.task.device))
 
     def _leave(self, error: BaseException | None) -> NoReturn:
         """Ends a forked process, which must not return into code that is its parent's."""
