@@ -21,6 +21,7 @@ from torch_estimator.cluster.task import REPLICA, Task, check_trains
 from torch_estimator.data.normalise import to_dataset
 from torch_estimator.distribute.joining import connected_servers, end_servers, forked_replicas, joined_group
 from torch_estimator.distribute.lost import PeerLost
+from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation, write_results
 from torch_estimator.engine.loop import StopReason, TrainingResult
@@ -398,6 +399,7 @@ class Estimator:
         check_positive("steps", steps)
         told = checked_hooks(hooks)
         path = checkpoint_path or self.latest_checkpoint()
+        strategy = self._config.eval_distribute
         with isolated(self._config.random_seed):
             # Building a model anew would cost more than many an evaluation; only its weights change in between.
             model = self._evaluated if path is not None and self._evaluated is not None else self._build(ModeKeys.EVAL)
@@ -411,6 +413,7 @@ class Estimator:
                 hooks=told,
                 model_dir=self.model_dir,
                 eval_dir=self.eval_dir(name),
+                devices=strategy.torch_devices() if isinstance(strategy, MirroredStrategy) else (),
             )
         write_evaluation(self.eval_dir(name), results, path or "")
         return results

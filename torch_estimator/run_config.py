@@ -57,6 +57,9 @@ class RunConfig:
         train_distribute: How processes of a cluster train together: None is a `distribute.ParameterServerStrategy`
             where the cluster has parameter servers, and a `distribute.MultiWorkerMirroredStrategy` where it has none.
             A `distribute.MirroredStrategy` trains on all devices of one machine.
+        eval_distribute: How one evaluation is shared: by a `distribute.MirroredStrategy` of replicas on the CPU, which
+            count every example once and give the metrics of one process. With None, and the processes of a
+            `distribute.MultiWorkerMirroredStrategy`, it is not: the chief or the evaluator evaluates alone.
         session_creation_timeout_secs: How long the processes of a cluster wait for each other.
         experimental_max_worker_delay_secs: With parameter servers, worker n starts 5 * (n + 1) seconds after the
             chief, and no later than so many, 60 where it is None; 0 starts all at once.
@@ -84,12 +87,18 @@ class RunConfig:
     compile: Literal["auto"] | bool = "auto"
     mixed_precision: Literal["bf16"] | None = None
     train_distribute: MirroredStrategy | MultiWorkerMirroredStrategy | ParameterServerStrategy | None = None
+    eval_distribute: MirroredStrategy | MultiWorkerMirroredStrategy | None = None
     session_creation_timeout_secs: float = 7200
     experimental_max_worker_delay_secs: int | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
 
     def __post_init__(self) -> None:
         _check_distribute(self._task, self.train_distribute)
+        if not isinstance(self.eval_distribute, MirroredStrategy | MultiWorkerMirroredStrategy | None):
+            raise InvalidTypeError(
+                "eval_distribute must be a MirroredStrategy or a MultiWorkerMirroredStrategy of "
+                f"torch_estimator.distribute, but got {self.eval_distribute!r}."
+            )
         _check_chief(self._task, self.train_distribute)
         self._resolve_save_checkpoints()
         self._resolve_seed()
@@ -282,11 +291,9 @@ def _check_mixed_precision(value: object) -> None:
 
 
 _NO_SESSIONS = "PyTorch has neither sessions nor a graph that it would apply to"
-_ONE_MACHINE = "the chief or an evaluator evaluates by itself"
 _DROPPED = {
     "checkpoint_save_graph_def": _NO_SESSIONS,
     "device_fn": _NO_SESSIONS,
-    "eval_distribute": _ONE_MACHINE,
     "experimental_distribute": "train_distribute is its name",
     "protocol": _NO_SESSIONS,
     "session_config": _NO_SESSIONS,

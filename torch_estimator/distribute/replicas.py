@@ -39,6 +39,7 @@ class Replicas:
 
     Args:
         devices: Of each replica, as torch calls them.
+        purpose: What they do, for the log.
 
     Attributes:
         task: Which replica this process is.
@@ -51,28 +52,27 @@ class Replicas:
 
     task: Task
 
-    def __init__(self, devices: Sequence[str]) -> None:
+    def __init__(self, devices: Sequence[str], purpose: str = "Training") -> None:
         self._devices = tuple(devices)
+        self._purpose = purpose
         self._children: dict[int, int] = {}
         self._statuses: dict[int, int] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Replicas:
+        self._check()
         self._folder = Path(tempfile.mkdtemp(prefix="torch-estimator-"))
         self.task = self._task(0)
-        if len(self._devices) > 1:
-            self._check()
-            logger.info("Training on %d replicas: %s.", len(self._devices), ", ".join(self._devices))
-            try:
+        try:
+            if len(self._devices) > 1:
+                logger.info("%s on %d replicas: %s.", self._purpose, len(self._devices), ", ".join(self._devices))
                 self._fork()
-            except BaseException:
-                self._end()
-                raise
-            self._stack.callback(torch.set_num_threads, torch.get_num_threads())
-            # Threads of this process are not in its children: whoever waited for them there would do so for ever.
-            torch.set_num_threads(1)
-        if self.task.device != "cpu":
-            self._stack.enter_context(torch.cuda.device(self.task.device))
+            self._begin()
+        except BaseException as error:
+            if self.task.rank:
+                self._leave(error)
+            self._end()
+            raise
         return self
 
     def __exit__(
@@ -82,19 +82,17 @@ class Replicas:
             self._leave(error)
         try:
             self._stack.close()
-            cause = self._awaited(error) if error is None or isinstance(error, ClusterError) else None
+            cause = self._awaited() if error is None or isinstance(error, ClusterError) else None
         finally:
             self._end()
         if cause is not None:
             raise cause from error
 
     def watch(self) -> None:
-        """Raises where another replica has ended, which must not happen before training begins."""
+        """Raises where another replica has failed, so that there is nothing to wait for."""
         self._reap()
-        if self._statuses:
-            raise self._cause() or ClusterError(
-                f"replica {min(self._statuses)} has ended before training began; see its log."
-            )
+        if any(self._statuses.values()):
+            raise ClusterError("Another replica has failed; its log says why.")
 
     def _task(self, rank: int) -> Task:
         return Task(
@@ -107,6 +105,8 @@ class Replicas:
         )
 
     def _check(self) -> None:
+        if len(self._devices) == 1:
+            return
         if not hasattr(os, "fork"):
             raise InvalidValueError(
                 f"MirroredStrategy with {len(self._devices)} replicas forks this process, which {sys.platform} cannot; "
@@ -131,19 +131,21 @@ class Replicas:
                 continue
             self.task = self._task(rank)
             self._children = {}
-            try:
-                die_with_parent(parent)
-                self._begin_child()
-            except BaseException as error:
-                self._leave(error)
+            die_with_parent(parent)
+            # Ctrl-C goes to all; the parent decides.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            logger.addFilter(_WarningsOf(self.task))
             return
 
-    def _begin_child(self) -> None:
-        # Ctrl-C goes to all; the parent decides.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        logger.addFilter(_WarningsOf(self.task))
-        if self.task.device != "cpu" and torch.cuda._is_in_bad_fork():
-            raise _cuda_is_in_use()
+    def _begin(self) -> None:
+        if len(self._devices) > 1:
+            self._stack.callback(torch.set_num_threads, torch.get_num_threads())
+            # Threads of this process are not in its children: whoever waited for them there would do so for ever.
+            torch.set_num_threads(1)
+        if self.task.device != "cpu":
+            if torch.cuda._is_in_bad_fork():
+                raise _cuda_is_in_use()
+            self._stack.enter_context(torch.cuda.device(self.task.device))
 
     def _leave(self, error: BaseException | None) -> NoReturn:
         """Ends a forked process, which must not return into code that is its parent's."""
@@ -159,14 +161,13 @@ class Replicas:
         finally:
             os._exit(status)
 
-    def _awaited(self, error: BaseException | None) -> Exception | None:
+    def _awaited(self) -> Exception | None:
         """Waits until the others have ended, or one of them says why it cannot go on."""
         deadline = time.monotonic() + _LEAVE_SECS
-        cause = None
         while len(self._statuses) < len(self._children) and time.monotonic() < deadline:
             self._reap()
             cause = self._cause()
-            if cause is not None and error is not None:
+            if cause is not None:
                 return cause
             time.sleep(_LOOK_EVERY_SECS)
         for rank in self._children.keys() - self._statuses.keys():
@@ -180,9 +181,9 @@ class Replicas:
                 return _raised_in(rank, **json.loads(told.read_text()))
         for rank, status in self._statuses.items():
             if os.WIFSIGNALED(status):
+                name = signal.Signals(os.WTERMSIG(status)).name
                 return ClusterError(
-                    f"replica {rank} was ended by {signal.Signals(os.WTERMSIG(status)).name}, so that training cannot "
-                    "go on; start again, and it goes on from the last checkpoint."
+                    f"replica {rank} was ended by {name}; start again, and training goes on from the last checkpoint."
                 )
         return None
 
@@ -246,7 +247,7 @@ def _raised_in(rank: int, *, kind: str, text: str, trace: str) -> Exception:
     if raised is not None and raised is not errors.RowError:
         return raised(text)
     logger.error("replica %d has failed:\n%s", rank, trace.rstrip())
-    return ClusterError(f"replica {rank} has failed, so that training cannot go on; its traceback is above. {text}")
+    return ClusterError(f"replica {rank} has failed; its traceback is above. {text}")
 
 
 def _cuda_is_in_use() -> InvalidValueError:

@@ -50,6 +50,7 @@ def run_evaluation(
     hooks: Sequence[Hook],
     model_dir: str | None = None,
     eval_dir: str | None = None,
+    devices: Sequence[str] = (),
 ) -> EvaluationResult:
     """Evaluates batch by batch.
 
@@ -61,6 +62,7 @@ def run_evaluation(
         hooks: Told like in training; ``context.global_step`` stays the weights' step.
         model_dir: The job's directory, for the hooks.
         eval_dir: Where hooks write summaries.
+        devices: Of replicas that share the evaluation, as torch calls them; only several CPUs can.
 
     Returns:
         The metrics, ``loss`` (the mean of the batches' losses, each counting the same) and ``global_step``.
@@ -81,7 +83,12 @@ def run_evaluation(
         for hook in all_hooks:
             hook.begin(context)
         schedule = HookSchedule(all_hooks)
-        _evaluate_batches(model, dataset, scores, steps, context, schedule)
+        if _is_shared(model, devices):
+            from torch_estimator.engine.shared_evaluation import evaluate_on_replicas
+
+            evaluate_on_replicas(model, dataset, scores, steps, context, schedule, devices)
+        else:
+            _evaluate_batches(model, dataset, scores, steps, context, schedule)
         for hook in all_hooks:
             hook.end(context)
     logger.info("Finished evaluation of %d batches in %.2f s", scores.batches, time.monotonic() - started)
@@ -90,6 +97,14 @@ def run_evaluation(
     results = scores.compute()
     results["global_step"] = global_step
     return EvaluationResult(sorted(results.items()), batches=scores.batches)
+
+
+def _is_shared(model: Model, devices: Sequence[str]) -> bool:
+    if len(devices) > 1 and model.device.type != "cpu":
+        # They would have to be forked from a process that has used CUDA.
+        logger.warning("eval_distribute: evaluating on %s alone, with the same results.", model.device)
+        return False
+    return len(devices) > 1
 
 
 def _evaluate_batches(
