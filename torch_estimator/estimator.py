@@ -336,7 +336,9 @@ class Estimator:
         saved_step = checkpoint.step if checkpoint is not None else None
         with seeded(self._config.random_seed):
             model = self._build(ModeKeys.TRAIN, task.device)
-            agree = functools.partial(agree_on_training, model=model, model_dir=self.model_dir, config=self._config)
+            shares_input = task.type == REPLICA
+            model_dir = None if shares_input else self.model_dir
+            agree = functools.partial(agree_on_training, model=model, model_dir=model_dir, config=self._config)
             if group is not None and group.was_under_way:
                 agree(group)
                 snapshot = handed(group, leader_of(group.statuses)[0], None)
@@ -350,7 +352,6 @@ class Estimator:
                     agree(group, begins_with=begins_with, last_step=last_step)
                     # Only the chief knows whether this training was interrupted.
                     input_over_when_ended = bool(group.gather_texts("yes" if input_over_when_ended else "")[0])
-            shares_input = task.type == REPLICA
             if task.rank and not shares_input:
                 # What each of them drops out or shuffles is its own.
                 torch.manual_seed((torch.initial_seed() + task.rank) % 2**63)

@@ -42,7 +42,7 @@ def agree_on_training(
     group: Group,
     *,
     model: Model,
-    model_dir: str,
+    model_dir: str | None,
     config: RunConfig,
     begins_with: str | None = None,
     last_step: int | None = None,
@@ -52,7 +52,7 @@ def agree_on_training(
     Args:
         group: The replicas.
         model: Built for training.
-        model_dir: Where the chief saves checkpoints.
+        model_dir: Where the chief saves checkpoints; None where all of them are copies of the chief's process.
         config: Of the training.
         begins_with: The checkpoint to start from; None where there is none, or others are under way.
         last_step: To end at; None where it is not known, or others are under way.
@@ -62,7 +62,8 @@ def agree_on_training(
     """
     from torch_estimator import __version__
 
-    _agree_on_model_dir(group, model_dir)
+    if model_dir is not None:
+        _agree_on_model_dir(group, model_dir)
     description = {
         "the versions": {"torch": torch.__version__, "torch-estimator": __version__},
         "the checkpoint to start from": begins_with,
