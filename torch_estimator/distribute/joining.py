@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -31,7 +32,10 @@ def joined_group(config: RunConfig) -> Iterator[Group | None]:
         yield None
         return
     from torch_estimator.distribute.group import Group
+    from torch_estimator.parameter_server.key import KEY_FILE
 
+    if KEY_FILE in os.environ:
+        logger.warning("%s is set, but this cluster has no parameter servers: it encrypts nothing here.", KEY_FILE)
     logger.info("This process is %s; waiting at %s for all %d that train.", task, task.rendezvous, task.num_workers)
     strategy = config.train_distribute
     backend = (strategy if isinstance(strategy, MultiWorkerMirroredStrategy) else MultiWorkerMirroredStrategy()).backend
@@ -47,10 +51,12 @@ def connected_servers(config: RunConfig) -> Iterator[Links | None]:
         yield None
         return
     from torch_estimator.engine.served.links import Links
+    from torch_estimator.parameter_server.key import key_from_environment
 
-    addresses = task.cluster[PARAMETER_SERVER]
-    logger.info("This process is %s; parameters are at %s.", task, ", ".join(addresses))
-    links = Links(str(task), task.rank, addresses, wait_secs=config.session_creation_timeout_secs)
+    addresses, key = task.cluster[PARAMETER_SERVER], key_from_environment()
+    with_key = f", with the key in {key.path}" if key else ""
+    logger.info("This process is %s; parameters are at %s%s.", task, ", ".join(addresses), with_key)
+    links = Links(str(task), task.rank, addresses, wait_secs=config.session_creation_timeout_secs, key=key)
     try:
         yield links
     finally:
