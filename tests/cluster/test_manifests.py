@@ -14,6 +14,7 @@ from examples.mnist import task as mnist
 from tests.cluster.published import built
 from torch_estimator.cluster import task_from_environment
 from torch_estimator.jobs.status import USER_ERROR
+from torch_estimator.parameter_server.key import KEY_FILE, key_from_environment, make_key_file
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "cluster"
 SPECS = {"TFJob": "tfReplicaSpecs", "PyTorchJob": "pytorchReplicaSpecs"}
@@ -73,9 +74,22 @@ def test_pods_run_the_example_on_one_volume_and_listen_where_the_operator_says(k
         assert [named["name"] for named in one["ports"]] == [port]
         assert one["command"] == ["python", "-m", "examples.mnist.task"]
         options = mnist.parser("mnist", "", job_dir="", learning_rate=1.0, rate_help="").parse_args(one["args"])
-        (mount,), (volume,) = one["volumeMounts"], pod["volumes"]
-        assert mount["name"] == volume["name"]
+        mount, *others = one["volumeMounts"]
+        assert [mount["name"], *(other["name"] for other in others)] == [volume["name"] for volume in pod["volumes"]]
         assert options.job_dir.startswith(mount["mountPath"] + "/")
+
+
+def test_pods_of_a_tfjob_read_the_key_of_the_secret(tmp_path: Path) -> None:
+    for replica in replicas("TFJob").values():
+        (variable,), mount = container(replica)["env"], container(replica)["volumeMounts"][-1]
+        secret = replica["template"]["spec"]["volumes"][-1]["secret"]
+        assert variable == {"name": KEY_FILE, "value": f"{mount['mountPath']}/key"}
+        # Kubernetes gives files of Secrets these modes, unless told otherwise 0644.
+        key = tmp_path / "key"
+        key.unlink(missing_ok=True)
+        make_key_file(str(key))
+        key.chmod(secret["defaultMode"])
+        assert key_from_environment({KEY_FILE: str(key)}) is not None
 
 
 @pytest.mark.parametrize("kind", ["TFJob", "PyTorchJob"])

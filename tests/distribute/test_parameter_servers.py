@@ -13,6 +13,7 @@ import pytest
 from tests.cluster_jobs import Cluster, Ended, Process, ended
 from tests.jobs import checkpoint_steps
 from torch_estimator.engine.checkpoint import load_checkpoint
+from torch_estimator.parameter_server.key import KEY_FILE, make_key_file
 
 PROGRAM = """
 import logging, os, sys, time
@@ -233,6 +234,34 @@ def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> N
     assert unseen in apart.told
     assert "error: ps 0 serves another training than this one: the digest of all variables and opt" in differs.told
     assert "error: ps 0 serves another training than this one: the token of its model_dir is" in another.told
+
+
+def test_who_has_not_the_key_of_the_cluster_ends_and_the_others_train_encrypted(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=2, servers=1)
+    arguments = (tmp_path / "job", 16, 100, "repeat=1")
+    key, other = ({KEY_FILE: str(tmp_path / name)} for name in ("key", "other"))
+    for one in (key, other):
+        make_key_file(one[KEY_FILE])
+    server = cluster.start(("ps", 0), *arguments, **key)
+    another, none, absent = ended(
+        [
+            cluster.start(("chief", 0), *arguments, **other),
+            cluster.start(("worker", 0), *arguments),
+            cluster.start(("worker", 1), *arguments, **{KEY_FILE: str(tmp_path / "absent")}),
+        ]
+    )
+    trained = ended([cluster.start(task, *arguments, **key) for task in cluster.tasks[:2]] + [server])
+    assert [one.status for one in (another, none, absent)] == [2, 2, 2]
+    assert re.search(
+        r"^error: ps 0 at \S+ has another key than chief 0, whose key file is .*other; ", another.told, re.M
+    )
+    assert re.search(rf"^error: ps 0 at \S+ asks for a key, but worker 0 has none; set {KEY_FILE} to", none.told, re.M)
+    assert f"error: the key file '{tmp_path}/absent', which {KEY_FILE} names, cannot be read: No such" in absent.told
+    assert [one.status for one in trained] == [0, 0, 0], [one.told for one in trained]
+    assert f"with the key in {tmp_path}/key" in trained[0].told
+    assert max(checkpoint_steps(tmp_path / "job")) == 100
+    assert trained[2].told.count("ps 0 has refused somebody who has another key than this server") == 1
+    assert trained[2].told.count("ps 0 has refused somebody who has no key") == 1
 
 
 def wait_for_checkpoint(model_dir: Path, step: int, running: Mapping[tuple[str, int], Process]) -> None:

@@ -16,7 +16,8 @@ Lines of the processes begin with their role. A process that is killed, or ends 
 started again: alone where there are parameter servers, otherwise together with all that train, which go on from the
 last checkpoint. Status 2 says that the user has to act: it ends the job. The exit status is 0 where all processes have
 ended well, and 130 or 143 after Ctrl-C or SIGTERM, which stop them all; a second one kills them at once. On Linux they
-are also killed when this command is killed."""
+are also killed when this command is killed. Processes get this command's environment, such as a
+TORCH_ESTIMATOR_KEY_FILE (see estimator make-key)."""
 
 
 def add_to(commands: Commands) -> None:

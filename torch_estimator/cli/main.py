@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from torch_estimator.cli import local, predict, show
+from torch_estimator.cli import local, make_key, predict, show
 from torch_estimator.errors import INTERRUPTED, UserError
 
 USER_ERROR = 2
@@ -38,4 +38,5 @@ def _parser() -> argparse.ArgumentParser:
     show.add_to(commands)
     predict.add_to(commands)
     local.add_to(commands)
+    make_key.add_to(commands)
     return parser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -50,7 +51,10 @@ def joined_group(config: RunConfig, replicas: Replicas | None = None) -> Iterato
         yield None
         return
     from torch_estimator.distribute.group import Group
+    from torch_estimator.parameter_server.key import KEY_FILE
 
+    if KEY_FILE in os.environ and replicas is None:
+        logger.warning("%s is set, but this cluster has no parameter servers: it encrypts nothing here.", KEY_FILE)
     strategy = config.train_distribute
     strategy = strategy if isinstance(strategy, MultiWorkerMirroredStrategy) else MultiWorkerMirroredStrategy()
     backend = "gloo" if replicas is not None and task.device == "cpu" else strategy.backend
@@ -70,10 +74,12 @@ def connected_servers(config: RunConfig) -> Iterator[Links | None]:
         yield None
         return
     from torch_estimator.engine.served.links import Links
+    from torch_estimator.parameter_server.key import key_from_environment
 
-    addresses = task.cluster[PARAMETER_SERVER]
-    logger.info("This process is %s; parameters are at %s.", task, ", ".join(addresses))
-    links = Links(str(task), task.rank, addresses, wait_secs=config.session_creation_timeout_secs)
+    addresses, key = task.cluster[PARAMETER_SERVER], key_from_environment()
+    with_key = f", with the key in {key.path}" if key else ""
+    logger.info("This process is %s; parameters are at %s%s.", task, ", ".join(addresses), with_key)
+    links = Links(str(task), task.rank, addresses, wait_secs=config.session_creation_timeout_secs, key=key)
     try:
         yield links
     finally:

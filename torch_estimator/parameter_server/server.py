@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from typing import Any
@@ -11,6 +12,8 @@ import zmq
 
 from torch_estimator.cluster.addresses import split_address
 from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.curve import secure_server
+from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import (
     PULLS,
     STOPS,
@@ -24,6 +27,7 @@ from torch_estimator.parameter_server.messages import (
     unpack_exchange,
 )
 from torch_estimator.parameter_server.plan import ServerPlan
+from torch_estimator.parameter_server.refusals import EVENTS, Refusal, monitored, refusal
 from torch_estimator.parameter_server.shard import Shard
 
 logger = logging.getLogger("torch_estimator")
@@ -35,6 +39,8 @@ POSITION, SINCE = "position", "since"
 
 _WAIT_MS = 500
 
+_SAY_AGAIN_SECS = 60.0
+
 # For those who have not heard yet that training is over.
 _LINGER_SECS = 10.0
 
@@ -45,13 +51,15 @@ class ParameterServer:
     Args:
         name: What the cluster calls it.
         address: ``host:port``. It listens on loopback where that is the host's name, else on all interfaces.
+        key: Of those who are let in; None is everybody, unencrypted.
 
     Raises:
         ClusterError: The address cannot be used.
     """
 
-    def __init__(self, name: str, address: str) -> None:
+    def __init__(self, name: str, address: str, key: Key | None = None) -> None:
         self._name = name
+        self._key = key
         host, port = split_address(address, "the address of a parameter server")
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -59,6 +67,9 @@ class ParameterServer:
         # Whoever comes again, comes in the place of the one that was there.
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.RCVTIMEO, _WAIT_MS)
+        self._monitor = self._socket.get_monitor_socket(EVENTS)
+        if key is not None:
+            secure_server(self._socket, key)
         try:
             self._socket.bind(f"tcp://127.0.0.1:{port}" if host in LOOPBACK else f"tcp://*:{port}")
         except zmq.ZMQError as error:
@@ -83,7 +94,8 @@ class ParameterServer:
         self._silent: set[int] = set()
         self._silence_secs: float | None = None
         self._looked_at = 0.0
-        logger.info("%s listens on %s.", name, address)
+        self._refused: dict[Refusal, float] = {}
+        logger.info("%s listens on %s%s.", name, address, f" for who has the key in {key.path}" if key else "")
 
     def serve(self) -> None:
         """Answers until training has ended and all who train know it."""
@@ -96,7 +108,7 @@ class ParameterServer:
             if frames:
                 answer = self._answer([frame.buffer for frame in frames])
                 self._socket.send_multipart([identity, *answer], copy=is_small(answer))
-            self._look_for_silence()
+            self._look_around()
             if self._ended:
                 ended_at = ended_at or time.monotonic()
                 if not self._active() or time.monotonic() > ended_at + _LINGER_SECS:
@@ -105,6 +117,8 @@ class ParameterServer:
 
     def close(self) -> None:
         """Gives the address back."""
+        self._socket.disable_monitor()
+        self._monitor.close()
         self._socket.close()
         self._context.term()
 
@@ -183,11 +197,23 @@ class ParameterServer:
             self._silent.discard(worker)
             logger.info("%s is back.", self._names[worker])
 
-    def _look_for_silence(self) -> None:
+    def _look_around(self) -> None:
         now = time.monotonic()
-        if self._silence_secs is None or now < self._looked_at + _WAIT_MS / 1000:
+        if now > self._looked_at + _WAIT_MS / 1000:
+            self._looked_at = now
+            self._look_for_silence(now)
+            self._look_for_refused(now)
+
+    def _look_for_refused(self, now: float) -> None:
+        for event, value in monitored(self._monitor):
+            why = refusal(event, value)
+            if why is not None and now > self._refused.get(why, -math.inf) + _SAY_AGAIN_SECS:
+                self._refused[why] = now
+                logger.warning("%s", why.told_by_server(self._name, self._key))
+
+    def _look_for_silence(self, now: float) -> None:
+        if self._silence_secs is None:
             return
-        self._looked_at = now
         for worker in self._active():
             if now > self._seen[worker] + self._silence_secs:
                 self._silent.add(worker)

@@ -6,14 +6,17 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.curve import secure_client
+from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import Header, Kind, is_small, pack_arrays, pack_json, unpack_arrays
+from torch_estimator.parameter_server.refusals import EVENTS, Refusal, has_key, monitored, refusal
 
 logger = logging.getLogger("torch_estimator")
 
@@ -23,6 +26,7 @@ _SAY_EVERY_SECS = 10.0
 _LOOK_FOR_END_EVERY_SECS = 1.0
 _HEARTBEAT_MS = 2000
 _SILENCE_MS = 10_000
+_HANDSHAKES_IN_DOUBT = 5
 
 Frames = Sequence[Any]
 
@@ -39,6 +43,7 @@ class Links:
         rank: The same.
         addresses: Of the servers.
         wait_secs: How long to wait for one that cannot be reached.
+        key: That this process and the servers have, if any.
 
     Attributes:
         name: What the cluster calls this process.
@@ -46,15 +51,18 @@ class Links:
         is_over: Asked while a server cannot be reached, whether it has ended with the training.
     """
 
-    def __init__(self, name: str, rank: int, addresses: Sequence[str], *, wait_secs: float) -> None:
+    def __init__(
+        self, name: str, rank: int, addresses: Sequence[str], *, wait_secs: float, key: Key | None = None
+    ) -> None:
         self.name = name
         self.rank = rank
+        self._key = key
         self._life = secrets.randbits(63)
         self._number = 0
         self._wait_secs = wait_secs
         self._context = zmq.Context()
         self.is_over: Callable[[], bool] = lambda: False
-        self._links = [_Link(self._context, index, address) for index, address in enumerate(addresses)]
+        self._links = [_Link(self._context, index, address, key) for index, address in enumerate(addresses)]
 
     def __len__(self) -> int:
         return len(self._links)
@@ -123,6 +131,8 @@ class Links:
             now = time.monotonic()
             if link.was_connected_anew():
                 link.send(question)
+            if link.refusal is not None:
+                raise ClusterError(link.refusal.told_by(self.name, self._key, f"{link.name} at {link.address}"))
             if not link.is_connected and now > looked + _LOOK_FOR_END_EVERY_SECS:
                 looked = now
                 if self.is_over():
@@ -157,10 +167,16 @@ class Links:
 
 
 class _Link:
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], index: int, address: str) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], index: int, address: str, key: Key | None = None
+    ) -> None:
         self.name, self.address = f"ps {index}", address
         self.is_connected = False
+        self.refusal: Refusal | None = None
         self._was_connected = False
+        self._key = key
+        self._doubts = 0
+        self._has_had_key = False
         self._socket = context.socket(zmq.DEALER)
         for option, value in (
             (zmq.LINGER, 1000),
@@ -171,11 +187,17 @@ class _Link:
             (zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS),
         ):
             self._socket.setsockopt(option, value)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        if key is not None:
+            secure_client(self._socket, key)
+        self._monitor = self._socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | EVENTS
+        )
         self._socket.connect(f"tcp://{address}")
 
     def send(self, frames: Frames) -> None:
-        self._socket.send_multipart(frames, copy=is_small(frames))
+        # Only a connection that was refused takes nothing; others keep it until they are connected.
+        with suppress(zmq.Again):
+            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=is_small(frames))
 
     def receive(self) -> Frames | None:
         """The frames of an answer; None where there is none yet."""
@@ -187,9 +209,21 @@ class _Link:
     def was_connected_anew(self) -> bool:
         """Whether what was sent may have been lost with the connection that it went through."""
         anew = False
-        while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor)["event"]
+        for event, value in monitored(self._monitor):
             self.is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             anew |= self.is_connected and self._was_connected
             self._was_connected |= self.is_connected
+            self.refusal = self.refusal or refusal(event, value)
+            self._look_at_doubt(event)
         return anew
+
+    def _look_at_doubt(self, event: int) -> None:
+        """A server ends the handshake with who has another key without a word, as one does that is killed."""
+        if self.is_connected:
+            self._doubts, self._has_had_key = 0, False
+        self._doubts += event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        if self._key is not None and self._doubts >= _HANDSHAKES_IN_DOUBT:
+            self._doubts = 0
+            if self._has_had_key:
+                self.refusal = Refusal.OTHER_KEY
+            self._has_had_key = has_key(self.address)

@@ -1,0 +1,221 @@
+"""With a key, nobody else is served and nothing can be read on the way; who has a wrong one is told so at once."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from tests.cluster_jobs import free_port
+from torch_estimator.engine.served.links import Links
+from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.curve import secure_client
+from torch_estimator.parameter_server.key import KEY_FILE, Key, key_from_environment, make_key_file
+from torch_estimator.parameter_server.messages import Header, Kind, pack_json
+from torch_estimator.parameter_server.server import ParameterServer
+
+WAIT_SECS = 60
+MESSAGE = b"where the input stands: at a secret place"
+
+
+def new_key(path: Path) -> Key:
+    make_key_file(str(path))
+    key = key_from_environment({KEY_FILE: str(path)})
+    assert key is not None
+    return key
+
+
+@contextmanager
+def serving(address: str, key: Key | None) -> Iterator[None]:
+    server = ParameterServer("ps 0", address, key)
+
+    def serve() -> None:
+        with closing(server):
+            server.serve()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        with closing(Links("chief 0", 0, [address], wait_secs=WAIT_SECS, key=key)) as links:
+            links.tell_all(Kind.END)
+        thread.join(WAIT_SECS)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def listening_in(address: str) -> Iterator[tuple[str, bytearray]]:
+    """A way to `address`, and all that goes along it."""
+    host, port = address.split(":")
+    heard = bytearray()
+    with socket.create_server(("localhost", 0)) as door:
+
+        def copy(source: socket.socket, target: socket.socket) -> None:
+            with suppress(OSError), source, target:
+                while data := source.recv(65536):
+                    heard.extend(data)
+                    target.sendall(data)
+
+        def listen() -> None:
+            with suppress(OSError):
+                coming, _ = door.accept()
+                going = socket.create_connection((host, int(port)))
+                for one in ((coming, going), (going, coming)):
+                    threading.Thread(target=copy, args=one, daemon=True).start()
+
+        threading.Thread(target=listen, daemon=True).start()
+        yield f"localhost:{door.getsockname()[1]}", heard
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_what_is_said_can_be_read_on_the_way_only_without_a_key(tmp_path: Path, has_key: bool) -> None:
+    address = f"localhost:{free_port()}"
+    key = new_key(tmp_path / "key") if has_key else None
+    with serving(address, key), listening_in(address) as (way, heard):
+        with closing(Links("worker 0", 1, [way], wait_secs=WAIT_SECS, key=key)) as links:
+            links.deposit({"position": MESSAGE.decode()})
+            links.tell_all(Kind.LEAVE)
+        assert (MESSAGE in heard) is not has_key
+        assert len(heard) > len(MESSAGE)
+
+
+def test_who_comes_back_with_the_same_key_is_found_again(tmp_path: Path) -> None:
+    address, key = f"localhost:{free_port()}", new_key(tmp_path / "key")
+    with closing(Links("worker 0", 1, [address], wait_secs=WAIT_SECS, key=key)) as links:
+        for _ in range(2):
+            with serving(address, key):
+                assert links.tell_all(Kind.HELLO)[0][0].kind is Kind.EMPTY
+                links.tell_all(Kind.LEAVE)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "told", "logged"),
+    [
+        (
+            "key",
+            "other",
+            "has another key than worker 0, whose key file is {}; set TORCH_ESTIMATOR_KEY_FILE to the same key",
+            "has another key than this server (TORCH_ESTIMATOR_KEY_FILE).",
+        ),
+        (
+            None,
+            "other",
+            "asks for a key, but worker 0 has none; set TORCH_ESTIMATOR_KEY_FILE to the key file of the cluster.",
+            "has no key (TORCH_ESTIMATOR_KEY_FILE).",
+        ),
+        (
+            "key",
+            None,
+            "has no key, but worker 0 has one, {}; set TORCH_ESTIMATOR_KEY_FILE for all processes of the cluster, or",
+            "has a key, which this server has not (TORCH_ESTIMATOR_KEY_FILE is not set).",
+        ),
+    ],
+)
+def test_who_has_another_key_is_told_and_the_server_serves_on(
+    tmp_path: Path, ours: str | None, theirs: str | None, told: str, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = {name: name and new_key(tmp_path / name) for name in {ours, theirs}}
+    address, key = f"localhost:{free_port()}", keys[theirs] or None
+    with serving(address, key):
+        for _ in range(2):
+            with closing(Links("worker 0", 1, [address], wait_secs=WAIT_SECS, key=keys[ours] or None)) as links:
+                with pytest.raises(ClusterError) as error:
+                    links.tell_all(Kind.HELLO)
+                assert str(error.value).startswith(f"ps 0 at {address} {told.format(tmp_path / 'key')}")
+        wait_for(f"ps 0 has refused somebody who {logged}", caplog)
+        with closing(Links("worker 1", 2, [address], wait_secs=WAIT_SECS, key=key)) as links:
+            assert links.tell_all(Kind.HELLO)[0][0].kind is Kind.EMPTY
+            links.tell_all(Kind.LEAVE)
+    assert sum("has refused" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_the_public_half_of_the_key_lets_nobody_in(tmp_path: Path) -> None:
+    address, key, other = f"localhost:{free_port()}", new_key(tmp_path / "key"), new_key(tmp_path / "other")
+    with serving(address, key), zmq.Context() as context:
+        asks = context.socket(zmq.DEALER)
+        asks.setsockopt(zmq.LINGER, 0)
+        secure_client(asks, other)
+        asks.setsockopt(zmq.CURVE_SERVERKEY, key.public)
+        monitor = asks.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        asks.connect(f"tcp://{address}")
+        assert monitor.poll(WAIT_SECS * 1000)
+        assert recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        asks.disable_monitor()
+        monitor.close()
+        asks.close()
+
+
+def test_a_server_that_is_slow_to_come_behind_what_ends_connections_is_waited_for(tmp_path: Path) -> None:
+    # As that of Docker does, which accepts before there is anybody inside.
+    key, address = new_key(tmp_path / "key"), f"localhost:{free_port()}"
+    turned_away = threading.Semaphore(0)
+    door = socket.create_server(("localhost", int(address.split(":")[1])))
+
+    def turn_away() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = door.accept()
+                with connection:
+                    connection.recv(10)
+                turned_away.release()
+
+    threading.Thread(target=turn_away, daemon=True).start()
+    with closing(Links("worker 0", 1, [address], wait_secs=WAIT_SECS, key=key)) as links:
+        links.send({0: (question := [links.header(Kind.HELLO).pack()])})
+        answers: dict[int, object] = {}
+        thread = threading.Thread(target=lambda: answers.update(links.collect({0: question})))
+        thread.start()
+        for _ in range(20):
+            assert turned_away.acquire(timeout=WAIT_SECS)
+        door.shutdown(socket.SHUT_RDWR)
+        door.close()
+        with serving(address, key):
+            thread.join(WAIT_SECS)
+            assert list(answers) == [0]
+            links.tell_all(Kind.LEAVE)
+
+
+def test_what_speaks_zeromq_but_is_no_server_is_named() -> None:
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0")
+    with socket.create_server(("localhost", 0)) as door:
+
+        def greet() -> None:
+            with suppress(OSError), door.accept()[0] as connection:
+                # A message where a handshake is due.
+                connection.sendall(greeting + b"\x00\x01x")
+                while connection.recv(100):
+                    pass
+
+        threading.Thread(target=greet, daemon=True).start()
+        address = f"localhost:{door.getsockname()[1]}"
+        with (
+            closing(Links("worker 0", 1, [address], wait_secs=WAIT_SECS)) as links,
+            pytest.raises(ClusterError, match=rf"^ps 0 at {address} does not answer worker 0 as a parameter server"),
+        ):
+            links.tell_all(Kind.HELLO)
+
+
+def test_large_messages_arrive_as_they_are(tmp_path: Path) -> None:
+    address, key = f"localhost:{free_port()}", new_key(tmp_path / "key")
+    content = {"position": np.random.default_rng(0).integers(0, 1 << 62, 200_000).tolist()}
+    with serving(address, key), closing(Links("worker 0", 1, [address], wait_secs=WAIT_SECS, key=key)) as links:
+        assert len(b"".join(map(bytes, pack_json(Header(Kind.DEPOSIT, 1), content)))) > 1 << 20
+        links.deposit(content)
+        assert links.tell_all(Kind.HELLO)[0][1]["position"] == content
+        links.tell_all(Kind.LEAVE)
+
+
+def wait_for(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    deadline = time.monotonic() + WAIT_SECS
+    while text not in caplog.messages:
+        assert time.monotonic() < deadline, caplog.messages
+        time.sleep(0.01)
