@@ -30,16 +30,19 @@ def cpu_by_thread() -> dict[str, float]:
 
 
 class StageClock:
-    """Times stages of the calling thread's work.
+    """Times stages of the main thread's work; one within another counts for itself alone.
 
     Attributes:
         cpu: By stage, CPU seconds of each call.
-        wall: By stage, seconds of all calls together.
+        wall: By stage, seconds of all calls together, those within them included.
+        owners: By stage, whose method was called last.
     """
 
     def __init__(self) -> None:
         self.cpu: dict[str, list[float]] = defaultdict(list)
         self.wall: dict[str, float] = defaultdict(float)
+        self.owners: dict[str, Any] = {}
+        self._within = 0.0
 
     def reset(self) -> None:
         """Forgets what it has seen."""
@@ -60,12 +63,16 @@ class StageClock:
 
     def _timed(self, original: Any, stage: str) -> Any:
         @wraps(original)
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def timed(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            self.owners[stage] = owner
+            before, self._within = self._within, 0.0
             wall, cpu = time.perf_counter(), time.thread_time()
             try:
-                return original(*args, **kwargs)
+                return original(owner, *args, **kwargs)
             finally:
-                self.cpu[stage].append(time.thread_time() - cpu)
+                spent = time.thread_time() - cpu
+                self.cpu[stage].append(spent - self._within)
                 self.wall[stage] += time.perf_counter() - wall
+                self._within = before + spent
 
         return timed

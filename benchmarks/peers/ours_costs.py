@@ -12,10 +12,14 @@ import sys
 import time
 from typing import Any
 
+import torch
+
 import torch_estimator as te
 from benchmarks.engine.cpu_clock import MAIN, OTHERS, TRANSPORT, StageClock, cpu_by_thread
+from benchmarks.floor import seconds_of
 from benchmarks.peers import ours_census
 from benchmarks.peers.report import Pace
+from torch_estimator.distribute.group import Group
 from torch_estimator.engine.replicas.feed import ReplicaSteps
 from torch_estimator.engine.served.feed import ServedSteps
 
@@ -23,7 +27,9 @@ SERVED = {"_wanted": "look up", "_computed": "compute", "_send": "pack", "_colle
 """Stages of a step with parameter servers, by method."""
 
 TOGETHER = {"_computed": "compute", "_exchange": "exchange", "_updated": "update"}
-"""Stages of a synchronous step, by method."""
+"""Stages of a synchronous step, by method; within the exchange the collective is one of its own."""
+
+_MANY = 32
 
 _QUANTILES = 50
 
@@ -68,15 +74,35 @@ def costs_of(stages: StageClock, spent: dict[str, float], wall: float) -> dict[s
     }
 
 
+def received_by(replica: ReplicaSteps) -> dict[str, float]:
+    """Of a synchronous step: the bytes of a message, and the seconds that reading each further one takes."""
+    assert replica._sending is not None
+    packing, message = replica._sending.packing, replica._sending.message
+
+    def secs(replicas: int) -> float:
+        messages = message.repeat(replicas, 1)
+        return seconds_of(lambda: packing.unpack(messages, 1.0))
+
+    with torch.no_grad():
+        return {"bytes": message.nbytes, "each": (secs(_MANY) - secs(2)) / (_MANY - 2)}
+
+
 def main() -> None:
     """Measures the part of the process that TF_CONFIG names."""
     args = ours_census.arguments().parse_args()
     logging.getLogger("torch_estimator").setLevel(logging.WARNING)
     stages = StageClock()
     hook = CostHook(stages, args.warmup, args.steps * 9 // 10)
-    with stages.timing(ServedSteps, SERVED), stages.timing(ReplicaSteps, TOGETHER):
+    with (
+        stages.timing(ServedSteps, SERVED),
+        stages.timing(ReplicaSteps, TOGETHER),
+        stages.timing(Group, {"gather": "gather"}),
+    ):
         estimator = ours_census.build_estimator(args, str(args.cluster))
         ours_census.train_in_cluster(args, estimator, Pace(args.warmup), [hook])
+    together = stages.owners.get("exchange")
+    if together is not None:
+        hook.report["message"] = received_by(together)
     if not hook.report:
         sys.exit("There were too few steps to measure any.")
     print(json.dumps({"peer": "torch-estimator", "version": te.__version__, **hook.report}))

@@ -8,7 +8,11 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+from benchmarks.simulation.costs import Machine
+
 Event = Callable[[], object]
+
+_TURN_SECS = 50e-6
 
 
 class Clock:
@@ -41,12 +45,15 @@ class Station:
         clock: Of the simulation.
         places: How many it serves at once.
         crowding: By how much all that it does takes longer where none of several places is free.
+        turn: Seconds after which a thread lets the next one have the core.
 
     Attributes:
+        turn: The same.
         busy_secs: What it has served, in seconds of one place.
     """
 
-    def __init__(self, clock: Clock, places: float = 1, *, crowding: float = 1.0) -> None:
+    def __init__(self, clock: Clock, places: float = 1, *, crowding: float = 1.0, turn: float = math.inf) -> None:
+        self.turn = turn
         self.busy_secs = 0.0
         self._clock = clock
         self._free = places
@@ -100,7 +107,14 @@ class Thread:
     def _next(self) -> None:
         secs, _ = self._todo[0]
         self.busy_secs += secs
-        self._cores.serve(secs, self._done)
+        self._go_on(secs)
+
+    def _go_on(self, left: float) -> None:
+        turn = self._cores.turn
+        if left > turn:
+            self._cores.serve(turn, lambda: self._go_on(left - turn))
+        else:
+            self._cores.serve(left, self._done)
 
     def _done(self) -> None:
         _, done = self._todo.popleft()
@@ -112,3 +126,8 @@ class Thread:
 def enough_cores(clock: Clock) -> Station:
     """Those of a machine whose threads never wait for one."""
     return Station(clock, math.inf)
+
+
+def shared_cores(clock: Clock, machine: Machine) -> Station:
+    """Those of a machine on which all processes run, a short turn each, as a system that is fair has it."""
+    return Station(clock, machine.cores, crowding=machine.crowding, turn=_TURN_SECS)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from benchmarks.simulation.clock import Clock, Station, Thread, enough_cores
+from benchmarks.simulation.clock import Clock, Thread, enough_cores, shared_cores
 from benchmarks.simulation.costs import Machine, Network, Worker
 
 _STEPS = 12
@@ -81,7 +81,7 @@ class _Replicas:
         update: float,
     ) -> None:
         self._clock = clock = Clock()
-        cores = Station(clock, machine.cores, crowding=machine.crowding) if machine else enough_cores(clock)
+        cores = shared_cores(clock, machine) if machine else enough_cores(clock)
         self._worker = worker
         self._threads = [Thread(cores) for _ in range(workers)]
         self._inputs = [Thread(cores) for _ in range(workers)]
@@ -98,9 +98,11 @@ class _Replicas:
         return steps / self._clock.now
 
     def _begin(self, one: int) -> None:
+        self._clock.after(self._worker.pause, lambda: self._train(one))
+
+    def _train(self, one: int) -> None:
+        self._threads[one].do(self._draw.choice(self._worker.compute), lambda: self._computed(one))
         self._inputs[one].do(self._worker.beside, lambda: None)
-        secs = self._draw.choice(self._worker.compute)
-        self._clock.after(self._worker.pause, lambda: self._threads[one].do(secs, lambda: self._computed(one)))
 
     def _computed(self, one: int) -> None:
         self._ready[one] = self._clock.now

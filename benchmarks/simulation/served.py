@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.simulation.clock import Clock, Event, Station, Thread, enough_cores
+from benchmarks.simulation.clock import Clock, Event, Station, Thread, enough_cores, shared_cores
 from benchmarks.simulation.costs import Exchange, Machine, Network, Worker
 
 _WARMUP = 3
@@ -48,7 +48,7 @@ def train(
         machine: On which all processes run; None gives each one of its own with as many cores as it has threads.
     """
     clock = Clock()
-    shared = None if machine is None else Station(clock, machine.cores, crowding=machine.crowding)
+    shared = None if machine is None else shared_cores(clock, machine)
     draw = random.Random(0)
     servers = [_Process(clock, shared) for _ in exchanges]
     steps = 0
@@ -115,14 +115,17 @@ class _Trainer(_Process):
 
     def step(self) -> None:
         """Takes one, and then the next, for ever."""
-        self.input.do(self._worker.beside, _nothing)
+        self._awaited = len(self._roads) + self._pipeline
         if self._pipeline:
-            self._awaited = len(self._roads) + 1
             self.thread.do(self._pack, self._send)
-            self._clock.after(self._worker.pause, lambda: self.thread.do(self._compute(), self._came))
+        self._clock.after(self._worker.pause, self._train)
+
+    def _train(self) -> None:
+        if self._pipeline:
+            self.thread.do(self._compute(), self._came)
         else:
-            self._awaited = len(self._roads)
-            self._clock.after(self._worker.pause, lambda: self.thread.do(self._compute() + self._pack, self._send))
+            self.thread.do(self._compute() + self._pack, self._send)
+        self.input.do(self._worker.beside, _nothing)
 
     def _compute(self) -> float:
         return self._draw.choice(self._worker.compute)

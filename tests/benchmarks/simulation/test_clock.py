@@ -73,3 +73,16 @@ def test_threads_of_a_large_machine_never_wait() -> None:
     clock.run_until(lambda: False)
 
     assert set(ends.values()) == {1.0}
+
+
+def test_threads_take_turns() -> None:
+    clock, ends = Clock(), dict[str, float]()
+    cores = Station(clock, turn=0.25)
+    long, short = Thread(cores), Thread(cores)
+    long.do(1.0, noting(clock, "long", ends))
+    short.do(0.25, noting(clock, "short", ends))
+
+    clock.run_until(lambda: False)
+
+    assert ends == {"long": 1.25, "short": 0.5}
+    assert long.busy_secs == 1.0
