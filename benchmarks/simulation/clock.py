@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections import deque
 from collections.abc import Callable
 
 from benchmarks.simulation.costs import Machine
 
 Event = Callable[[], object]
-
-_TURN_SECS = 50e-6
 
 
 class Clock:
@@ -38,62 +35,85 @@ class Clock:
             event()
 
 
-class Station:
-    """Serves so many at a time, in the order of their coming: cores, or a network card.
+class Line:
+    """Does one thing after the other, in the order of their coming: a thread with a core of its own, a network card.
 
     Args:
         clock: Of the simulation.
-        places: How many it serves at once.
-        crowding: By how much all that it does takes longer where none of several places is free.
-        turn: Seconds after which a thread lets the next one have the core.
-
-    Attributes:
-        turn: The same.
-        busy_secs: What it has served, in seconds of one place.
     """
 
-    def __init__(self, clock: Clock, places: float = 1, *, crowding: float = 1.0, turn: float = math.inf) -> None:
-        self.turn = turn
-        self.busy_secs = 0.0
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._free = places
-        self._crowding = crowding
-        self._waiting: deque[tuple[float, Event, Event | None]] = deque()
+        self._free_at = 0.0
+        self._told_secs = 0.0
 
-    def serve(self, secs: float, done: Event, begun: Event | None = None) -> None:
-        """Serves for so many seconds, as soon as there is a place."""
+    @property
+    def busy_secs(self) -> float:
+        """For how long it has been busy."""
+        return self._told_secs - max(0.0, self._free_at - self._clock.now)
+
+    def take(self, secs: float) -> float:
+        """Keeps it busy for so many seconds after all that it was told before; gives the seconds until they begin."""
+        now = self._clock.now
+        begins = max(self._free_at, now)
+        self._free_at = begins + secs
+        self._told_secs += secs
+        return begins - now
+
+    def do(self, secs: float, done: Event) -> None:
+        """Does something that takes so many seconds."""
+        self._clock.after(self.take(secs) + secs, done)
+
+
+class Cores:
+    """Those that many threads share, a short turn each, as a system that is fair has it.
+
+    Args:
+        clock: Of the simulation.
+        machine: How many there are.
+        turn: Seconds after which a thread lets the next one have the core.
+    """
+
+    def __init__(self, clock: Clock, machine: Machine, *, turn: float = 50e-6) -> None:
+        self._clock = clock
+        self._free = machine.cores
+        self._crowding = machine.crowding
+        self._turn = turn
+        self._waiting: deque[tuple[float, Event]] = deque()
+
+    def run(self, secs: float, done: Event) -> None:
+        """Runs for so many seconds, as soon as there is a core and as often as it takes."""
         if self._free:
-            self._begin(secs, done, begun)
+            self._begin(secs, done)
         else:
-            self._waiting.append((secs, done, begun))
+            self._waiting.append((secs, done))
 
-    def _begin(self, secs: float, done: Event, begun: Event | None) -> None:
+    def _begin(self, secs: float, done: Event) -> None:
         self._free -= 1
-        if not self._free:
-            secs *= self._crowding
-        self.busy_secs += secs
-        if begun is not None:
-            begun()
-        self._clock.after(secs, lambda: self._end(done))
+        turn = min(secs, self._turn)
+        self._clock.after(turn if self._free else turn * self._crowding, lambda: self._end(secs - turn, done))
 
-    def _end(self, done: Event) -> None:
+    def _end(self, left: float, done: Event) -> None:
         self._free += 1
+        if left > 0.0:
+            self._waiting.append((left, done))
         if self._waiting:
             self._begin(*self._waiting.popleft())
-        done()
+        if left <= 0.0:
+            done()
 
 
 class Thread:
-    """Does one thing after the other, each on a core.
+    """Does one thing after the other on cores that it shares.
 
     Args:
         cores: Of its machine.
 
     Attributes:
-        busy_secs: What it has done, in seconds.
+        busy_secs: What it was given to do, in seconds.
     """
 
-    def __init__(self, cores: Station) -> None:
+    def __init__(self, cores: Cores) -> None:
         self.busy_secs = 0.0
         self._cores = cores
         self._todo: deque[tuple[float, Event]] = deque()
@@ -107,14 +127,7 @@ class Thread:
     def _next(self) -> None:
         secs, _ = self._todo[0]
         self.busy_secs += secs
-        self._go_on(secs)
-
-    def _go_on(self, left: float) -> None:
-        turn = self._cores.turn
-        if left > turn:
-            self._cores.serve(turn, lambda: self._go_on(left - turn))
-        else:
-            self._cores.serve(left, self._done)
+        self._cores.run(secs, self._done)
 
     def _done(self) -> None:
         _, done = self._todo.popleft()
@@ -123,11 +136,9 @@ class Thread:
         done()
 
 
-def enough_cores(clock: Clock) -> Station:
-    """Those of a machine whose threads never wait for one."""
-    return Station(clock, math.inf)
-
-
-def shared_cores(clock: Clock, machine: Machine) -> Station:
-    """Those of a machine on which all processes run, a short turn each, as a system that is fair has it."""
-    return Station(clock, machine.cores, crowding=machine.crowding, turn=_TURN_SECS)
+def threads_of(clock: Clock, machine: Machine | None) -> Callable[[], Line | Thread]:
+    """Makes threads: on the cores of one machine, or each on one of its own."""
+    if machine is None:
+        return lambda: Line(clock)
+    cores = Cores(clock, machine)
+    return lambda: Thread(cores)

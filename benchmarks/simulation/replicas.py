@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from benchmarks.simulation.clock import Clock, Thread, enough_cores, shared_cores
+from benchmarks.simulation.clock import Clock, threads_of
 from benchmarks.simulation.costs import Machine, Network, Worker
 
 _STEPS = 12
@@ -81,10 +81,10 @@ class _Replicas:
         update: float,
     ) -> None:
         self._clock = clock = Clock()
-        cores = shared_cores(clock, machine) if machine else enough_cores(clock)
+        threads = threads_of(clock, machine)
         self._worker = worker
-        self._threads = [Thread(cores) for _ in range(workers)]
-        self._inputs = [Thread(cores) for _ in range(workers)]
+        self._threads = [threads() for _ in range(workers)]
+        self._inputs = [threads() for _ in range(workers)]
         self._exchange = exchange
         self._update = update
         self._draw = random.Random(0)

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.simulation.clock import Clock, Event, Station, Thread, enough_cores, shared_cores
+from benchmarks.simulation.clock import Clock, Event, Line, Thread, threads_of
 from benchmarks.simulation.costs import Exchange, Machine, Network, Worker
 
-_WARMUP = 3
-_LEAST_STEPS = 600
+_LEAST_MESSAGES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ def train(
     machine: Machine | None = None,
     rounds: int = 6,
 ) -> Outcome:
-    """Lets workers train until they are past their beginning and have taken `rounds` steps each, 600 at least.
+    """Lets workers train; counts `rounds` steps of each, or more if they are few, after half as many that are not counted.
 
     Args:
         worker: Each of them.
@@ -48,9 +47,9 @@ def train(
         machine: On which all processes run; None gives each one of its own with as many cores as it has threads.
     """
     clock = Clock()
-    shared = None if machine is None else shared_cores(clock, machine)
+    threads = threads_of(clock, machine)
     draw = random.Random(0)
-    servers = [_Process(clock, shared) for _ in exchanges]
+    servers = [_Process(clock, threads) for _ in exchanges]
     steps = 0
 
     def stepped() -> None:
@@ -59,13 +58,13 @@ def train(
 
     period = sum(worker.compute) / len(worker.compute) + worker.pause
     for _ in range(workers):
-        trainer = _Trainer(clock, shared, worker, exchanges, network, servers, pipeline, draw, stepped)
+        trainer = _Trainer(clock, threads, worker, exchanges, network, servers, pipeline, draw, stepped)
         # Not all at once, as nobody starts a cluster.
         clock.after(draw.random() * period, trainer.step)
-    clock.run_until(lambda: steps >= _WARMUP * workers)
+    counted = max(rounds * workers, _LEAST_MESSAGES // len(exchanges))
+    clock.run_until(lambda: steps >= counted // 2)
     began, before, had = clock.now, steps, [one.busy() for one in servers]
-    wanted = before + max(rounds * workers, _LEAST_STEPS)
-    clock.run_until(lambda: steps >= wanted)
+    clock.run_until(lambda: steps >= before + counted)
     took = clock.now - began
     busy = {
         kind: max((one.busy()[kind] - then[kind]) / took for one, then in zip(servers, had, strict=True))
@@ -75,10 +74,9 @@ def train(
 
 
 class _Process:
-    def __init__(self, clock: Clock, cores: Station | None) -> None:
-        cores = cores or enough_cores(clock)
-        self.thread, self.io, self.input = Thread(cores), Thread(cores), Thread(cores)
-        self.into, self.out = Station(clock), Station(clock)
+    def __init__(self, clock: Clock, threads: Callable[[], Line | Thread]) -> None:
+        self.thread, self.io, self.input = threads(), threads(), threads()
+        self.into, self.out = Line(clock), Line(clock)
 
     def busy(self) -> dict[str, float]:
         return {
@@ -92,7 +90,7 @@ class _Trainer(_Process):
     def __init__(
         self,
         clock: Clock,
-        cores: Station | None,
+        threads: Callable[[], Line | Thread],
         worker: Worker,
         exchanges: Sequence[Exchange],
         network: Network,
@@ -101,7 +99,7 @@ class _Trainer(_Process):
         draw: random.Random,
         stepped: Event,
     ) -> None:
-        super().__init__(clock, cores)
+        super().__init__(clock, threads)
         self._clock = clock
         self._worker = worker
         self._network = network
@@ -157,13 +155,9 @@ class _Trainer(_Process):
 
     def _carry(self, size: float, source: _Process, target: _Process, done: Event) -> None:
         """The first byte arrives while the last is still to be sent."""
-        secs, latency = size / self._network.bytes_per_s, self._network.latency
-        if not secs:
-            self._clock.after(latency, done)
-            return
-        source.out.serve(
-            secs, _nothing, begun=lambda: self._clock.after(latency, lambda: target.into.serve(secs, done))
-        )
+        secs = size / self._network.bytes_per_s
+        latency = source.out.take(secs) + self._network.latency
+        self._clock.after(latency, lambda: target.into.do(secs, done))
 
 
 def _go(road: Sequence[Callable[[Event], None]], done: Event, at: int = 0) -> None:

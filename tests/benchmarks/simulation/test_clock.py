@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.simulation.clock import Clock, Station, Thread, enough_cores
+from benchmarks.simulation import Machine
+from benchmarks.simulation.clock import Clock, Cores, Line, Thread, threads_of
 
 
 def noting(clock: Clock, name: str, ends: dict[str, float]) -> Callable[[], None]:
@@ -26,33 +27,25 @@ def test_events_come_in_the_order_of_their_times() -> None:
     assert (come, clock.now) == (["first", "second"], 1.0)
 
 
-def test_a_station_serves_as_many_at_a_time_as_it_has_places() -> None:
+def test_a_line_does_one_thing_after_the_other() -> None:
     clock, ends = Clock(), dict[str, float]()
-    station = Station(clock, 2)
-    for name in "abc":
-        station.serve(1.0, noting(clock, name, ends))
+    line = Line(clock)
+    line.do(1.0, noting(clock, "a", ends))
+    assert line.take(2.0) == 1.0
+    line.do(1.0, noting(clock, "b", ends))
 
+    clock.run_until(lambda: "a" in ends)
+    assert line.busy_secs == 1.0
     clock.run_until(lambda: False)
 
-    assert ends == {"a": 1.0, "b": 1.0, "c": 2.0}
-    assert station.busy_secs == 3.0
-
-
-def test_a_crowded_station_is_slower() -> None:
-    clock, ends = Clock(), dict[str, float]()
-    station = Station(clock, 2, crowding=1.5)
-    for name in "ab":
-        station.serve(1.0, noting(clock, name, ends))
-
-    clock.run_until(lambda: False)
-
-    assert ends == {"a": 1.0, "b": 1.5}
+    assert ends == {"a": 1.0, "b": 4.0}
+    assert line.busy_secs == 4.0
 
 
 @pytest.mark.parametrize(("cores", "ends_at"), [(1, [1.0, 3.0, 2.0]), (2, [1.0, 2.0, 1.0])])
 def test_a_thread_does_one_thing_at_a_time_on_a_core(cores: int, ends_at: list[float]) -> None:
     clock, ends = Clock(), dict[str, float]()
-    station = Station(clock, cores)
+    station = Cores(clock, Machine(cores=cores), turn=1.0)
     one, other = Thread(station), Thread(station)
     one.do(1.0, noting(clock, "a", ends))
     one.do(1.0, noting(clock, "b", ends))
@@ -64,25 +57,34 @@ def test_a_thread_does_one_thing_at_a_time_on_a_core(cores: int, ends_at: list[f
     assert one.busy_secs == 2.0
 
 
-def test_threads_of_a_large_machine_never_wait() -> None:
+def test_crowded_cores_are_slower() -> None:
     clock, ends = Clock(), dict[str, float]()
-    cores = enough_cores(clock)
-    for name in map(str, range(100)):
-        Thread(cores).do(1.0, noting(clock, name, ends))
+    cores = Cores(clock, Machine(cores=2, crowding=1.5), turn=1.0)
+    for name in "ab":
+        cores.run(1.0, noting(clock, name, ends))
 
     clock.run_until(lambda: False)
 
-    assert set(ends.values()) == {1.0}
+    assert ends == {"a": 1.0, "b": 1.5}
 
 
 def test_threads_take_turns() -> None:
     clock, ends = Clock(), dict[str, float]()
-    cores = Station(clock, turn=0.25)
-    long, short = Thread(cores), Thread(cores)
-    long.do(1.0, noting(clock, "long", ends))
-    short.do(0.25, noting(clock, "short", ends))
+    cores = Cores(clock, Machine(cores=1), turn=0.25)
+    cores.run(1.0, noting(clock, "long", ends))
+    cores.run(0.25, noting(clock, "short", ends))
 
     clock.run_until(lambda: False)
 
     assert ends == {"long": 1.25, "short": 0.5}
-    assert long.busy_secs == 1.0
+
+
+def test_threads_of_large_machines_never_wait_for_each_other() -> None:
+    clock, ends = Clock(), dict[str, float]()
+    thread = threads_of(clock, None)
+    for name in map(str, range(100)):
+        thread().do(1.0, noting(clock, name, ends))
+
+    clock.run_until(lambda: False)
+
+    assert set(ends.values()) == {1.0}
