@@ -17,16 +17,18 @@ OTHERS = "others"
 
 
 def cpu_by_thread() -> dict[str, float]:
-    """CPU seconds of the main thread, of ZeroMQ's, and of all others, as far as they are alive."""
-    seconds = {MAIN: 0.0, TRANSPORT: 0.0, OTHERS: 0.0}
+    """CPU seconds of the main thread, of ZeroMQ's, and of all others, those included that have ended."""
+    seconds = {MAIN: 0.0, TRANSPORT: 0.0}
     for task in Path("/proc/self/task").iterdir():
         try:
             name, times = (task / "comm").read_text(), (task / "schedstat").read_text()
         except OSError:
             continue
-        kind = MAIN if task.name == str(os.getpid()) else TRANSPORT if name.startswith("ZMQbg") else OTHERS
-        seconds[kind] += int(times.split()[0]) / 1e9
-    return seconds
+        if task.name == str(os.getpid()):
+            seconds[MAIN] += int(times.split()[0]) / 1e9
+        elif name.startswith("ZMQbg"):
+            seconds[TRANSPORT] += int(times.split()[0]) / 1e9
+    return {**seconds, OTHERS: time.process_time() - sum(seconds.values())}
 
 
 class StageClock:

@@ -79,6 +79,9 @@ def received_by(replica: ReplicaSteps) -> dict[str, float]:
     assert replica._sending is not None
     packing, message = replica._sending.packing, replica._sending.message
 
+    # As the update itself has it.
+    torch.set_num_threads(1)
+
     def secs(replicas: int) -> float:
         messages = message.repeat(replicas, 1)
         return seconds_of(lambda: packing.unpack(messages, 1.0))

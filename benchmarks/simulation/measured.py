@@ -54,7 +54,7 @@ class Plan:
 
 def steps_of(plan: Plan, way: str, workers: int) -> list[object]:
     """The arguments of a run, the warm-up last: as many steps as take some seconds."""
-    steps, warmup = (1_500, 500) if SLEEP_MS in WAYS.get(way, ()) else (12_000, 4_000)
+    steps, warmup = (500, 150) if SLEEP_MS in WAYS.get(way, ()) else (6_000, 2_000)
     if plan.quick:
         steps, warmup = 200, 50
     if way != TOGETHER:
