@@ -36,7 +36,7 @@ def train(
     machine: Machine | None = None,
     rounds: int = 6,
 ) -> Outcome:
-    """Lets workers train; counts `rounds` steps of each, or more if they are few, after half as many that are not counted.
+    """Lets workers train; counts `rounds` steps of each, some thousand messages at least, after half as many more.
 
     Args:
         worker: Each of them.
