@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO, TextIOWrapper
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 
 ROOT = Path(__file__).resolve().parents[1]
 
 _SECS = 180
+
+# Importing torch takes three seconds of a processor; processes that are forked from one that has it take none.
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["tests.cluster_imports"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +58,74 @@ class Cluster:
         for kind, _ in self.tasks:
             self._spec.setdefault(kind, []).append(f"localhost:{free_port()}")
 
-    def start(self, task: tuple[str, int], *arguments: object, **environ: str) -> subprocess.Popen[str]:
+    def start(self, task: tuple[str, int], *arguments: object, **environ: str) -> Process:
         config = {"cluster": self._spec, "task": {"type": task[0], "index": task[1]}}
-        return subprocess.Popen(
-            [sys.executable, "-c", self._program, *map(str, arguments)],
-            env={**os.environ, "TF_CONFIG": json.dumps(config), "PYTHONPATH": str(ROOT), **environ},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        return Process(self._program, [str(one) for one in arguments], {"TF_CONFIG": json.dumps(config), **environ})
 
     def run(self, *arguments: object, **environ: str) -> list[Ended]:
         """Runs all tasks to their end; the chief comes first."""
         return ended([self.start(task, *arguments, **environ) for task in self.tasks])
 
 
-def ended(processes: Sequence[subprocess.Popen[str]]) -> list[Ended]:
+class Process:
+    """A process of its own that runs a program as ``python -c`` does.
+
+    Args:
+        program: Python.
+        arguments: Its ``sys.argv[1:]``.
+        environ: Added to the environment of the tests.
+    """
+
+    def __init__(self, program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+        told, tells = _PROCESSES.Pipe(duplex=False)
+        self._told = told
+        self.stdout = TextIOWrapper(FileIO(told.fileno(), closefd=False), encoding="utf-8")
+        self._process = _PROCESSES.Process(
+            target=_run, args=(program, arguments, {**os.environ, **environ}, tells), daemon=True
+        )
+        self._process.start()
+        tells.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """None while it runs; negative for a signal."""
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> str:
+        """Waits for its end; returns what it has printed since it was last read."""
+        texts: list[str] = []
+        reading = Thread(target=lambda: texts.append(self.stdout.read()), daemon=True)
+        reading.start()
+        reading.join(_SECS)
+        assert not reading.is_alive(), f"{self.pid} has not ended within {_SECS} s"
+        self._process.join(_SECS)
+        self._told.close()
+        return texts[0]
+
+
+def _run(program: str, arguments: Sequence[str], environ: Mapping[str, str], tells: Connection) -> None:
+    os.dup2(tells.fileno(), 1)
+    os.dup2(tells.fileno(), 2)
+    tells.close()
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.argv = ["-c", *arguments]
+    exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+
+
+def ended(processes: Sequence[Process]) -> list[Ended]:
     try:
-        told = [process.communicate(timeout=_SECS)[0] for process in processes]
+        told = [process.wait() for process in processes]
     finally:
         for process in processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-    return [Ended(process.returncode, text) for process, text in zip(processes, told, strict=True)]
+            process.kill()
+    return [Ended(process.status or 0, text) for process, text in zip(processes, told, strict=True)]

@@ -22,9 +22,10 @@ from torch_estimator.data.normalise import to_dataset
 from torch_estimator.distribute.joining import connected_servers, end_servers, joined_group
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation, write_results
-from torch_estimator.engine.loop import TrainingResult
+from torch_estimator.engine.loop import StopReason, TrainingResult
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.prediction import run_prediction
+from torch_estimator.engine.preemption import Preempted
 from torch_estimator.engine.random_state import isolated, seeded
 from torch_estimator.engine.replicas.agreement import agree_on_model_dir, agree_on_training
 from torch_estimator.engine.summaries import EventWriter
@@ -324,6 +325,8 @@ class Estimator:
             finally:
                 self._trained.run = None
         log_end(result)
+        if result.reason is StopReason.PREEMPTED:
+            raise Preempted
         return result
 
     def evaluate(

@@ -6,12 +6,11 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from subprocess import Popen
 
 import numpy as np
 import pytest
 
-from tests.cluster_jobs import Cluster, Ended, ended
+from tests.cluster_jobs import Cluster, Ended, Process, ended
 from tests.jobs import checkpoint_steps
 from torch_estimator.engine.checkpoint import load_checkpoint
 
@@ -60,6 +59,8 @@ class Acts(te.Hook):
         if step is not None and context.global_step >= int(step):
             if settings["does"] == "stops":
                 context.request_stop()
+            if settings["does"] == "is preempted":
+                os.kill(os.getpid(), 15)
             if settings["does"] == "dies":
                 os.kill(os.getpid(), 9)
 
@@ -161,7 +162,7 @@ def test_whoever_is_killed_comes_back_and_the_job_goes_on(tmp_path: Path) -> Non
     for reached, victim in ((100, ("ps", 1)), (300, ("worker", 0)), (500, ("chief", 0)), (700, ("ps", 0))):
         wait_for_checkpoint(tmp_path, reached, running)
         running[victim].kill()
-        told[victim] = running[victim].communicate()[0]
+        told[victim] = running[victim].wait()
         running[victim] = cluster.start(victim, *arguments)
     results = dict(zip(cluster.tasks, ended(list(running.values())), strict=True))
     for result in results.values():
@@ -174,6 +175,31 @@ def test_whoever_is_killed_comes_back_and_the_job_goes_on(tmp_path: Path) -> Non
     assert re.search(r"Parameter servers are at global step [5-9]\d\d; going on with them", results["chief", 0].told)
 
 
+def test_who_comes_back_reads_on_and_says_what_is_read_twice(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    server = cluster.start(("ps", 0), tmp_path, 1, None)
+    (first,) = ended([cluster.start(("chief", 0), tmp_path, 1, None, "rows=300", "chief=100", "does=dies")])
+    assert first.status == -9, first.told
+    chief, ps = ended([cluster.start(("chief", 0), tmp_path, 1, None, "rows=300"), server])
+    assert (chief.status, ps.status) == (0, 0), chief.told
+    told = re.search(r"where it stood (\d+) batches ago; these are trained on twice", chief.told)
+    twice = int(told[1]) if told else 0
+    assert twice <= 100
+    assert max(checkpoint_steps(tmp_path)) == 300 + twice
+
+
+def test_sigterm_to_the_chief_has_a_checkpoint_saved_and_servers_wait_for_the_next_one(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    server = cluster.start(("ps", 0), tmp_path, 16, 200, "repeat=1")
+    (first,) = ended([cluster.start(("chief", 0), tmp_path, 16, 200, "repeat=1", "chief=60", "does=is preempted")])
+    assert first.status == 143, first.told
+    assert max(checkpoint_steps(tmp_path)) >= 60
+    chief, ps = ended([cluster.start(("chief", 0), tmp_path, 16, 200, "repeat=1"), server])
+    assert (chief.status, ps.status) == (0, 0), chief.told
+    assert "going on with them." in chief.told
+    assert max(checkpoint_steps(tmp_path)) == 200
+
+
 def test_a_failed_training_leaves_its_parameters_as_they_were_before(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM, workers=0, servers=1)
     server = cluster.start(("ps", 0), tmp_path, 16, 40, "repeat=1")
@@ -181,7 +207,7 @@ def test_a_failed_training_leaves_its_parameters_as_they_were_before(tmp_path: P
     assert chief.status == 2
     assert "The loss became NaN at global step" in chief.told
     server.kill()
-    server.communicate()
+    server.wait()
     assert all(np.isfinite(one).all() for one in variables(tmp_path).values())
 
 
@@ -201,7 +227,7 @@ def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> N
     finally:
         for one in (server, chief):
             one.kill()
-            one.communicate()
+            one.wait()
     assert [one.status for one in (apart, differs, another)] == [2, 2, 2]
     unseen = f"error: worker 0 does not see the chief's model_dir: in its {tmp_path}/worker there is no file"
     assert unseen in apart.told
@@ -209,8 +235,8 @@ def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> N
     assert "error: ps 0 serves another training than this one: the token of its model_dir is" in another.told
 
 
-def wait_for_checkpoint(model_dir: Path, step: int, running: Mapping[tuple[str, int], Popen[str]]) -> None:
+def wait_for_checkpoint(model_dir: Path, step: int, running: Mapping[tuple[str, int], Process]) -> None:
     deadline = time.monotonic() + 120
     while max(checkpoint_steps(model_dir), default=-1) < step:
-        assert time.monotonic() < deadline, {task: one.poll() for task, one in running.items()}
+        assert time.monotonic() < deadline, {task: one.status for task, one in running.items()}
         time.sleep(0.02)

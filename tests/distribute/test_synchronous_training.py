@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -62,6 +61,8 @@ class Acts(te.Hook):
             raise KeyError("something of the user's")
         if settings["does"] == "dies":
             os.kill(os.getpid(), 9)
+        if settings["does"] == "is preempted" and context.global_step == int(step):
+            os.kill(os.getpid(), 15)
 
 
 color = fc.categorical_column_with_hash_bucket("color", 100)
@@ -174,12 +175,29 @@ def test_after_a_kill_the_others_end_with_a_sentence_and_the_job_goes_on_where_i
     assert_same(tmp_path / "killed", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("who", ["chief", "worker"])
-def test_where_one_stops_all_stop_at_the_same_step(tmp_path: Path, who: str) -> None:
+@pytest.mark.parametrize(("who", "workers"), [("chief", 0), ("worker", 1)])
+def test_sigterm_to_one_has_a_checkpoint_saved_and_all_ask_to_be_started_again(
+    tmp_path: Path, who: str, workers: int
+) -> None:
+    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "save=7")
+    results = Cluster(PROGRAM, workers).run(tmp_path / "parts", 16, 30, *settings, f"{who}=12", "does=is preempted")
+    # What a worker wants goes with its next step.
+    at = 13 if workers else 12
+    for result in results:
+        assert result.status == 143, result.told
+        assert f"Training ended at global step {at}: SIGTERM asked for it; start again to go on." in result.told
+    assert checkpoint_steps(tmp_path / "parts") == [0, 7, at]
+    run(tmp_path / "parts", 16, 30, *settings, workers=workers)
+    run(tmp_path / "whole", 16, 30, *settings, workers=workers)
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("who", "at"), [("chief", 12), ("worker", 13)])
+def test_where_one_stops_all_stop_at_the_same_step(tmp_path: Path, who: str, at: int) -> None:
     told = run(tmp_path, 16, 30, "repeat=1", f"{who}=12", "does=stops", workers=2)
-    assert checkpoint_steps(tmp_path) == [0, 12]
+    assert checkpoint_steps(tmp_path) == [0, at]
     for text in told:
-        assert "Training ended at global step 12: a hook asked for it." in text
+        assert f"Training ended at global step {at}: a hook asked for it." in text
 
 
 def test_where_one_fails_the_others_say_who_it_was(tmp_path: Path) -> None:
@@ -220,12 +238,12 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM)
     first = cluster.start(("chief", 0), tmp_path, 16, 30, "wait=60")
     try:
-        while "waiting at" not in (line := first.stdout.readline()):  # type: ignore[union-attr]
+        while "waiting at" not in (line := first.stdout.readline()):
             assert line
         time.sleep(0.5)
         (second,) = ended([cluster.start(("chief", 0), tmp_path, 16, 30, "wait=2")])
     finally:
-        os.kill(first.pid, signal.SIGKILL)
-        first.communicate()
+        first.kill()
+        first.wait()
     assert second.status == 2, second.told
     assert "the port is in use; end what uses it, or name another port." in second.told

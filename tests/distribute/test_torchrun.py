@@ -1,4 +1,4 @@
-"""The mnist example, without a changed line, started by torchrun."""
+"""The mnist example, without a changed line, started by torchrun, as examples/cluster/torchrun.sh does."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from tests.jobs import checkpoint_steps
 
 
 def test_torchrun_starts_replicas_that_train_in_step_and_evaluate_themselves(tmp_path: Path) -> None:
-    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
-    program = ["examples.mnist.task", "--job-dir", str(tmp_path), "--num-epochs", "1", "--save-checkpoints-steps", "10"]
+    options = ["--job-dir", str(tmp_path), "--num-epochs", "1", "--save-checkpoints-steps", "10"]
     ended = subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", *program],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [ROOT / "examples" / "cluster" / "torchrun.sh", *options],
+        env={**os.environ, "PYTHON": sys.executable, "PORT": str(free_port()), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=180,

@@ -42,7 +42,7 @@ def test_with_parameter_servers_only_the_dead_one_is_started_again_and_at_once(t
     [
         ("die()", 128 + signal.SIGKILL, "was killed by SIGKILL"),
         ("sys.exit(3)", 3, "ended with status 3"),
-        ("sys.exit(75)", 75, "was preempted (status 75)"),
+        ("sys.exit(143)", 143, "was preempted (status 143)"),
     ],
 )
 def test_who_dies_too_often_ends_the_job(tmp_path: Path, ends: str, status: int, said: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -43,6 +44,16 @@ ARRAYS = {
 }
 
 
+GIVEN = {
+    "plan": PLAN.as_json(),
+    "about": {"job": "one"},
+    "last_step": None,
+    "names": ["chief 0", "worker 0"],
+    "silence_secs": None,
+    "positions": {},
+}
+
+
 class Served:
     """A server, and somebody who asks it."""
 
@@ -50,7 +61,7 @@ class Served:
         self.address, self.links, self._thread = address, links, thread
 
     def start(self, **content: Any) -> None:
-        given = {"plan": PLAN.as_json(), "about": {"job": "one"}, "step": 5, "last_step": None, **content}
+        given = {**GIVEN, "step": 5, **content}
         self.links.start(0, given, ARRAYS)
 
     def push(self, header: Header, gradient: float = 1.0) -> Kind:
@@ -69,6 +80,9 @@ class Served:
         dense, (of_table,) = unpack_parameters(frames[0], PLAN, wanted)
         return answer, dense, of_table[:, 0]
 
+    def whereabouts(self) -> Any:
+        return self.links.tell_all(Kind.STATUS)[0][1]
+
     def has_ended(self) -> bool:
         self._thread.join(timeout=5)
         return not self._thread.is_alive()
@@ -85,7 +99,7 @@ def served() -> Iterator[Served]:
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    links = Links("chief 0", 0, [address], wait_secs=5)
+    links = Links("chief 0", 0, [address], wait_secs=60)
     with closing(links):
         yield Served(address, links, thread)
         if thread.is_alive():
@@ -116,37 +130,63 @@ def test_a_push_that_comes_again_is_applied_once(served: Served) -> None:
 def test_state_comes_back_as_it_is(served: Served) -> None:
     served.start()
     served.push(served.links.header(Kind.EXCHANGE, PUSHES))
-    ((header, arrays),) = served.links.state()
+    ((header, _, arrays),) = served.links.state()
     served.push(served.links.header(Kind.EXCHANGE, PUSHES))
-    expected = served.links.state()[0][1]
-    served.links.start(0, {"plan": PLAN.as_json(), "about": {}, "step": header.step, "last_step": None}, arrays)
+    expected = served.links.state()[0][2]
+    served.links.start(0, {**GIVEN, "step": header.step}, arrays)
     served.push(served.links.header(Kind.EXCHANGE, PUSHES))
-    ((_, again),) = served.links.state()
+    ((_, _, again),) = served.links.state()
     assert again.keys() == expected.keys() == {*ARRAYS, "dense/1/momentum_buffer"}
     for name, one in expected.items():
         np.testing.assert_array_equal(again[name], one, err_msg=name)
+
+
+def test_positions_of_inputs_are_kept_for_who_comes_back(served: Served) -> None:
+    served.start(positions={"0": {"row": 7}, "1": {"row": 3}})
+    told = served.links.tell_all(Kind.HELLO)[0][1]
+    assert (told["job"], told["position"], told["since"]) == ("one", {"row": 7}, 0)
+    served.links.deposit({"row": 9})
+    served.push(served.links.header(Kind.EXCHANGE, PUSHES))
+    told = served.links.tell_all(Kind.HELLO)[0][1]
+    assert (told["position"], told["since"]) == ({"row": 9}, 1)
+    assert served.links.state()[0][1]["positions"] == {"0": {"row": 9}, "1": {"row": 3}}
 
 
 def test_nothing_is_applied_after_the_last_step(served: Served) -> None:
     served.start(last_step=6)
     assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
     assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OVER
-    assert served.links.state()[0][1]["dense/0/value"].tolist() == [-0.5, -0.5]
+    assert served.links.state()[0][2]["dense/0/value"].tolist() == [-0.5, -0.5]
 
 
 def test_who_leaves_may_stop_all_others(served: Served) -> None:
     served.start()
-    with closing(Links("worker 0", 1, [served.address], wait_secs=5)) as worker:
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
         worker.tell_all(Kind.HELLO)
-        assert served.links.tell_all(Kind.STATUS)[0][1] == {"active": [0, 1]}
+        assert served.whereabouts() == {"active": [0, 1], "left": [], "silent": []}
         worker.tell_all(Kind.LEAVE, STOPS)
-    assert served.links.tell_all(Kind.STATUS)[0][1] == {"active": [0]}
+    assert served.whereabouts() == {"active": [0], "left": [1], "silent": []}
     assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OVER
+
+
+def test_who_says_nothing_is_named_and_not_waited_for(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    served.start(silence_secs=0.5)
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
+        worker.tell_all(Kind.HELLO)
+        deadline = time.monotonic() + 20
+        while served.whereabouts() != {"active": [0], "left": [], "silent": [1]}:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        worker.tell_all(Kind.STATUS)
+        assert served.whereabouts() == {"active": [0, 1], "left": [], "silent": []}
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("worker 0 ")]
+    assert told[0].startswith("worker 0 has sent nothing for 0.5 s (silence_secs of ParameterServerStrategy): it hangs")
+    assert told[1] == "worker 0 is back."
 
 
 def test_it_ends_when_the_chief_says_so_and_all_know(served: Served) -> None:
     served.start()
-    with closing(Links("worker 0", 1, [served.address], wait_secs=5)) as worker:
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
         worker.tell_all(Kind.HELLO)
         served.links.tell_all(Kind.END)
         header = worker.header(Kind.EXCHANGE, PULLS)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster_jobs import Cluster
+from tests.cluster_jobs import Cluster, Process
 from tests.jobs import line
 from torch_estimator.engine.summaries import read_scalars
 
@@ -49,11 +47,11 @@ print("result", result)
 """
 
 
-def wait_until(holds: Callable[[], bool], *processes: subprocess.Popen[str]) -> None:
+def wait_until(holds: Callable[[], bool], *processes: Process) -> None:
     deadline = time.monotonic() + 120
     while not holds():
         for process in processes:
-            assert process.poll() is None, process.communicate()[0]
+            assert process.status is None, process.wait()
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -65,18 +63,18 @@ def test_an_evaluator_that_was_killed_is_replaced_and_nothing_is_evaluated_twice
     evaluator = None
     try:
         wait_until((tmp_path / "exporting").exists, chief, killed)
-        killed.send_signal(signal.SIGKILL)
-        killed.communicate()
+        killed.kill()
+        killed.wait()
         evaluator = cluster.start(("evaluator", 0), tmp_path)
         exported = tmp_path / "export" / "writing"
         wait_until(lambda: exported.exists() and any(exported.iterdir()), chief, evaluator)
         (tmp_path / "go").touch()
-        told = {"chief": chief.communicate(timeout=120)[0], "evaluator": evaluator.communicate(timeout=120)[0]}
+        told = {"chief": chief.wait(), "evaluator": evaluator.wait()}
     finally:
         for process in (chief, killed, evaluator):
             if process is not None:
                 process.kill()
-    assert (chief.returncode, evaluator.returncode) == (0, 0), told
+    assert (chief.status, evaluator.status) == (0, 0), told
     assert "result (None, None)" in told["chief"]
     assert "This process is chief 0, as told by TF_CONFIG." in told["chief"]
     assert "This process is evaluator 0, as told by TF_CONFIG." in told["evaluator"]

@@ -54,6 +54,8 @@ class Group:
         assert task.rendezvous is not None
         self.rank, self.size = task.rank, task.num_workers
         self._task = task
+        # By whoever has started this process, as Ray Train does, and who will also end it.
+        self._was_there = dist.is_initialized()
         host, port = split_address(task.rendezvous, "the chief's address")
         if host in _LOOPBACK:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -61,13 +63,14 @@ class Group:
             # A store that outlives a group still holds what the one before has written.
             self._store = PrefixStore(f"torch-estimator {next(_GROUPS)}", _store(task, host, port, wait_secs))
             self._meet(wait_secs)
-            dist.init_process_group(
-                backend,
-                store=self._store,
-                rank=self.rank,
-                world_size=self.size,
-                timeout=datetime.timedelta(seconds=max(_STEP_SECS, wait_secs)),
-            )
+            if not self._was_there:
+                dist.init_process_group(
+                    backend,
+                    store=self._store,
+                    rank=self.rank,
+                    world_size=self.size,
+                    timeout=datetime.timedelta(seconds=max(_STEP_SECS, wait_secs)),
+                )
         except (RuntimeError, ValueError) as error:
             if isinstance(error, ClusterError):
                 raise
@@ -130,7 +133,8 @@ class Group:
         with contextlib.suppress(RuntimeError):
             if politely:
                 self._wait_for_all()
-            dist.destroy_process_group()
+            if not self._was_there:
+                dist.destroy_process_group()
 
     def _wait_for_all(self) -> None:
         deadline = time.monotonic() + _LEAVE_SECS
@@ -183,6 +187,8 @@ class Group:
 
 def _store(task: Task, host: str, port: int, wait_secs: float) -> Store:
     """Where all leave notes for each other; served by the chief as long as its process lives."""
+    if dist.is_initialized():
+        return dist.distributed_c10d._get_default_store()
     wait = datetime.timedelta(seconds=wait_secs)
     if (host, port) not in _STORES:
         if task.ranks and "TORCHELASTIC_RUN_ID" in os.environ:

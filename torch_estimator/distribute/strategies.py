@@ -53,13 +53,21 @@ class ParameterServerStrategy:
     Args:
         pipeline: Whether to compute a batch while the gradients of the one before are on their way: more steps per
             second, with gradients one step older. Without, one worker computes what a process alone computes.
+        silence_secs: A worker that has sent nothing for so long is named in the log of the first server, and the end of
+            the training does not wait for it. More than its longest pause between two steps.
 
     Raises:
-        InvalidTypeError: It is no bool.
+        InvalidTypeError: One of them is of the wrong type.
+        InvalidValueError: The seconds are not positive.
     """
 
     pipeline: bool = False
+    silence_secs: float = 300.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.pipeline, bool):
             raise InvalidTypeError(f"pipeline must be True or False, but got {self.pipeline!r}.")
+        if not isinstance(self.silence_secs, int | float) or isinstance(self.silence_secs, bool):
+            raise InvalidTypeError(f"silence_secs must be a number, but got {self.silence_secs!r}.")
+        if not self.silence_secs > 0:
+            raise InvalidValueError(f"silence_secs must be positive, but got {self.silence_secs}.")

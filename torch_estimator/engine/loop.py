@@ -29,6 +29,7 @@ class StopReason(Enum):
     END_OF_INPUT = "the input ended"
     HOOK = "a hook asked for it"
     NAN_LOSS = "the loss became NaN"
+    PREEMPTED = "SIGTERM asked for it; start again to go on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ class Steps(Protocol):
     @property
     def stroke(self) -> int:
         """How many steps are best taken at once."""
+
+    def stops(self) -> bool:
+        """Whether somebody has asked for the end of training."""
 
     def take(self, most: int) -> Sequence[Tensor | float]:
         """Takes at most so many steps, up to the first whose loss is not a number; returns their losses.
@@ -83,8 +87,8 @@ def run_training(
     watch = _LossWatch(context)
     reason = StopReason.LAST_STEP
     while last_step is None or context.global_step < last_step:
-        if context.stop_requested:
-            reason = StopReason.HOOK
+        if steps.stops():
+            reason = StopReason.PREEMPTED if context.preempted else StopReason.HOOK
             break
         taken = context.global_step - start
         due = schedule.due_at(taken + 1)

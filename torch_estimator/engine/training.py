@@ -18,6 +18,7 @@ from torch_estimator.distribute.strategies import ParameterServerStrategy
 from torch_estimator.engine.batches import Batches
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
+from torch_estimator.engine.checkpoint_index import checkpoint_step
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.compiled.choice import AnySteps, steps_for
 from torch_estimator.engine.event_writers import EventWriters
@@ -26,6 +27,7 @@ from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.optimizer_numbers import OptimizerNumbers
+from torch_estimator.engine.preemption import heeding_sigterm
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.replicas.feed import ReplicaSteps
@@ -57,6 +59,7 @@ _COMPILED = "compiled"
 _NUMBERS = "optimizer_numbers"
 _HOOKS = "hooks"
 _REPLICAS = "replicas"
+_OVER = "over_when_ended"
 
 
 class TrainingRun:
@@ -106,7 +109,9 @@ class TrainingRun:
         self._writer: CheckpointWriter | None = None
         self._saved_state = self._own_part(checkpoint.state) if checkpoint is not None else {}
         self._steps: AnySteps | ReplicaSteps | ServedSteps | None = None
-        if checkpoint is not None:
+        self._over_when_ended = input_over_when_ended
+        # With servers, they may know better.
+        if checkpoint is not None and servers is None:
             self._restore_position(self._saved_state, input_over_when_ended)
 
     def run(
@@ -131,6 +136,7 @@ class TrainingRun:
             )
             if resumed_at is not None and self._is_chief:
                 context.summary_writer()
+            stack.enter_context(heeding_sigterm(context))
             bar = stack.enter_context(
                 ProgressBar("Training", total=last_step, initial=context.global_step, hidden=not self._is_chief)
             )
@@ -174,41 +180,91 @@ class TrainingRun:
         stack.callback(steps.close)
         try:
             result = run_training(_ReplicaFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
-            steps.end(stops=result.reason is StopReason.HOOK)
+            steps.end(preempted=result.reason is StopReason.PREEMPTED)
         except ClusterError:
             raise
         except BaseException:
             with suppress(ClusterError):
                 steps.fail()
             raise
+        if steps.preempted:
+            return replace(result, reason=StopReason.PREEMPTED)
         return replace(result, reason=StopReason.HOOK) if steps.stopped else result
 
     def _run_served(
         self, servers: Links, stack: ExitStack, context: RunContext, last_step: int | None, hooks: Sequence[Hook]
     ) -> TrainingResult:
         from torch_estimator.engine.served.feed import ServedSteps
+        from torch_estimator.engine.served.links import TrainingIsOver
         from torch_estimator.engine.served.token import Token
 
-        strategy = self._config.train_distribute
+        strategy, task = self._config.train_distribute, self._config._task
+        token = Token(self._model_dir, servers.name)
+        if not self._is_chief:
+            servers.is_over = lambda: token.is_gone() or self._is_reached(last_step)
         self._steps = steps = ServedSteps(
             servers,
             self._pushed_step,
             lambda step, part, before: self._steps_of(step, last_step, before, part),
             schedules=self._schedules,
-            token=Token(self._model_dir, servers.name),
-            is_chief=self._is_chief,
-            pipeline=isinstance(strategy, ParameterServerStrategy) and strategy.pipeline,
+            token=token,
+            strategy=strategy if isinstance(strategy, ParameterServerStrategy) else ParameterServerStrategy(),
+            names=[task.name_of_rank(rank) for rank in range(task.num_workers)],
             restored=self._restored,
             global_step=context.global_step,
             last_step=last_step,
             before=self._saved_state.get(_COMPILED),
+            positions=self._positions_of_others(task.num_workers),
         )
         stack.callback(steps.close)
-        steps.begin()
+        try:
+            steps.begin()
+        except TrainingIsOver:
+            return TrainingResult(context.global_step, 0, StopReason.LAST_STEP)
         context.global_step = steps.global_step
+        self._take_place(steps)
         result = run_training(_ServedFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
+        if result.reason is StopReason.PREEMPTED:
+            steps.deposit(self.position, at_once=True)
+            steps.leave()
+            return result
         steps.end(stops=result.reason is StopReason.HOOK)
         return replace(result, reason=StopReason.LAST_STEP) if steps.over else result
+
+    def _is_reached(self, last_step: int | None) -> bool:
+        latest = latest_checkpoint(self._model_dir)
+        step = None if latest is None else checkpoint_step(files.basename(latest))
+        return step is not None and last_step is not None and step >= last_step
+
+    def _positions_of_others(self, workers: int) -> dict[str, Any]:
+        saved = self._saved_state.get(_REPLICAS) or ()
+        if len(saved) != workers:
+            return {}
+        return {
+            str(rank): {**one, _OVER: self._over_when_ended}
+            for rank, one in enumerate(saved)
+            if rank and one is not None
+        }
+
+    def _take_place(self, steps: ServedSteps) -> None:
+        """Goes on with the input where whoever was here before stood."""
+        if steps.position is None:
+            self._restore_position(self._saved_state, self._over_when_ended)
+            return
+        self._restore_position(steps.position, steps.position[_OVER])
+        if steps.repeated and self._config.resume_input:
+            logger.info(
+                "Going on with the input where it stood %d batches ago; these are trained on twice.", steps.repeated
+            )
+
+    def position(self) -> dict[str, Any]:
+        """Where the input stands, for who comes in the place of this process."""
+        return {
+            _INPUT: self._batches.state(),
+            _INPUT_ENDED: self._input_ended,
+            _RANDOM: random_state(),
+            _OVER: False,
+        }
 
     def _pushed_step(self, layout: Layout | None) -> PushedStep:
         from torch_estimator.engine.served.steps import PushedStep
@@ -263,7 +319,7 @@ class TrainingRun:
         if self._servers is not None and not self._is_chief:
             return {}
         if self._group is None or (saved is not None and len(saved) == self._group.size):
-            return state if self._is_chief or saved is None else saved[self._rank]
+            return state if self._is_chief or saved is None else saved[self._rank] or {}
         logger.warning(
             "The checkpoint was saved by %d processes, and now they are %d: reading the input from its beginning.",
             len(saved or [None]),
@@ -302,6 +358,8 @@ class TrainingRun:
             self._saved_state = {**self._state(), _HOOKS: hook_states(hooks)}
             if isinstance(self._steps, ReplicaSteps):
                 self._saved_state[_REPLICAS] = self._steps.gather_states()
+            elif self._servers is not None:
+                self._saved_state[_REPLICAS] = self._served_positions()
             writer.save(
                 step,
                 self._model.variables(),
@@ -330,6 +388,14 @@ class TrainingRun:
             ),
             CheckpointMemoryHook(prepare),
         ]
+
+    def _served_positions(self) -> list[Any]:
+        """Where the inputs of all stand; None for the chief's, which is elsewhere in the state."""
+        from torch_estimator.engine.served.feed import ServedSteps
+
+        assert isinstance(self._steps, ServedSteps)
+        others = range(1, self._config._task.num_workers)
+        return [None, *(self._steps.positions.get(str(rank)) for rank in others)]
 
     def _refresh(self, context: RunContext) -> None:
         if self._servers is not None:
@@ -412,6 +478,9 @@ class _Feed:
     def stroke(self) -> int:
         return self._steps.stroke
 
+    def stops(self) -> bool:
+        return self._context.stop_requested
+
     def take(self, most: int) -> Sequence[Tensor | float]:
         batches = self._run.next_batches(most)
         return () if batches is None else self._steps.take(batches, self._context)
@@ -438,6 +507,9 @@ class _ReplicaFeed:
         self._steps = steps
         self._context = context
 
+    def stops(self) -> bool:
+        return self._steps.stops(self._context)
+
     def take(self, most: int) -> Sequence[Tensor | float]:
         self._steps.before_batch()
         return self._steps.take(self._run.next_batches(1), self._context)
@@ -454,6 +526,7 @@ class _ServedFeed(_Feed):
         self._served = steps
 
     def take(self, most: int) -> Sequence[Tensor | float]:
+        self._served.deposit(self._run.position)
         losses = super().take(most)
         if not losses:
             self._served.meet_end()

@@ -33,6 +33,7 @@ class RunContext:
         summaries: What the model said with `torch_estimator.summary` in the step just taken, where it was observed.
         fail_on_nan_loss: Whether a loss that is not a number raises; else it ends training.
         damaged: Whether the weights are those after such a loss, which must not be saved.
+        preempted: Whether SIGTERM has asked the process to go.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class RunContext:
         self.fail_on_nan_loss = True
         self.damaged = False
         self.stop_requested = False
+        self.preempted = False
         self.loss_tensor: torch.Tensor | float | None = None
         self._optimizers = optimizers
         self._writers = writers or EventWriters()

@@ -7,8 +7,8 @@ import signal
 USER_ERROR = 2
 """Exit status of a program whose user has to act; starting it again would not help."""
 
-PREEMPTED = 75
-"""Exit status, EX_TEMPFAIL, of a program that asks to be started again."""
+PREEMPTED = 143
+"""Exit status of a program that SIGTERM has ended, and that asks to be started again."""
 
 _SIGNALLED = 128
 
@@ -16,8 +16,8 @@ _SIGNALLED = 128
 def described(status: int) -> str:
     """Returns what it has done.
 
-    >>> described(-9), described(75), described(1)
-    ('was killed by SIGKILL', 'was preempted (status 75)', 'ended with status 1')
+    >>> described(-9), described(143), described(1)
+    ('was killed by SIGKILL', 'was preempted (status 143)', 'ended with status 1')
     """
     if status == PREEMPTED:
         return f"was preempted (status {status})"

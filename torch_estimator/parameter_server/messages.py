@@ -42,6 +42,8 @@ class Kind(IntEnum):
     STATUS = 5
     LEAVE = 6
     END = 7
+    DEPOSIT = 8
+    """Where its input stands, as JSON, for who comes in the place of its sender."""
 
     OK = 16
     EMPTY = 17

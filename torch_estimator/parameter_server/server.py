@@ -30,6 +30,9 @@ logger = logging.getLogger("torch_estimator")
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
+POSITION, SINCE = "position", "since"
+"""What the answer to a hello holds beside what the chief has given."""
+
 _WAIT_MS = 500
 
 # For those who have not heard yet that training is over.
@@ -67,6 +70,7 @@ class ParameterServer:
         self._shard: Shard | None = None
         self._plan: ServerPlan | None = None
         self._about: dict[str, Any] = {}
+        self._names: list[str] = []
         self._step = 0
         self._last_step: int | None = None
         self._stopped = False
@@ -74,6 +78,11 @@ class ParameterServer:
         self._applied: dict[int, tuple[int, int]] = {}
         self._seen: dict[int, float] = {}
         self._left: set[int] = set()
+        self._positions: dict[str, Any] = {}
+        self._since: dict[int, int] = {}
+        self._silent: set[int] = set()
+        self._silence_secs: float | None = None
+        self._looked_at = 0.0
         logger.info("%s listens on %s.", name, address)
 
     def serve(self) -> None:
@@ -87,6 +96,7 @@ class ParameterServer:
             if frames:
                 answer = self._answer([frame.buffer for frame in frames])
                 self._socket.send_multipart([identity, *answer], copy=is_small(answer))
+            self._look_for_silence()
             if self._ended:
                 ended_at = ended_at or time.monotonic()
                 if not self._active() or time.monotonic() > ended_at + _LINGER_SECS:
@@ -101,7 +111,7 @@ class ParameterServer:
     def _answer(self, frames: list[Any]) -> list[Any]:
         try:
             header = Header.unpack(frames[0])
-            self._seen[header.worker] = time.monotonic()
+            self._hear(header.worker)
             return self._answers(header, frames)
         except ClusterError as error:
             logger.warning("%s", error)
@@ -113,14 +123,18 @@ class ParameterServer:
                 return [self._exchange(header, frames[0])]
             case Kind.HELLO:
                 self._left.discard(header.worker)
-                return pack_json(self._header(header, self._kind()), self._about)
+                return pack_json(self._header(header, self._kind()), {**self._about, **self._place_of(header.worker)})
             case Kind.START:
                 self._start(*unpack_arrays([bytes(frames[0]), *frames[1:]]))
                 return [self._header(header, Kind.OK).pack()]
             case Kind.STATE if self._shard is not None:
-                return pack_arrays(self._header(header, Kind.OK), {}, self._shard.arrays())
+                return pack_arrays(self._header(header, Kind.OK), {"positions": self._positions}, self._shard.arrays())
+            case Kind.DEPOSIT:
+                self._positions[str(header.worker)] = unpack_arrays(frames)[0]
+                self._since[header.worker] = 0
+                return [self._header(header, Kind.OK).pack()]
             case Kind.STATUS:
-                return pack_json(self._header(header, self._kind()), {"active": sorted(self._active())})
+                return pack_json(self._header(header, self._kind()), self._whereabouts())
             case Kind.LEAVE:
                 self._left.add(header.worker)
                 self._stopped = self._stopped or bool(header.flags & STOPS)
@@ -141,6 +155,7 @@ class ParameterServer:
                 return self._header(header, Kind.OVER).pack()
             self._shard.apply(push)
             self._step += 1
+            self._since[header.worker] = self._since.get(header.worker, 0) + 1
             self._applied[header.worker] = header.life, header.number
         if over or not header.flags & PULLS:
             return self._header(header, Kind.OVER if over else Kind.OK).pack()
@@ -151,10 +166,36 @@ class ParameterServer:
         self._shard = Shard(self._plan, arrays)
         self._about = content["about"]
         self._step, self._last_step = content["step"], content["last_step"]
+        self._names, self._silence_secs = content["names"], content["silence_secs"]
+        self._positions, self._since = dict(content["positions"]), {}
         self._stopped = self._ended = False
         self._applied.clear()
         count = sum(one.size for one in arrays.values())
         logger.info("%s holds %d numbers, from global step %d on.", self._name, count, self._step)
+
+    def _place_of(self, worker: int) -> dict[str, Any]:
+        """Where the input of a worker stood, and how many batches it has trained on since."""
+        return {POSITION: self._positions.get(str(worker)), SINCE: self._since.get(worker, 0)}
+
+    def _hear(self, worker: int) -> None:
+        self._seen[worker] = time.monotonic()
+        if worker in self._silent:
+            self._silent.discard(worker)
+            logger.info("%s is back.", self._names[worker])
+
+    def _look_for_silence(self) -> None:
+        now = time.monotonic()
+        if self._silence_secs is None or now < self._looked_at + _WAIT_MS / 1000:
+            return
+        self._looked_at = now
+        for worker in self._active():
+            if now > self._seen[worker] + self._silence_secs:
+                self._silent.add(worker)
+                logger.warning(
+                    "%s has sent nothing for %g s (silence_secs of ParameterServerStrategy): it hangs, or is gone.",
+                    self._names[worker],
+                    self._silence_secs,
+                )
 
     def _is_over(self) -> bool:
         reached = self._last_step is not None and self._step >= self._last_step
@@ -166,5 +207,9 @@ class ParameterServer:
     def _header(self, question: Header, kind: Kind) -> Header:
         return question._replace(kind=kind, step=self._step)
 
+    def _whereabouts(self) -> dict[str, list[int]]:
+        """Ranks of those that train, that have left, and that have said nothing for long."""
+        return {"active": sorted(self._active()), "left": sorted(self._left), "silent": sorted(self._silent)}
+
     def _active(self) -> set[int]:
-        return set(self._seen) - self._left
+        return set(self._seen) - self._left - self._silent

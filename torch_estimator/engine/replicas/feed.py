@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_estimator.engine.batches import Batches, TensorBatch
 from torch_estimator.engine.compiled.choice import GRADIENTS, UPDATE, AnySteps, EagerSteps
 from torch_estimator.engine.compiled.steps import CompiledSteps
-from torch_estimator.engine.replicas.packing import CODE, READY, Layout
+from torch_estimator.engine.replicas.packing import CODE, LEAVES, LOSS, READY, Layout
 from torch_estimator.engine.replicas.steps import STEPS, NoRoom, ReceivingStep, SendingStep
 from torch_estimator.errors import ClusterError
 from torch_estimator.hooks.run_context import RunContext
@@ -27,7 +27,10 @@ _NEEDS_ROOM = 3.0
 _SAVES = 4.0
 """Of the chief: all others are to tell where they are, before they go on with what they are doing."""
 _STOPS = 5.0
-_FAILED = 6.0
+"""Of the chief: training is over."""
+_PREEMPTED = 6.0
+"""As `_STOPS`, and all are to be started again."""
+_FAILED = 7.0
 
 _LAYOUT = "layout"
 
@@ -57,7 +60,7 @@ class ReplicaSteps:
         before: Mapping[str, Any] | None,
         global_step: int,
     ) -> None:
-        self.stopped = False
+        self.stopped = self.preempted = False
         self._dismissed = False
         self._group = group
         self._halves = halves
@@ -72,8 +75,9 @@ class ReplicaSteps:
         self._senders: AnySteps | None = None
         self._receivers: AnySteps | None = None
         self._layout = layout
-        self._messages = torch.empty(group.size, 1)
-        self._idle = torch.zeros(1)
+        self._leaves = 0.0
+        self._messages = torch.empty(group.size, LOSS)
+        self._idle = torch.zeros(LOSS)
         if layout is not None:
             self._use(layout, before)
 
@@ -98,17 +102,27 @@ class ReplicaSteps:
         if self._group.rank:
             self._where = self._position()
 
+    def stops(self, context: RunContext) -> bool:
+        """Whether to end before the next step: the chief at its own wish, all at what one said with the last step.
+
+        What the others are computing when the chief leaves was not counted in what it saves of them; but what the chief
+        is computing when another one wishes to leave has moved its input and its random numbers on.
+        """
+        return self.stopped or (self._group.rank == 0 and context.stop_requested)
+
     def take(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
-        """Takes one step, with or without a batch of one's own; none where no replica has one, or one of them stops."""
+        """Takes one step, with or without a batch of one's own; none where no replica has one, or the chief leaves."""
+        if context.stop_requested:
+            self._leaves = _PREEMPTED if context.preempted else _STOPS
         unsent: NoRoom | None = None
         code = _WAITS
         if batches is not None:
             code, unsent = self._computed(batches, context)
         while True:
             codes = self._exchange(code)
-            if _STOPS in codes:
-                self.stopped = True
-                self._dismissed = codes[0] == _STOPS
+            if codes[0] in (_STOPS, _PREEMPTED):
+                self.stopped = self._dismissed = True
+                self.preempted |= codes[0] == _PREEMPTED
                 return ()
             if codes[0] == _SAVES:
                 self._tell_where()
@@ -126,26 +140,23 @@ class ReplicaSteps:
         self._exchange(_SAVES)
         return [json.loads(text) if text else None for text in self._group.gather_texts("")]
 
-    def end(self, *, stops: bool) -> None:
+    def end(self, *, preempted: bool) -> None:
         """Leaves the others: the chief has them leave, the others wait for that.
 
         Args:
-            stops: Whether training is to end since this replica wants it.
+            preempted: Whether the chief has to go, so that all are to be started again.
         """
         if self._dismissed:
             return
         if self._group.rank == 0:
-            self._exchange(_STOPS)
+            self.preempted |= preempted
+            self._exchange(_PREEMPTED if self.preempted else _STOPS)
             return
         self._where = self._position()
-        code = _STOPS if stops else _WAITS
-        while True:
-            codes = self._exchange(code)
-            if codes[0] == _SAVES:
+        while (code := self._exchange(_WAITS)[0]) not in (_STOPS, _PREEMPTED):
+            if code == _SAVES:
                 self._tell_where()
-            elif codes[0] == _STOPS:
-                return
-            code = _WAITS
+        self.preempted |= code == _PREEMPTED
 
     def fail(self) -> None:
         """Tells the others, as far as they can be told, that this replica cannot go on."""
@@ -177,6 +188,7 @@ class ReplicaSteps:
             if code == _WAITS:
                 self._sending.packing.nothing(message)
         message[CODE] = code
+        message[LEAVES] = self._leaves
         if self._receivers is not None:
             message[READY] = float(self._is_ready(self._receivers))
         self._group.gather(message, self._messages)
@@ -214,6 +226,9 @@ class ReplicaSteps:
 
     def _updated(self) -> Sequence[Tensor | float]:
         assert self._receivers is not None and self._sending is not None
+        leave = self._messages[:, LEAVES]
+        self.preempted = bool((leave == _PREEMPTED).any())
+        self.stopped = bool(leave.any())
         if isinstance(self._receivers, CompiledSteps):
             # Replicas that round differently would drift apart; and a compiled update takes a missing gradient for 0.
             ready = bool((self._messages[:, READY] == 1.0).all())

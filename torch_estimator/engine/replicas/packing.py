@@ -12,9 +12,9 @@ from torch import Tensor
 from torch_estimator.engine.row_update import Mentions
 from torch_estimator.engine.step import TrainStep
 
-CODE, READY, LOSS = 0, 1, 2
+CODE, READY, LEAVES, LOSS = 0, 1, 2, 3
 HEADER = 16
-"""Numbers in front: what the sender does, whether its update is compiled, and its loss."""
+"""Numbers in front: what the sender does, whether its update is compiled, whether it is to end, and its loss."""
 
 _ROUND = 64
 

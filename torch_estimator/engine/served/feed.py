@@ -7,18 +7,20 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from torch_estimator import __version__
+from torch_estimator.distribute.strategies import ParameterServerStrategy
 from torch_estimator.engine.batches import Batches, batch_size
 from torch_estimator.engine.compiled.choice import GRADIENTS, AnySteps, EagerSteps
 from torch_estimator.engine.compiled.steps import CompiledSteps
 from torch_estimator.engine.replicas.packing import HEADER, Layout
 from torch_estimator.engine.replicas.steps import NoRoom
 from torch_estimator.engine.schedules import Schedules
-from torch_estimator.engine.served.links import Frames, Links
+from torch_estimator.engine.served.links import Frames, Links, TrainingIsOver
 from torch_estimator.engine.served.lookups import Lookups, Mentioned, Mentions
 from torch_estimator.engine.served.placement import Placement
 from torch_estimator.engine.served.steps import PushedStep
@@ -36,6 +38,7 @@ from torch_estimator.parameter_server.messages import (
     pack_exchange,
     unpack_parameters,
 )
+from torch_estimator.parameter_server.server import POSITION, SINCE
 
 logger = logging.getLogger("torch_estimator")
 
@@ -44,8 +47,12 @@ _LAYOUT = "layout"
 _STROKE_SECS = 0.05
 _MOST_STEPS = 128
 
+_DEPOSIT_EVERY_SECS = 1.0
 _LOOK_EVERY_SECS = 0.05
 _SAY_EVERY_SECS = 10.0
+
+# After the end of the chief's input, for a worker that has not come yet; the last one starts a minute after the chief.
+_COMING_SECS = 120.0
 
 
 class ServedSteps:
@@ -60,12 +67,19 @@ class ServedSteps:
         compiled: Makes what takes the steps, from what it had saved before.
         schedules: Of the optimizers; moved on to the servers' global step.
         token: Of this training, the same for all of its processes.
-        is_chief: Whether this process gives the servers what they hold.
-        pipeline: Whether to compute a batch while the gradients of the one before are on their way.
+        strategy: How.
+        names: Of all that train, by rank; the first one, the chief, gives the servers what they hold.
         restored: For the chief: puts the last checkpoint into the model and its optimizers; returns its global step.
         global_step: Of the model as it is.
         last_step: Global step at which training ends, or None.
         before: What `state` returned in the run before a resume.
+        positions: Where the inputs of others stood in the run before a resume, by rank.
+
+    Attributes:
+        over: Whether training is over.
+        positions: Where all inputs stood when last heard, by rank.
+        position: Where that of this process stood, if it comes in the place of another one.
+        repeated: How many batches have been trained on since, and will be again.
     """
 
     def __init__(
@@ -76,22 +90,28 @@ class ServedSteps:
         *,
         schedules: Schedules,
         token: Token,
-        is_chief: bool,
-        pipeline: bool,
+        strategy: ParameterServerStrategy,
+        names: Sequence[str],
         restored: Callable[[], int],
         global_step: int,
         last_step: int | None,
         before: Mapping[str, Any] | None,
+        positions: Mapping[str, Any],
     ) -> None:
         self.over = False
+        self.positions = positions
+        self.position: Mapping[str, Any] | None = None
+        self.repeated = 0
+        self._deposited_at = -math.inf
         self._links = links
         self._halves = halves
         self._compiled = compiled
         self._schedules = schedules
         self._token = token
         self._about: Mapping[str, Any] = {}
-        self._is_chief = is_chief
-        self._pipeline = pipeline
+        self._is_chief = links.rank == 0
+        self._strategy = strategy
+        self._names = list(names)
         self._restored = restored
         self._last_step = last_step
         self._advanced = global_step
@@ -121,6 +141,7 @@ class ServedSteps:
 
         Raises:
             ClusterError: They are another training's, or cannot be reached.
+            TrainingIsOver: They have ended.
         """
         if self._is_chief:
             self._about = {"the token of its model_dir": self._token.make(), "torch-estimator": __version__}
@@ -139,7 +160,16 @@ class ServedSteps:
             answers = self._links.tell_all(Kind.HELLO)
             for index, (_, about) in enumerate(answers):
                 self._check(index, about)
-        self._at = answers[0][0].step
+        header, about = answers[0]
+        self._at, self.position, self.repeated = header.step, about[POSITION], about[SINCE]
+
+    def deposit(self, position: Callable[[], Mapping[str, Any]], *, at_once: bool = False) -> None:
+        """Tells from time to time where the input stands, after the last batch that was trained on."""
+        if at_once or time.monotonic() > self._deposited_at + _DEPOSIT_EVERY_SECS:
+            self.flush()
+            with suppress(TrainingIsOver):
+                self._links.deposit(position())
+            self._deposited_at = time.monotonic()
 
     def state(self) -> dict[str, Any]:
         """Returns what a resumed run needs to go on alike, as JSON."""
@@ -186,7 +216,7 @@ class ServedSteps:
         while not self.over:
             number = len(losses)
             ahead = self._wanted(batches, number + 1) if number + 1 < batches.count else None
-            sent = self._send(ahead) if self._pipeline else {}
+            sent = self._send(ahead) if self._strategy.pipeline else {}
             loss, push = self._computed(batches, number, wanted, context)
             answers = self._collect(sent)
             if push is None:
@@ -218,25 +248,31 @@ class ServedSteps:
         self.flush()
         while True:
             answers = self._links.state()
-            empty = [index for index, (header, _) in enumerate(answers) if header.kind is Kind.EMPTY]
+            empty = [index for index, (header, _, _) in enumerate(answers) if header.kind is Kind.EMPTY]
             if not empty:
                 break
             self._revive(empty)
-        for server, (_, arrays) in enumerate(answers):
+        for server, (_, _, arrays) in enumerate(answers):
             self._placement.take_over(server, arrays)
+        self.positions = answers[0][1]["positions"]
         self._at = context.global_step = answers[0][0].step
 
     def _wait_for_others(self) -> None:
-        """Where the chief's own input has ended: until those of all others have."""
-        said = time.monotonic()
+        """Where the chief's own input has ended: until those of all others have, also of those still to come."""
+        started = said = time.monotonic()
         while not self.over:
-            header, content = self._links.tell_all(Kind.STATUS)[0]
-            others = [worker for worker in content["active"] if worker]
-            if not others or (self._last_step is not None and header.step >= self._last_step):
+            header, known = self._links.tell_all(Kind.STATUS)[0]
+            now = time.monotonic()
+            waits_for = set(known["active"])
+            if now < started + _COMING_SECS:
+                waits_for |= set(range(len(self._names))).difference(known["left"], known["silent"])
+            waits_for.discard(self._links.rank)
+            if not waits_for or (self._last_step is not None and header.step >= self._last_step):
                 return
-            if time.monotonic() > said + _SAY_EVERY_SECS:
-                said = time.monotonic()
-                logger.info("The input has ended here; %d others still train.", len(others))
+            if now > said + _SAY_EVERY_SECS:
+                said = now
+                names = ", ".join(self._names[rank] for rank in sorted(waits_for))
+                logger.info("The input has ended here; waiting for %s.", names)
             time.sleep(_LOOK_EVERY_SECS)
 
     def end(self, *, stops: bool) -> None:
@@ -249,7 +285,16 @@ class ServedSteps:
             self._links.tell_all(Kind.END)
             self._token.remove()
         else:
-            self.flush()
+            self.leave(stops=stops)
+
+    def leave(self, *, stops: bool = False) -> None:
+        """Leaves servers and others as they are.
+
+        Args:
+            stops: Whether all others are to end, too.
+        """
+        self.flush()
+        with suppress(TrainingIsOver):
             self._links.tell_all(Kind.LEAVE, STOPS if stops else 0)
 
     def close(self) -> None:
@@ -278,6 +323,9 @@ class ServedSteps:
                 "step": step,
                 # The first one counts.
                 "last_step": None if index else self._last_step,
+                "silence_secs": None if index else self._strategy.silence_secs,
+                "names": self._names,
+                "positions": {} if index else self.positions,
             }
             self._links.start(index, content, self._placement.arrays(index))
 
@@ -316,13 +364,21 @@ class ServedSteps:
 
     def _collect(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
         """The answers to what was sent; asks servers again that have died and come back."""
+        try:
+            answers = self._answers(questions)
+        except TrainingIsOver:
+            self.over = True
+            return {}
+        if answers:
+            self._at = answers[0][0].step
+            self.over = any(answer.kind is Kind.OVER for answer, _ in answers.values())
+        return answers
+
+    def _answers(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
         answers = self._links.collect(questions)
         while empty := [server for server, (answer, _) in answers.items() if answer.kind is Kind.EMPTY]:
             self._revive(empty)
             answers |= self._links.ask({server: questions[server] for server in empty})
-        if answers:
-            self._at = answers[0][0].step
-            self.over = any(answer.kind is Kind.OVER for answer, _ in answers.values())
         return answers
 
     def _write(self, wanted: Sequence[Mentioned], answers: Mapping[int, tuple[Header, Frames]]) -> None:

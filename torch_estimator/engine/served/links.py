@@ -13,17 +13,22 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from torch_estimator.errors import ClusterError
-from torch_estimator.parameter_server.messages import Header, Kind, is_small, pack_arrays, unpack_arrays
+from torch_estimator.parameter_server.messages import Header, Kind, is_small, pack_arrays, pack_json, unpack_arrays
 
 logger = logging.getLogger("torch_estimator")
 
 # How soon a connection that was lost and made again is noticed; nothing else waits for it.
 _LOOK_EVERY_MS = 50
 _SAY_EVERY_SECS = 10.0
+_LOOK_FOR_END_EVERY_SECS = 1.0
 _HEARTBEAT_MS = 2000
 _SILENCE_MS = 10_000
 
 Frames = Sequence[Any]
+
+
+class TrainingIsOver(Exception):
+    """A server does not answer, since it has ended with the training."""
 
 
 class Links:
@@ -38,6 +43,7 @@ class Links:
     Attributes:
         name: What the cluster calls this process.
         rank: Of this process.
+        is_over: Asked while a server cannot be reached, whether it has ended with the training.
     """
 
     def __init__(self, name: str, rank: int, addresses: Sequence[str], *, wait_secs: float) -> None:
@@ -47,6 +53,7 @@ class Links:
         self._number = 0
         self._wait_secs = wait_secs
         self._context = zmq.Context()
+        self.is_over: Callable[[], bool] = lambda: False
         self._links = [_Link(self._context, index, address) for index, address in enumerate(addresses)]
 
     def __len__(self) -> int:
@@ -85,18 +92,24 @@ class Links:
         """Gives a server its parameters."""
         self.ask({index: pack_arrays(self.header(Kind.START), content, arrays)})
 
-    def state(self) -> list[tuple[Header, dict[str, np.ndarray]]]:
+    def deposit(self, position: Mapping[str, Any]) -> None:
+        """Tells the first server where the input stands."""
+        self.ask({0: pack_json(self.header(Kind.DEPOSIT), position)})
+
+    def state(self) -> list[tuple[Header, dict[str, Any], dict[str, np.ndarray]]]:
         """All that the servers hold, and the steps they are at."""
         question = [self.header(Kind.STATE).pack()]
         answers = self.ask(dict.fromkeys(range(len(self)), question))
-        return [(header, unpack_arrays(frames)[1] if len(frames) > 1 else {}) for header, frames in answers.values()]
+        return [
+            (header, *(unpack_arrays(frames) if len(frames) > 1 else ({}, {}))) for header, frames in answers.values()
+        ]
 
     def close(self) -> None:
         """Ends the connections."""
         self._context.destroy()
 
     def _answer(self, link: _Link, question: Frames) -> tuple[Header, Frames]:
-        started = said = time.monotonic()
+        started = said = looked = time.monotonic()
         while True:
             frames = link.receive()
             if frames is not None:
@@ -110,6 +123,10 @@ class Links:
             now = time.monotonic()
             if link.was_connected_anew():
                 link.send(question)
+            if not link.is_connected and now > looked + _LOOK_FOR_END_EVERY_SECS:
+                looked = now
+                if self.is_over():
+                    raise TrainingIsOver
             if now > started + self._wait_secs:
                 raise ClusterError(
                     f"{self.name} waited {self._wait_secs:g} s (session_creation_timeout_secs of RunConfig) for "

@@ -22,6 +22,7 @@ class Token:
         self._model_dir = model_dir
         self._path = files.join(model_dir, _NAME)
         self._name = name
+        self._was_read = False
 
     def make(self) -> str:
         """The one that an interrupted training has left, or a new one."""
@@ -39,12 +40,18 @@ class Token:
             ClusterError: This process has another model directory than the chief.
         """
         try:
-            return files.read_text(self._path)
+            token = files.read_text(self._path)
+            self._was_read = True
+            return token
         except OSError as error:
             raise ClusterError(
                 f"{self._name} does not see the chief's model_dir: in its {self._model_dir} there is no file that the "
                 f"chief has written ({files.reason(error)}); give all of them one that they share."
             ) from error
+
+    def is_gone(self) -> bool:
+        """Whether the training whose word was read has ended."""
+        return self._was_read and not files.exists(self._path)
 
     def remove(self) -> None:
         """After the end of the training."""

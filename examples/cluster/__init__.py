@@ -1,0 +1,1 @@
+"""How to start the examples on several machines."""

@@ -1,0 +1,145 @@
+"""The manifests in examples/cluster are what Kubernetes takes, and their pods know their places."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from examples.mnist import task as mnist
+from tests.cluster.published import built
+from torch_estimator.cluster import task_from_environment
+from torch_estimator.jobs.status import USER_ERROR
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "cluster"
+SPECS = {"TFJob": "tfReplicaSpecs", "PyTorchJob": "pytorchReplicaSpecs"}
+CONTAINERS = {"TFJob": ("tensorflow", "tfjob-port"), "PyTorchJob": ("pytorch", "pytorchjob-port")}
+KINDS = sorted(SPECS)
+
+# As of the operator: the least status that means a signal, so that the pod is worth starting again.
+RETRYABLE = 128
+
+
+def manifest(kind: str) -> Any:
+    # Deep copies, since a part of the file that is used twice is one object.
+    return json.loads(json.dumps(yaml.safe_load((FOLDER / f"{kind.lower()}.yaml").read_text(encoding="utf-8"))))
+
+
+def replicas(kind: str) -> dict[str, Any]:
+    return manifest(kind)["spec"][SPECS[kind]]
+
+
+def container(replica: Any) -> Any:
+    (only,) = replica["template"]["spec"]["containers"]
+    return only
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_published_models_take_them(kind: str) -> None:
+    one = manifest(kind)
+    assert (one["apiVersion"], one["kind"]) == ("kubeflow.org/v1", kind)
+    assert built(one, f"KubeflowOrgV1{kind}", kind).metadata.name == "mnist"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("spec", "runPolicy", "cleanPodPolcy"), "None", "TFJob.spec.runPolicy has no field cleanPodPolcy"),
+        (("spec", "tfReplicaSpecs", "PS", "replicas"), "1", r"TFJob.spec.tfReplicaSpecs.PS.replicas must be int, but"),
+        (("spec", "tfReplicaSpecs", "PS", "template", "spec", "containers"), [{}], r"containers\[0\]: Invalid value"),
+    ],
+)
+def test_the_published_models_refuse_mistakes(path: tuple[str, ...], value: object, message: str) -> None:
+    changed = copy.deepcopy(manifest("TFJob"))
+    inside = changed
+    for name in path[:-1]:
+        inside = inside[name]
+    inside[path[-1]] = value
+    with pytest.raises(ValueError, match=message):
+        built(changed, "KubeflowOrgV1TFJob", "TFJob")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pods_run_the_example_on_one_volume_and_listen_where_the_operator_says(kind: str) -> None:
+    name, port = CONTAINERS[kind]
+    for replica in replicas(kind).values():
+        pod = replica["template"]["spec"]
+        one = container(replica)
+        assert one["name"] == name
+        assert [named["name"] for named in one["ports"]] == [port]
+        assert one["command"] == ["python", "-m", "examples.mnist.task"]
+        options = mnist.parser("mnist", "", job_dir="", learning_rate=1.0, rate_help="").parse_args(one["args"])
+        (mount,), (volume,) = one["volumeMounts"], pod["volumes"]
+        assert mount["name"] == volume["name"]
+        assert options.job_dir.startswith(mount["mountPath"] + "/")
+
+
+def test_a_tfjob_starts_again_what_a_signal_ended_and_leaves_the_evaluator_alone() -> None:
+    assert {replica["restartPolicy"] for replica in replicas("TFJob").values()} == {"ExitCode"}
+    assert USER_ERROR < RETRYABLE
+    assert manifest("TFJob")["spec"]["runPolicy"]["cleanPodPolicy"] == "None"
+
+
+def test_all_pods_of_a_pytorchjob_start_again_since_all_of_them_end() -> None:
+    policies = replicas("PyTorchJob").values()
+    assert {replica["restartPolicy"] for replica in policies} == {"OnFailure"}
+    assert manifest("PyTorchJob")["spec"]["runPolicy"]["backoffLimit"] % sum(one["replicas"] for one in policies) == 0
+
+
+def tf_config(specs: dict[str, Any], type: str, index: int, *, lists_evaluator: bool) -> str:
+    """As the operator writes it: services by the names of replicas, and types in small letters."""
+    cluster = {
+        name.lower(): [
+            f"mnist-{name.lower()}-{number}.jobs.svc:{container(replica)['ports'][0]['containerPort']}"
+            for number in range(replica["replicas"])
+        ]
+        for name, replica in specs.items()
+        if lists_evaluator or name != "Evaluator"
+    }
+    task = {"type": type.lower(), "index": index}
+    return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
+
+
+@pytest.mark.parametrize("lists_evaluator", [True, False])
+def test_every_pod_of_a_tfjob_knows_its_place(lists_evaluator: bool) -> None:
+    specs = replicas("TFJob")
+    places = []
+    for type, replica in specs.items():
+        for index in range(replica["replicas"]):
+            text = tf_config(specs, type, index, lists_evaluator=lists_evaluator)
+            one = task_from_environment({"TF_CONFIG": text})
+            assert one.has_evaluator
+            assert one.rendezvous == "mnist-chief-0.jobs.svc:2222"
+            places.append((str(one), one.num_workers, one.num_ps))
+    assert places == [
+        ("chief 0", 3, 1),
+        ("worker 0", 3, 1),
+        ("worker 1", 3, 1),
+        ("ps 0", 3, 1),
+        ("evaluator 0", 0, 0),
+    ]
+
+
+def test_every_pod_of_a_pytorchjob_knows_its_place() -> None:
+    specs = replicas("PyTorchJob")
+    size = sum(replica["replicas"] for replica in specs.values())
+    (port,) = container(specs["Master"])["ports"]
+    told = {
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "mnist-master-0",
+        "MASTER_PORT": str(port["containerPort"]),
+        "PET_NNODES": str(size),
+    }
+    places = [
+        task_from_environment({**told, "RANK": str(index + (type == "Worker"))})
+        for type, replica in specs.items()
+        for index in range(replica["replicas"])
+    ]
+    assert list(map(str, places)) == ["chief 0", "worker 0", "worker 1"]
+    assert {(one.num_workers, one.rendezvous, one.has_evaluator) for one in places} == {
+        (3, "mnist-master-0:23456", False)
+    }

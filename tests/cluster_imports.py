@@ -1,0 +1,17 @@
+# ruff: noqa: F401
+"""What processes of test clusters import, imported once for all that are forked from here; no thread is started."""
+
+import pandas
+import pyarrow
+import tensorboard.compat.proto.event_pb2
+import torch.distributed
+import zmq
+
+import torch_estimator.canned
+import torch_estimator.distribute.group
+import torch_estimator.engine.served.feed
+import torch_estimator.engine.training
+import torch_estimator.estimator
+import torch_estimator.feature_column
+import torch_estimator.parameter_server.server
+import torch_estimator.roles
