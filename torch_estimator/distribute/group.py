@@ -18,6 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from torch_estimator.cluster.addresses import split_address
 from torch_estimator.cluster.task import Task
+from torch_estimator.distribute.interface import interface_to
 from torch_estimator.errors import ClusterError
 
 # Its name since torch 2.13.
@@ -57,8 +58,9 @@ class Group:
         # By whoever has started this process, as Ray Train does, and who will also end it.
         self._was_there = dist.is_initialized()
         host, port = split_address(task.rendezvous, "the chief's address")
-        if host in _LOOPBACK:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        interface = "lo" if host in _LOOPBACK else interface_to(host, port)
+        if interface is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         try:
             # A store that outlives a group still holds what the one before has written.
             self._store = PrefixStore(f"torch-estimator {next(_GROUPS)}", _store(task, host, port, wait_secs))
