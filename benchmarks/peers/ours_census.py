@@ -10,7 +10,7 @@ import argparse
 import logging
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,11 @@ class SleepHook(te.Hook):
         time.sleep(self._secs)
 
 
-def train_in_cluster(args: argparse.Namespace, estimator: te.Estimator, pace: Pace) -> None:
+def train_in_cluster(
+    args: argparse.Namespace, estimator: te.Estimator, pace: Pace, others: Sequence[te.Hook] = ()
+) -> None:
     """The part of this process, whose clock stops before the last steps, which others may take."""
-    hooks: list[te.Hook] = [FirstStepHook(pace), PaceHook(pace, args.warmup, args.steps * 9 // 10)]
+    hooks = [FirstStepHook(pace), PaceHook(pace, args.warmup, args.steps * 9 // 10), *others]
     if args.sleep_ms:
         hooks.append(SleepHook(args.sleep_ms / 1000))
     te.train_and_evaluate(
@@ -100,8 +102,8 @@ def train_in_cluster(args: argparse.Namespace, estimator: te.Estimator, pace: Pa
     )
 
 
-def main() -> None:
-    """Measures what was asked for."""
+def arguments() -> argparse.ArgumentParser:
+    """What this script takes."""
     arguments = parser(__doc__)
     add = arguments.add_argument
     add("--whole-command", action="store_true", help="train_and_evaluate with its export, without a steady state")
@@ -112,7 +114,12 @@ def main() -> None:
     add("--cluster", type=Path, help="be the process that TF_CONFIG names; where the job has its directory")
     add("--pipeline", action="store_true", help="with parameter servers: gradients one step older")
     add("--sleep-ms", type=float, default=0.0, help="in a cluster: milliseconds to wait before each step")
-    args = arguments.parse_args()
+    return arguments
+
+
+def main() -> None:
+    """Measures what was asked for."""
+    args = arguments().parse_args()
     logging.getLogger("torch_estimator").setLevel(logging.WARNING)
     if args.threads:
         import torch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.protocol.cluster import run_cluster
+from benchmarks.protocol.cluster import free_ports, run_cluster
 from benchmarks.protocol.machine import machine_line
 from benchmarks.protocol.rounds import Measured, alternate
 from benchmarks.protocol.side import ROOT, Side, SideError, ready
@@ -19,6 +19,7 @@ __all__ = [
     "at_least",
     "at_most",
     "conclude",
+    "free_ports",
     "machine_line",
     "ready",
     "run_cluster",

@@ -34,8 +34,8 @@ def run_cluster(
     """
     tasks = [("chief", 0), *(("worker", n) for n in range(workers)), *(("ps", n) for n in range(servers))]
     cluster: dict[str, list[str]] = {}
-    for kind, _ in tasks:
-        cluster.setdefault(kind, []).append(f"localhost:{_free_port()}")
+    for (kind, _), port in zip(tasks, free_ports(len(tasks)), strict=True):
+        cluster.setdefault(kind, []).append(f"localhost:{port}")
 
     def of(kind: str, index: int) -> dict[str, str]:
         config = {"cluster": cluster, "task": {"type": kind, "index": index}}
@@ -64,7 +64,10 @@ def run_cluster(
                 process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return int(one.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Different ones on which nobody listens."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("localhost", 0))
+        return [int(one.getsockname()[1]) for one in sockets]

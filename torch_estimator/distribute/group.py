@@ -20,6 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch_estimator.cluster.addresses import split_address
 from torch_estimator.cluster.slurm import SLURM
 from torch_estimator.cluster.task import Task
+from torch_estimator.distribute.interface import interface_to
 from torch_estimator.distribute.lost import PeerLost, TrainingOver
 from torch_estimator.distribute.watch import Watch
 from torch_estimator.errors import ClusterError
@@ -92,8 +93,9 @@ class Group:
         self._store: Store | None = None
         self._said = 0.0
         self._address = ("", 0) if is_file else split_address(task.rendezvous, "the chief's address")
-        if is_file or self._address[0] in _LOOPBACK:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        interface = "lo" if is_file or self._address[0] in _LOOPBACK else interface_to(*self._address)
+        if interface is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         self.meet("")
 
     def meet(self, status: str) -> None:

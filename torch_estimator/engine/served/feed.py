@@ -316,6 +316,12 @@ class ServedSteps:
         return {**self._about, "the digest of all variables and optimizers": self._placement.plans[index].digest}
 
     def _start(self, servers: Sequence[int], step: int) -> None:
+        if 0 in servers and step:
+            logger.info(
+                "Who starts again without having told ps 0 where its input stands goes on where that stood at global "
+                "step %d, and trains twice on what it has read since.",
+                step,
+            )
         for index in servers:
             content = {
                 "plan": self._placement.plans[index].as_json(),

@@ -1,0 +1,93 @@
+"""What it takes to send bytes to another process and have them back, over the links of parameter servers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import zmq
+
+from torch_estimator.engine.served.links import Links
+from torch_estimator.parameter_server.messages import Kind, is_small
+
+ROUND_TRIPS = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTrip:
+    """Of one message, there and back.
+
+    Attributes:
+        size: Bytes each way.
+        secs: On the clock.
+        cpu_secs: Of both processes.
+    """
+
+    size: int
+    secs: float
+    cpu_secs: float
+
+    @property
+    def idle_secs(self) -> float:
+        """In which neither process does anything: both wait to be woken."""
+        return max(0.0, self.secs - self.cpu_secs)
+
+
+def round_trips(sizes: list[int], count: int = ROUND_TRIPS) -> list[RoundTrip]:
+    """Measures messages of these sizes."""
+    command = [sys.executable, "-m", "benchmarks.engine.echo"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        links = Links("chief 0", 0, [process.stdout.readline().strip()], wait_secs=30)
+        try:
+            return [_round_trip(links, process.pid, size, count) for size in sizes]
+        finally:
+            links.close()
+            process.stdin.close()
+
+
+def _round_trip(links: Links, peer: int, size: int, count: int) -> RoundTrip:
+    def ask() -> None:
+        links.ask({0: [links.header(Kind.EXCHANGE).pack() + body]})
+
+    header = len(links.header(Kind.EXCHANGE).pack())
+    body = bytes(max(0, size - header))
+    for _ in range(count // 4):
+        ask()
+    started, before = time.perf_counter(), _cpu_secs(os.getpid()) + _cpu_secs(peer)
+    for _ in range(count):
+        ask()
+    secs, cpu = time.perf_counter() - started, _cpu_secs(os.getpid()) + _cpu_secs(peer) - before
+    return RoundTrip(size=size, secs=secs / count, cpu_secs=cpu / count)
+
+
+def _cpu_secs(process: int) -> float:
+    secs = 0.0
+    for task in os.listdir(f"/proc/{process}/task"):
+        with open(f"/proc/{process}/task/{task}/schedstat") as times:
+            secs += int(times.read().split()[0]) / 1e9
+    return secs
+
+
+def main() -> None:
+    """Sends everything back until standard input ends."""
+    socket = zmq.Context().socket(zmq.ROUTER)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    print(f"127.0.0.1:{port}", flush=True)
+    poller = zmq.Poller()
+    poller.register(socket, zmq.POLLIN)
+    poller.register(sys.stdin.fileno(), zmq.POLLIN)
+    while True:
+        ready = dict(poller.poll())
+        if sys.stdin.fileno() in ready:
+            break
+        identity, *frames = socket.recv_multipart(copy=False)
+        answer = [frame.buffer for frame in frames]
+        socket.send_multipart([identity, *answer], copy=is_small(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Parameter servers of one cluster, all in this process, which times what each does; ends with a line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+
+from benchmarks.engine.cpu_clock import TRANSPORT, cpu_by_thread
+from torch_estimator.parameter_server.messages import Header, Kind, is_small
+from torch_estimator.parameter_server.server import ParameterServer
+
+
+class TimedServer:
+    """One of them.
+
+    Args:
+        index: Of the server.
+        address: Where it listens.
+
+    Attributes:
+        secs: CPU seconds of its thread for each exchange.
+        up: Bytes of each exchange.
+        down: Bytes of each answer.
+    """
+
+    def __init__(self, index: int, address: str) -> None:
+        self.secs: list[float] = []
+        self.up: list[int] = []
+        self.down: list[int] = []
+        self._server = ParameterServer(f"ps {index}", address)
+        self.socket: zmq.Socket[bytes] = self._server._socket
+
+    @property
+    def ended(self) -> bool:
+        """Whether training is over and all who train know it."""
+        return self._server._ended and not self._server._active()
+
+    def answer(self) -> None:
+        """Answers one message, as `ParameterServer.serve` does."""
+        started = time.thread_time()
+        try:
+            identity, *frames = self.socket.recv_multipart(copy=False)
+        except zmq.Again:
+            return
+        question = [frame.buffer for frame in frames]
+        answer = self._server._answer(question)
+        self.socket.send_multipart([identity, *answer], copy=is_small(answer))
+        if Header.unpack(question[0]).kind is Kind.EXCHANGE:
+            self.secs.append(time.thread_time() - started)
+            self.up.append(len(question[0]))
+            self.down.append(len(answer[0]))
+
+    def close(self) -> None:
+        """Gives the address back."""
+        self._server.close()
+
+    def report(self, skipped: int) -> dict[str, float]:
+        """Means over all exchanges but the first so many."""
+        return {
+            "handle": statistics.mean(self.secs[skipped:]),
+            "up": statistics.mean(self.up[skipped:]),
+            "down": statistics.mean(self.down[skipped:]),
+        }
+
+
+def serve(addresses: Sequence[str], skipped: int) -> dict[str, Any]:
+    """Serves until training ends; gives means over all exchanges but the first so many of each server."""
+    servers = [TimedServer(index, address) for index, address in enumerate(addresses)]
+    poller = zmq.Poller()
+    for one in servers:
+        poller.register(one.socket, zmq.POLLIN)
+    by_socket = {one.socket: one for one in servers}
+    before: float | None = None
+    try:
+        while not all(one.ended for one in servers):
+            # One that is alone waits in its socket, as a real one does.
+            for one in servers if len(servers) == 1 else [by_socket[socket] for socket, _ in poller.poll(500)]:
+                one.answer()
+            if before is None and len(servers[0].secs) >= skipped:
+                before = cpu_by_thread()[TRANSPORT]
+        transport = cpu_by_thread()[TRANSPORT] - (before or 0.0)
+        messages = sum(len(one.secs) - skipped for one in servers)
+        return {"servers": [one.report(skipped) for one in servers], "io": transport / messages}
+    finally:
+        for one in servers:
+            one.close()
+
+
+def main() -> None:
+    """Serves."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("addresses", nargs="+", help="host:port of each server")
+    parser.add_argument("--skipped", type=int, default=0, help="exchanges of each server that are not counted")
+    args = parser.parse_args()
+    print(json.dumps(serve(args.addresses, args.skipped)))
+
+
+if __name__ == "__main__":
+    main()

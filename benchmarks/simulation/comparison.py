@@ -1,0 +1,109 @@
+"""Simulated steps per second beside those that were measured on one machine."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.engine.echo import RoundTrip
+from benchmarks.protocol import Measured
+from benchmarks.simulation import replicas, served
+from benchmarks.simulation.costs import Machine, Network
+from benchmarks.simulation.measured import SLEEP_MS, TOGETHER, WAYS, exchanges_of, worker_of
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Steps per second of one kind of cluster.
+
+    Attributes:
+        way: How it trains.
+        workers: How many train.
+        measured: By round.
+        simulated: By round, from costs measured in that round.
+    """
+
+    way: str
+    workers: int
+    measured: Sequence[float]
+    simulated: Sequence[float]
+
+    @staticmethod
+    def middle(rates: Sequence[float]) -> float | None:
+        """The median over rounds."""
+        return statistics.median(rates) if rates else None
+
+    @property
+    def error(self) -> float | None:
+        """By how many hundredths the simulation is off, more or less: the median over rounds."""
+        errors = [100 * (told / real - 1) for told, real in zip(self.simulated, self.measured, strict=False)]
+        return statistics.median(errors) if errors else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """What all processes share.
+
+    Attributes:
+        machine: Its cores.
+        trips: Messages of several sizes, there and back.
+        call: Seconds of a collective of two processes that carries nothing.
+        bytes_per_s: That such a collective carries.
+    """
+
+    machine: Machine
+    trips: Sequence[RoundTrip]
+    call: float
+    bytes_per_s: float
+
+    def network(self, size: float) -> Network:
+        """The way of a message of so many bytes; copying it is the work of the two transports."""
+        nearest = min(self.trips, key=lambda trip: abs(trip.size - size))
+        return Network(latency=nearest.idle_secs / 2)
+
+
+def compare(measured: Measured, here: Here) -> list[Compared]:
+    """Simulates all that was measured."""
+    compared = []
+    for way in WAYS:
+        costs = measured.results.get(f"{way}, costs", [])
+        for workers in (1, 2):
+            told = [_served(report, here, way, workers) for report in costs]
+            compared.append(Compared(way, workers, measured.values(f"{way}, {workers}", "steps_per_s"), told))
+    told = [_together(report, here) for report in measured.results.get(f"{TOGETHER}, costs", [])]
+    return [*compared, Compared(TOGETHER, 2, measured.values(f"{TOGETHER}, 2", "steps_per_s"), told)]
+
+
+def _served(report: Mapping[str, Any], here: Here, way: str, workers: int) -> float:
+    exchanges = exchanges_of(report)
+    pause = SLEEP_MS / 1000 if SLEEP_MS in WAYS[way] else 0.0
+    return served.train(
+        worker_of(report, pause=pause),
+        exchanges,
+        here.network(max(exchanges[0].up, exchanges[0].down)),
+        workers=workers,
+        pipeline=way == "pipelined",
+        machine=here.machine,
+        rounds=2000,
+    ).steps_per_s
+
+
+def _together(report: Mapping[str, Any], here: Here) -> float:
+    return replicas.train(
+        worker_of(report),
+        report["message"]["bytes"],
+        Network(bytes_per_s=here.bytes_per_s),
+        workers=2,
+        call=here.call,
+        update=update_secs(report, 2),
+        machine=here.machine,
+        steps=2000,
+    )
+
+
+def update_secs(report: Mapping[str, Any], workers: int) -> float:
+    """Seconds that a synchronous worker takes from what it received to its next batch."""
+    two = report["stages"]["exchange"] + report["stages"]["update"]
+    return float(two + (workers - 2) * report["message"]["each"])

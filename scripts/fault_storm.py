@@ -1,0 +1,338 @@
+"""Kills processes of a cluster with SIGKILL again and again, and checks that the job ends well: `scripts/fault-storm`.
+
+`estimator local train` runs a chief, two workers and an evaluator, with two parameter servers or, with --synchronous,
+in step, and starts again what dies. They train the census model on numbered rows for some epochs. Chief, workers,
+servers and evaluator are killed in a random order: most once all is well again after the kill before, a fifth while it
+is not, the evaluator also after the end of the training. The job has to end by itself with status 0, with checkpoints
+that load, whose steps ascend and the last of which is that of the last step, with the final export, and after every
+row was trained on in every epoch. Those that train in step must end with the very bits of a job that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from examples.options import at_least, positive
+from scripts.kill_storm import DATA, ROOT, StormError, differences
+from scripts.storm_checks import Rows, Told, problems
+from scripts.storm_cluster import LAUNCHER, Line, StormCluster
+from scripts.storm_job import PACE, STEP
+from scripts.storm_times import Kill, table
+from torch_estimator.engine.checkpoint import load_checkpoint
+
+ROLES = ("chief", "worker", "ps", "evaluator")
+
+_BATCH = 40
+_SILENCE_SECS = 300.0
+_LOOK_SECS = 0.5
+
+# The rest of the steps is taken slowly until the last kill, so that there always is a rest.
+_SLOW_FROM = 0.6
+_SLOW_SECS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A kill to come.
+
+    Attributes:
+        name: Of the process.
+        delay: Seconds to wait before.
+        early: Whether that long after the last kill, whatever came of it; else after all is well again.
+        late: Whether after the end of the training.
+    """
+
+    name: str
+    delay: float
+    early: bool = False
+    late: bool = False
+
+
+def plan(kills: int, names: Sequence[str], roles: Sequence[str], rng: random.Random) -> list[Strike]:
+    """Draws all of them: every role as often as the others, the evaluator also after the end."""
+    strikes: list[Strike] = []
+    while len(strikes) < kills:
+        for role in rng.sample(roles, len(roles)):
+            name = rng.choice([name for name in names if name.startswith(role)])
+            early = bool(strikes) and rng.random() < 0.2
+            strikes.append(Strike(name, rng.uniform(0.0, 3.0 if early else 1.0), early))
+    strikes = strikes[:kills]
+    last = next((at for at in reversed(range(kills)) if strikes[at].name.startswith("evaluator")), None)
+    if last is not None:
+        late = strikes.pop(last)
+        strikes.append(Strike(late.name, 0.0, late=True))
+    return strikes
+
+
+@dataclass(slots=True)
+class Storm:
+    """A cluster that is being struck.
+
+    Attributes:
+        cluster: This.
+        strikes: Still to come.
+        pace: The file that says how fast training goes.
+        steps: About as many global steps as there will be.
+        together: Whether those that train are started again together.
+        kills: That have landed.
+        told: What the processes have said.
+    """
+
+    cluster: StormCluster
+    strikes: list[Strike]
+    pace: Path
+    steps: int
+    together: bool
+    kills: list[Kill] = field(default_factory=list)
+    told: Told = field(default_factory=Told)
+    _total: int = 0
+    _step: int = -1
+    _well_since: float | None = None
+    _heard_at: float = 0.0
+
+    def run(self) -> int:
+        """Follows the job to its end; returns its exit status.
+
+        Raises:
+            StormError: It hangs, or does not recover.
+        """
+        self._total = len(self.strikes)
+        self._heard_at = time.monotonic()
+        while True:
+            try:
+                line = self.cluster.next_line(min(_LOOK_SECS, self._due() - time.monotonic()))
+            except EOFError:
+                return self.cluster.wait()
+            if line is not None:
+                self._see(line)
+            self._look_for_silence()
+            if self.strikes and time.monotonic() >= self._due():
+                self._strike(self.strikes.pop(0))
+            self._set_pace()
+
+    def _due(self) -> float:
+        """When to strike next."""
+        if not self.strikes or self.strikes[0].late:
+            return float("inf")
+        first = self.strikes[0]
+        if first.early and self.kills:
+            return self.kills[-1].at + first.delay
+        return float("inf") if self._well_since is None else self._well_since + first.delay
+
+    def _see(self, line: Line) -> None:
+        self._heard_at = line.at
+        self.told.see(line)
+        if line.text.startswith(f"{STEP} "):
+            self._step = max(self._step, int(line.text.split()[1]))
+        for kill in self.kills:
+            if not kill.is_over:
+                kill.see(line)
+                if kill.is_over:
+                    print(f"{'':9} {kill.name}: {kill.in_words}", flush=True)
+        is_well = self._step > 0 and all(kill.is_over for kill in self.kills)
+        self._well_since = (self._well_since or line.at) if is_well else None
+        if line.name == LAUNCHER and "chief 0 has ended well" in line.text and self.strikes:
+            self._strike(self.strikes.pop(0))
+
+    def _strike(self, strike: Strike) -> None:
+        number = self._total - len(self.strikes)
+        at = self.cluster.kill(strike.name)
+        if at is None:
+            print(f"{number:4}/{self._total} {strike.name} was not there to be killed", flush=True)
+            return
+        kill = Kill(strike.name, at, self.together, alone=all(one.is_over for one in self.kills))
+        for one in self.kills:
+            one.alone &= one.is_over
+        self.kills.append(kill)
+        self._well_since = None
+        after = "; training had ended" if strike.late else "" if kill.alone else ", while others were coming back"
+        print(f"{number:4}/{self._total} killed {strike.name} at step {self._step}{after}", flush=True)
+
+    def _look_for_silence(self) -> None:
+        now = time.monotonic()
+        if now > self._heard_at + _SILENCE_SECS:
+            raise StormError(f"no process has said anything for {_SILENCE_SECS:.0f} s.")
+        missing = [kill for kill in self.kills if not kill.is_over] if self.told.end is None else []
+        if missing and now > missing[-1].at + _SILENCE_SECS:
+            names = ", ".join(kill.name for kill in missing)
+            raise StormError(f"{_SILENCE_SECS:.0f} s after it was killed, the job has not recovered from {names}.")
+
+    def _set_pace(self) -> None:
+        over = not self.strikes or self.strikes[0].late
+        if over and (self._well_since is not None or not self.kills):
+            set_pace(self.pace, 0.0)
+        elif self._step > _SLOW_FROM * self.steps:
+            set_pace(self.pace, _SLOW_SECS)
+
+
+def set_pace(file: Path, secs: float) -> None:
+    """Tells those who train how long to take for a step."""
+    text = f"{secs}"
+    if not file.exists() or file.read_text() != text:
+        written = file.with_suffix(".new")
+        written.write_text(text)
+        written.replace(file)
+
+
+def number_rows(source: Path, target: Path, most: int) -> int:
+    """Copies at most so many census rows, with their numbers in the unused column; returns how many."""
+    from examples.census import columns
+
+    place = columns.CSV_COLUMNS.index(columns.UNUSED[0])
+    with source.open(newline="") as rows, target.open("w", newline="") as numbered:
+        writer = csv.writer(numbered)
+        number = 0
+        for row in csv.reader(rows):
+            if number == most:
+                break
+            if row:
+                number += 1
+                writer.writerow([*row[:place], number, *row[place + 1 :]])
+    return number
+
+
+def storm(args: argparse.Namespace) -> Iterator[str]:
+    """Runs it; a sentence for everything that does not hold."""
+    work: Path = args.work_dir.resolve()
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    trainers = 1 + args.workers
+    examples = args.steps * _BATCH * (trainers if args.synchronous else 1)
+    count = number_rows(args.train_file, work / "train.csv", max(1, examples // 2))
+    rows = Rows(count=count, epochs=max(1, round(examples / count)), batch=_BATCH)
+    number_rows(args.eval_file, work / "eval.csv", 20 * _BATCH)
+    names = ["chief 0", *(f"worker {index}" for index in range(args.workers)), "evaluator 0"]
+    names += [] if args.synchronous else [f"ps {index}" for index in range(args.servers)]
+    strikes = plan(args.kills, names, args.roles, random.Random(args.seed))
+    print(
+        f"{', '.join(names)}: about {args.steps} steps, {rows.epochs} epochs of {rows.count} rows, "
+        f"{len(strikes)} kills of {', '.join(args.roles)}; lines of all processes go to {work}/struck.log.",
+        flush=True,
+    )
+    struck = Struck(args, work, rows)
+    began = time.monotonic()
+    one = struck.run("struck", strikes)
+    landed = [kill.name for kill in one.kills]
+    print(f"{len(landed)} of {args.kills} kills landed in {time.monotonic() - began:.0f} s.\n\n{table(one.kills)}\n")
+    if one.strikes:
+        yield f"the job had ended {len(one.strikes)} kills before the last; give more --steps."
+    yield from problems(work / "struck", one.told, rows, landed, served=not args.synchronous)
+    if args.synchronous:
+        struck.run("undisturbed", [])
+        for difference in differences(*(load_checkpoint(work / name) for name in ("undisturbed", "struck"))):
+            yield f"an undisturbed job ends otherwise: {difference}."
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """Runs jobs.
+
+    Attributes:
+        args: The command line.
+        work: Where all of them lie.
+        rows: What they train on.
+    """
+
+    args: argparse.Namespace
+    work: Path
+    rows: Rows
+
+    def run(self, name: str, strikes: Sequence[Strike]) -> Storm:
+        """Runs one to its end, struck so often.
+
+        Raises:
+            StormError: It failed.
+        """
+        (self.work / name).mkdir()
+        pace = self.work / name / PACE
+        set_pace(pace, self.args.pace if strikes else 0.0)
+        log = self.work / f"{name}.log"
+        cluster = StormCluster(self._options(name), log)
+        try:
+            one = Storm(cluster, list(strikes), pace, self.args.steps, self.args.synchronous)
+            status = one.run()
+        except StormError as error:
+            raise StormError(f"{error} See {log}.") from error
+        finally:
+            cluster.close()
+        if status:
+            raise StormError(f"the job ended with status {status}; see {log}.")
+        return one
+
+    def _options(self, name: str) -> list[str]:
+        launch = {
+            "--worker-count": self.args.workers,
+            "--parameter-server-count": 0 if self.args.synchronous else self.args.servers,
+            "--max-restarts": 10 * self.args.kills + 1,
+            "--package-path": ROOT / "scripts",
+            "--module-name": "scripts.storm_job",
+            "--job-dir": self.work / name,
+        }
+        job = {
+            "--train-file": self.work / "train.csv",
+            "--eval-file": self.work / "eval.csv",
+            "--epochs": self.rows.epochs,
+            "--batch": self.rows.batch,
+            "--every": self.args.every,
+        }
+        return ["--distributed", "--evaluator", *_words(launch), "--", *_words(job)]
+
+
+def _words(settings: dict[str, object]) -> list[str]:
+    return [str(word) for setting in settings.items() for word in setting]
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/fault-storm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--kills", type=at_least(0), default=100, help="how often to kill (default: 100)")
+    add("--steps", type=at_least(1), help="global steps, about (default: 200 for each kill)")
+    add("--seed", type=int, default=1, help="of whom to kill, and when (default: 1)")
+    add("--roles", nargs="+", choices=ROLES, help="whom to kill (default: all that there are)")
+    add("--synchronous", action="store_true", help="train in step, without parameter servers")
+    add("--workers", type=at_least(0), default=2, help="beside the chief (default: 2)")
+    add("--servers", type=at_least(1), default=2, help="that hold parameters (default: 2)")
+    add("--every", type=at_least(1), default=100, help="steps between checkpoints (default: 100)")
+    add("--pace", type=positive, default=0.02, help="seconds that a step takes longer, as long as kills come")
+    add("--train-file", type=Path, default=DATA / "adult.data.csv", help="census rows to train on")
+    add("--eval-file", type=Path, default=DATA / "adult.test.csv", help="census rows to evaluate on")
+    add("--work-dir", type=Path, default=ROOT / "runs" / "fault-storm", help="for the jobs; emptied first")
+    args = parser.parse_args(arguments)
+    absent = {"ps": args.synchronous, "worker": not args.workers}
+    there = [role for role in ROLES if not absent.get(role)]
+    if args.roles and not set(args.roles) <= set(there):
+        parser.error(f"--roles must be of those that there are, {', '.join(there)}, but got {', '.join(args.roles)}")
+    args.roles = args.roles or there
+    args.steps = args.steps or max(1000, 200 * args.kills)
+    for file in (args.train_file, args.eval_file):
+        if not file.is_file():
+            parser.error(f"{file} does not exist; name census rows with --train-file and --eval-file")
+    return args
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the storm; 0 where all holds, 1 where not."""
+    args = parse(arguments)
+    try:
+        found = list(storm(args))
+    except StormError as error:
+        found = [str(error)]
+    for sentence in found:
+        print(f"FAULT: {sentence}")
+    print("FAILED" if found else "The job is whole: it has ended well, and nothing is lost.")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

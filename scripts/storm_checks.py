@@ -1,0 +1,148 @@
+"""What has to be true of a job after a storm of faults."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+import torch_estimator as te
+from scripts.storm_cluster import Line
+from scripts.storm_job import SEEN
+from torch_estimator.engine.checkpoint import checkpoint_paths, load_checkpoint
+
+_SAVING = re.compile(r"Saving checkpoints for (\d+)")
+_ENDED = re.compile(r"Training ended at global step (\d+)")
+_EVALUATED = re.compile(r"Saving dict for global step (\d+)")
+_FROM_CHECKPOINT = "trains twice on what it has read since"
+_TWICE = re.compile(r"where it stood (\d+) batches ago; these are trained on twice")
+
+
+@dataclass(slots=True)
+class Told:
+    """What the lines of a job have said.
+
+    Attributes:
+        saved: The steps of checkpoints, in the order of saving.
+        evaluated: The steps of evaluations.
+        end: Global step at which the chief has ended.
+        twice: How many batches were said to be trained on twice.
+        uncounted: Whether more may be, since the server that knows has been restored from a checkpoint.
+    """
+
+    saved: list[int] = field(default_factory=list)
+    evaluated: list[int] = field(default_factory=list)
+    end: int | None = None
+    twice: int = 0
+    uncounted: bool = False
+
+    def see(self, line: Line) -> None:
+        """Takes a line."""
+        if line.name.startswith("evaluator"):
+            self.evaluated += map(int, _EVALUATED.findall(line.text))
+            return
+        self.saved += map(int, _SAVING.findall(line.text))
+        self.twice += sum(map(int, _TWICE.findall(line.text)))
+        self.uncounted |= _FROM_CHECKPOINT in line.text
+        ended = _ENDED.search(line.text)
+        if ended and line.name == "chief 0":
+            self.end = int(ended[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What was to be trained on.
+
+    Attributes:
+        count: How many rows, numbered from 1.
+        epochs: How often each.
+        batch: How many in a batch.
+    """
+
+    count: int
+    epochs: int
+    batch: int
+
+
+def problems(job_dir: Path, told: Told, rows: Rows, killed: Sequence[str], *, served: bool) -> Iterator[str]:
+    """A sentence for everything that does not hold.
+
+    Args:
+        job_dir: Of the job, which has ended.
+        told: Its lines.
+        rows: What it was to train on.
+        killed: Names of the processes that were killed.
+        served: Whether parameters are with servers, where nobody takes a step again.
+    """
+    yield from _problems_of_checkpoints(job_dir, told)
+    yield from _problems_of_exports(job_dir, told, killed.count("evaluator 0"))
+    yield from _problems_of_rows(job_dir, told, rows, killed, served)
+
+
+def _problems_of_checkpoints(job_dir: Path, told: Told) -> Iterator[str]:
+    if told.saved != sorted(told.saved):
+        yield f"checkpoints were saved out of order: {told.saved}."
+    steps = []
+    for path in checkpoint_paths(str(job_dir)):
+        try:
+            steps.append(load_checkpoint(path).step)
+        except te.errors.UserError as error:
+            yield f"a checkpoint does not load: {error}"
+    if steps != sorted(set(steps)):
+        yield f"the steps of checkpoints do not ascend: {steps}."
+    if told.end is None or steps[-1:] != [told.end]:
+        yield f"training ended at global step {told.end}, but the checkpoints are of steps {steps}."
+
+
+def _problems_of_exports(job_dir: Path, told: Told, kills: int) -> Iterator[str]:
+    exports = sorted((job_dir / "export" / "census").glob("[0-9]*"))
+    if not exports:
+        yield "there is no final export."
+    for export in exports:
+        try:
+            te.ExportedModel.load(export)
+        except te.errors.UserError as error:
+            yield f"an export does not load: {error}"
+    if told.end not in told.evaluated:
+        yield f"the last checkpoint, of step {told.end}, was not evaluated."
+    # One may be killed between what it says and what it writes down.
+    repeated = sum(count - 1 for count in Counter(told.evaluated).values())
+    if repeated > kills:
+        yield f"{repeated} evaluations were of checkpoints that were evaluated before: {told.evaluated}."
+
+
+def _problems_of_rows(job_dir: Path, told: Told, rows: Rows, killed: Sequence[str], served: bool) -> Iterator[str]:
+    times, batches = seen(job_dir / SEEN, rows.count)
+    lost = int((times < rows.epochs).sum())
+    if lost:
+        first = int((times < rows.epochs).argmax()) + 1
+        yield f"{lost} of {rows.count} rows were seen less than {rows.epochs} times, row {first} the first of them."
+    again = int(times.sum()) - rows.count * rows.epochs
+    print(
+        f"Of {rows.count} rows in {rows.epochs} epochs, {again} were seen again; {batches} batches were computed, and "
+        f"{told.end} steps taken. The log told of {told.twice} batches of {rows.batch} that were trained on twice."
+    )
+    if not served or told.end is None:
+        return
+    # Of a process that is killed, one batch may have been computed and not sent.
+    unsent = sum(name.startswith(("chief", "worker")) for name in killed)
+    if not told.uncounted and again > rows.batch * (told.twice + unsent):
+        yield f"{again} rows were seen again, but the log told of {told.twice} batches of {rows.batch} only."
+    # Servers that come back count on from the last checkpoint.
+    if not any(name.startswith("ps") for name in killed) and not 0 <= batches - told.end <= unsent:
+        yield f"{told.end} steps were counted for {batches} batches."
+
+
+def seen(folder: Path, count: int) -> tuple[np.ndarray, int]:
+    """How often each row was trained on, ``[count]``, and in how many batches."""
+    times, batches = np.zeros(count, np.int64), 0
+    for file in folder.iterdir():
+        whole = file.stat().st_size // 8 * 8
+        numbers = np.frombuffer(file.read_bytes()[:whole], np.int64)
+        batches += int((numbers < 0).sum())
+        times += np.bincount(numbers[numbers > 0] - 1, minlength=count)
+    return times, batches

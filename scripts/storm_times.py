@@ -1,0 +1,97 @@
+"""How long a cluster takes from a kill to its next step, told from its lines."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scripts.storm_cluster import LAUNCHER, Line
+from scripts.storm_job import STEP
+
+_AGAIN = re.compile(r"started (.*) again, restart")
+_HOLDS = re.compile(r"ps \d+ holds \d+ numbers")
+_TRAINS = ("chief", "worker")
+
+
+@dataclass(slots=True)
+class Kill:
+    """One that has landed.
+
+    Attributes:
+        name: Of the process.
+        at: When.
+        together: Whether those that train are started again together.
+        alone: Whether no other kill came until all was well again.
+        step_secs: How long until a step that the job could not have taken without what came of the kill.
+        back_secs: How long until the process itself was at work again.
+    """
+
+    name: str
+    at: float
+    together: bool
+    alone: bool = True
+    step_secs: float | None = None
+    back_secs: float | None = None
+    _is_started: bool = False
+
+    @property
+    def role(self) -> str:
+        """Of the process."""
+        return self.name.partition(" ")[0]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all is well again."""
+        return self.step_secs is not None and self.back_secs is not None
+
+    @property
+    def in_words(self) -> str:
+        """How long all that has taken."""
+        return f"the next step came after {self.step_secs:.2f} s, and it was at work after {self.back_secs:.2f} s"
+
+    def see(self, line: Line) -> None:
+        """Takes a line."""
+        secs = line.at - self.at
+        if secs < 0.0:
+            return
+        if line.name == LAUNCHER:
+            found = _AGAIN.search(line.text)
+            self._is_started |= found is not None and self.name in found[1].split(", ")
+            return
+        is_step = line.text.startswith(f"{STEP} ")
+        if self._is_started and line.name == self.name and self.back_secs is None and self._is_work(line, is_step):
+            self.back_secs = secs
+        if is_step and self.step_secs is None and self._may_be_counted(line):
+            self.step_secs = secs
+
+    def _is_work(self, line: Line, is_step: bool) -> bool:
+        if self.role == "ps":
+            return _HOLDS.search(line.text) is not None
+        return is_step or self.role not in _TRAINS
+
+    def _may_be_counted(self, line: Line) -> bool:
+        if self.role == "ps":
+            return self.back_secs is not None
+        if self.role in _TRAINS and self.together:
+            return self._is_started
+        return line.name != self.name
+
+
+def table(kills: Sequence[Kill]) -> str:
+    """By role, the medians and the worst of kills that came alone."""
+    rows = [f"{'':10} {'kills':>6} {'alone':>6} {'next step s':>20} {'back at work s':>20}"]
+    for role in dict.fromkeys(kill.role for kill in kills):
+        some = [kill for kill in kills if kill.role == role]
+        alone = [kill for kill in some if kill.alone]
+        secs = (
+            [one for one in (kill.step_secs for kill in alone) if one is not None],
+            [one for one in (kill.back_secs for kill in alone) if one is not None],
+        )
+        rows.append(f"{role:10} {len(some):6} {len(alone):6} {_told(secs[0]):>20} {_told(secs[1]):>20}")
+    return "\n".join(rows)
+
+
+def _told(secs: Sequence[float]) -> str:
+    return f"{statistics.median(secs):.2f}, worst {max(secs):.2f}" if secs else "-"

@@ -1,0 +1,90 @@
+"""Events come in the order of their times; what is busy lets the next one wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.simulation import Machine
+from benchmarks.simulation.clock import Clock, Cores, Line, Thread, threads_of
+
+
+def noting(clock: Clock, name: str, ends: dict[str, float]) -> Callable[[], None]:
+    def note() -> None:
+        ends[name] = clock.now
+
+    return note
+
+
+def test_events_come_in_the_order_of_their_times() -> None:
+    clock, come = Clock(), list[str]()
+    for secs, name in ((2.0, "late"), (1.0, "first"), (1.0, "second")):
+        clock.after(secs, lambda name=name: come.append(name))
+
+    clock.run_until(lambda: len(come) == 2)
+
+    assert (come, clock.now) == (["first", "second"], 1.0)
+
+
+def test_a_line_does_one_thing_after_the_other() -> None:
+    clock, ends = Clock(), dict[str, float]()
+    line = Line(clock)
+    line.do(1.0, noting(clock, "a", ends))
+    assert line.take(2.0) == 1.0
+    line.do(1.0, noting(clock, "b", ends))
+
+    clock.run_until(lambda: "a" in ends)
+    assert line.busy_secs == 1.0
+    clock.run_until(lambda: False)
+
+    assert ends == {"a": 1.0, "b": 4.0}
+    assert line.busy_secs == 4.0
+
+
+@pytest.mark.parametrize(("cores", "ends_at"), [(1, [1.0, 3.0, 2.0]), (2, [1.0, 2.0, 1.0])])
+def test_a_thread_does_one_thing_at_a_time_on_a_core(cores: int, ends_at: list[float]) -> None:
+    clock, ends = Clock(), dict[str, float]()
+    station = Cores(clock, Machine(cores=cores), turn=1.0)
+    one, other = Thread(station), Thread(station)
+    one.do(1.0, noting(clock, "a", ends))
+    one.do(1.0, noting(clock, "b", ends))
+    other.do(1.0, noting(clock, "c", ends))
+
+    clock.run_until(lambda: False)
+
+    assert [ends[name] for name in "abc"] == ends_at
+    assert one.busy_secs == 2.0
+
+
+def test_crowded_cores_are_slower() -> None:
+    clock, ends = Clock(), dict[str, float]()
+    cores = Cores(clock, Machine(cores=2, crowding=1.5), turn=1.0)
+    for name in "ab":
+        cores.run(1.0, noting(clock, name, ends))
+
+    clock.run_until(lambda: False)
+
+    assert ends == {"a": 1.0, "b": 1.5}
+
+
+def test_threads_take_turns() -> None:
+    clock, ends = Clock(), dict[str, float]()
+    cores = Cores(clock, Machine(cores=1), turn=0.25)
+    cores.run(1.0, noting(clock, "long", ends))
+    cores.run(0.25, noting(clock, "short", ends))
+
+    clock.run_until(lambda: False)
+
+    assert ends == {"long": 1.25, "short": 0.5}
+
+
+def test_threads_of_large_machines_never_wait_for_each_other() -> None:
+    clock, ends = Clock(), dict[str, float]()
+    thread = threads_of(clock, None)
+    for name in map(str, range(100)):
+        thread().do(1.0, noting(clock, name, ends))
+
+    clock.run_until(lambda: False)
+
+    assert set(ends.values()) == {1.0}

@@ -1,0 +1,142 @@
+"""Processes on addresses of their own: they train across a network, whose links are cut and mended."""
+
+from __future__ import annotations
+
+import json
+import select
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster_jobs import Process, ended
+from tests.jobs import checkpoint_steps
+from tests.network import ENTER, Network, why_not
+
+# Trains until there is a file.
+PROGRAM = (
+    ENTER
+    + """
+import logging, pathlib, sys, time
+import torch_estimator as te
+from tests.jobs import points
+from torch_estimator import feature_column as fc
+
+model_dir, max_steps, wait = sys.argv[1:]
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+servers = '"ps"' in os.environ["TF_CONFIG"]
+
+
+class Acts(te.Hook):
+    def after_step(self, context):
+        time.sleep(0.005)
+        if pathlib.Path(model_dir, "enough").exists():
+            context.request_stop()
+
+
+config = te.RunConfig(
+    save_checkpoints_steps=50,
+    compile=False,
+    session_creation_timeout_secs=float(wait),
+    experimental_max_worker_delay_secs=0,
+    train_distribute=te.distribute.ParameterServerStrategy(silence_secs=1) if servers else None,
+)
+with te.errors.exit_on_user_error():
+    te.train_and_evaluate(
+        te.LinearRegressor([fc.numeric_column("x", (2,))], model_dir=model_dir, config=config),
+        te.TrainSpec(lambda: points().repeat(), max_steps=int(max_steps), hooks=[Acts()]),
+        te.EvalSpec(points, steps=1),
+    )
+"""
+)
+
+Start = Callable[..., dict[str, Process]]
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    with Network(["chief", "ps", "worker"]) as made:
+        yield made
+
+
+@pytest.fixture
+def start(network: Network) -> Iterator[Start]:
+    """Starts one process of each kind, each on an address of its own."""
+    started: dict[str, Process] = {}
+
+    def begin(kinds: tuple[str, ...], *arguments: object) -> dict[str, Process]:
+        cluster = {kind: [f"{network.addresses[kind]}:2222"] for kind in kinds}
+        for kind in kinds:
+            config = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}})}
+            started[kind] = Process(PROGRAM, [str(one) for one in arguments], {**config, **network.environ(kind)})
+        return started
+
+    yield begin
+    for process in started.values():
+        process.kill()
+
+
+def test_a_job_across_a_network_goes_on_when_links_are_cut_and_mended(
+    tmp_path: Path, network: Network, start: Start
+) -> None:
+    job = start(("chief", "ps", "worker"), tmp_path, 100_000, 60)
+    read_until(job["chief"], "Saving checkpoints for 1")
+    network.cut("worker")
+    read_until(job["ps"], "worker 0 has sent nothing for 1 s")
+    at = max(checkpoint_steps(tmp_path))
+    # Without the worker.
+    read_until(job["chief"], lambda line: saved_step(line) > at)
+    network.mend("worker")
+    read_until(job["ps"], "worker 0 is back.")
+
+    network.cut("ps")
+    at = drain(job["chief"])
+    network.mend("ps")
+    read_until(job["chief"], lambda line: saved_step(line) > at)
+    (tmp_path / "enough").touch()
+    for result in ended(list(job.values())):
+        assert result.status == 0, result.told
+
+
+def test_who_stays_cut_off_says_whom_it_waited_for(tmp_path: Path, network: Network, start: Start) -> None:
+    job = start(("ps", "chief", "worker"), tmp_path, 100_000, 2)
+    read_until(job["chief"], "Saving checkpoints for 5")
+    network.cut("worker")
+    (cut_off,) = ended([job["worker"]])
+    (tmp_path / "enough").touch()
+    server, chief = ended([job["ps"], job["chief"]])
+    assert (server.status, chief.status, cut_off.status) == (0, 0, 2), server.told + chief.told + cut_off.told
+    waited = "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for ps 0 at "
+    assert f"{waited}{network.addresses['ps']}:2222; see whether it runs and can be reached." in cut_off.told
+
+
+def test_those_who_train_in_step_find_each_other_across_a_network(tmp_path: Path, start: Start) -> None:
+    for result in ended(list(start(("chief", "worker"), tmp_path, 50, 30).values())):
+        assert result.status == 0, result.told
+    assert checkpoint_steps(tmp_path) == [0, 50]
+
+
+def saved_step(line: str) -> int:
+    """The step of a checkpoint that a line of log tells of; -1 where it tells of none."""
+    words = line.split()
+    return int(words[3]) if words[:3] == ["Saving", "checkpoints", "for"] else -1
+
+
+def read_until(process: Process, wanted: str | Callable[[str], bool]) -> None:
+    told = []
+    while line := process.stdout.readline():
+        told.append(line)
+        if wanted in line if isinstance(wanted, str) else wanted(line):
+            return
+    pytest.fail("It ended, and had told:\n" + "".join(told))
+
+
+def drain(process: Process) -> int:
+    """Reads until there is nothing for a second; returns the step of the last checkpoint."""
+    step = -1
+    while select.select([process.stdout], [], [], 1.0)[0]:
+        step = max(step, saved_step(process.stdout.readline()))
+    return step

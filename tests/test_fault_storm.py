@@ -1,0 +1,138 @@
+"""`scripts/fault-storm`, in a small version: a kill of every role; and what it would find."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.census import sample
+from scripts import fault_storm
+from scripts.storm_checks import Rows, Told, problems, seen
+from scripts.storm_cluster import LAUNCHER, Line
+from scripts.storm_job import SEEN
+from scripts.storm_times import Kill, table
+
+
+def test_a_cluster_survives_a_kill_of_every_role(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = sample.write(str(tmp_path / "data"), train_rows=2000, eval_rows=200)
+    settings = {
+        "--kills": 4,
+        "--steps": 200,
+        "--every": 40,
+        "--workers": 1,
+        "--servers": 1,
+        "--train-file": data.train_file,
+        "--eval-file": data.eval_file,
+        "--work-dir": tmp_path / "storm",
+    }
+
+    status = fault_storm.main([str(word) for setting in settings.items() for word in setting])
+
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert "4 of 4 kills landed" in printed
+    for name in ("chief 0", "worker 0", "ps 0", "evaluator 0"):
+        assert f"killed {name} at step " in printed
+    assert "killed evaluator 0 at step " in printed.partition("; training had ended")[0].splitlines()[-1]
+
+
+def test_the_seed_says_whom_to_kill_and_every_role_has_its_turn() -> None:
+    names = ["chief 0", "worker 0", "worker 1", "evaluator 0", "ps 0", "ps 1"]
+
+    strikes = fault_storm.plan(100, names, fault_storm.ROLES, random.Random(3))
+
+    assert strikes == fault_storm.plan(100, names, fault_storm.ROLES, random.Random(3))
+    assert strikes != fault_storm.plan(100, names, fault_storm.ROLES, random.Random(4))
+    struck = [strike.name for strike in strikes]
+    assert set(struck) == set(names)
+    assert [sum(name.startswith(role) for name in struck) for role in fault_storm.ROLES] == [25] * 4
+    assert [strike.late for strike in strikes] == [False] * 99 + [True]
+    assert 5 <= sum(strike.early for strike in strikes) <= 40
+    assert fault_storm.plan(0, names, fault_storm.ROLES, random.Random(3)) == []
+
+
+def test_times_are_those_of_the_first_step_that_a_kill_does_not_hinder() -> None:
+    worker = Kill("worker 0", 10.0, together=False)
+    for at, name, text in (
+        (9.9, "chief 0", "step 6"),  # read late
+        (10.1, "worker 0", "step 7"),  # said before it was killed
+        (10.2, "chief 0", "step 8"),
+        (10.3, LAUNCHER, "worker 0 was killed by SIGKILL; started worker 0 again, restart 1 of 9."),
+        (12.5, "worker 0", "step 300"),
+    ):
+        worker.see(Line(at, name, text))
+    assert (worker.step_secs, worker.back_secs) == pytest.approx((0.2, 2.5))
+
+    server = Kill("ps 1", 10.0, together=False)
+    for at, name, text in (
+        (10.1, "chief 0", "step 8"),  # needed nothing of it any more
+        (10.2, LAUNCHER, "ps 1 was killed by SIGKILL; started ps 1 again, restart 1 of 9."),
+        (10.9, "ps 0", "INFO:torch_estimator:ps 0 holds 5 numbers, from global step 0 on."),
+        (11.0, "ps 1", "INFO:torch_estimator:ps 1 holds 5 numbers, from global step 0 on."),
+        (11.5, "worker 1", "step 5"),
+    ):
+        assert not server.is_over
+        server.see(Line(at, name, text))
+    assert (server.step_secs, server.back_secs) == pytest.approx((1.5, 1.0))
+
+    chief = Kill("chief 0", 10.0, together=True, alone=False)
+    for at, name, text in (
+        (10.1, "worker 0", "step 8"),
+        (10.4, LAUNCHER, "chief 0 was killed by SIGKILL; started chief 0, worker 0 again, restart 1 of 9."),
+        (14.0, "worker 0", "step 5"),
+        (14.5, "chief 0", "step 5"),
+    ):
+        chief.see(Line(at, name, text))
+    assert (chief.step_secs, chief.back_secs) == pytest.approx((4.0, 4.5))
+    lines = table([worker, server, chief]).splitlines()
+    assert lines[1].split() == ["worker", "1", "1", "0.20,", "worst", "0.20", "2.50,", "worst", "2.50"]
+    assert lines[3].split() == ["chief", "1", "0", "-", "-"]
+
+
+def test_rows_are_counted_by_what_was_written_down(tmp_path: Path) -> None:
+    note(tmp_path / "chief 0, 1", [-2, 1, 2, -2, 3, 1])
+    note(tmp_path / "worker 0, 2", [-1, 2])
+
+    times, batches = seen(tmp_path, 4)
+
+    assert times.tolist() == [2, 2, 1, 0]
+    assert batches == 3
+
+
+def test_what_a_job_has_lost_is_named(tmp_path: Path) -> None:
+    note(tmp_path / SEEN / "chief 0, 1", [-2, 1, 2, -2, 1, 2, -2, 1, 2, -2, 1, 2])
+    told = Told()
+    for name, text in (
+        ("chief 0", "Saving checkpoints for 4 into there."),
+        ("chief 0", "Saving checkpoints for 2 into there."),
+        ("chief 0", "Training ended at global step 5: the input ended."),
+        ("evaluator 0", "Saving dict for global step 2: accuracy = 1"),
+        ("evaluator 0", "Saving dict for global step 2: accuracy = 1"),
+        ("worker 0", "Going on with the input where it stood 1 batches ago; these are trained on twice."),
+    ):
+        told.see(Line(0.0, name, text))
+
+    found = "\n".join(problems(tmp_path, told, Rows(count=3, epochs=1, batch=2), [], served=True))
+
+    assert "checkpoints were saved out of order: [4, 2]." in found
+    assert "training ended at global step 5, but the checkpoints are of steps []." in found
+    assert "there is no final export." in found
+    assert "the last checkpoint, of step 5, was not evaluated." in found
+    assert "1 evaluations were of checkpoints that were evaluated before: [2, 2]." in found
+    assert "1 of 3 rows were seen less than 1 times, row 3 the first of them." in found
+    assert "5 rows were seen again, but the log told of 1 batches of 2 only." in found
+    assert "5 steps were counted for 4 batches." in found
+
+
+def test_roles_that_are_not_there_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        fault_storm.parse(["--synchronous", "--roles", "ps"])
+    assert "must be of those that there are, chief, worker, evaluator, but got ps" in capsys.readouterr().err
+
+
+def note(file: Path, numbers: list[int]) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(np.array(numbers, np.int64).tobytes())
