@@ -169,6 +169,8 @@ def test_whoever_is_killed_comes_back_and_the_job_goes_on(tmp_path: Path) -> Non
     for result in results.values():
         assert result.status == 0, result.told
     assert max(checkpoint_steps(tmp_path)) == 1500
+    for who in (("chief", 0), ("worker", 0)):
+        assert "Training ended at global step 1500: " in results[who].told
     chief = told["chief", 0] + results["chief", 0].told
     assert "ps 1 has lost what it held; restoring it from the checkpoint of global step " in chief
     assert "ps 0 has lost what it held; restoring it from the checkpoint of global step " in chief

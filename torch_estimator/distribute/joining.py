@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch_estimator.engine.served.links import Links
 
 logger = logging.getLogger("torch_estimator")
+
+_MOST_SECS_TO_END = 60.0
 
 
 @contextmanager
@@ -67,8 +70,13 @@ def joined_group(config: RunConfig, replicas: Replicas | None = None) -> Iterato
 
 
 @contextmanager
-def connected_servers(config: RunConfig) -> Iterator[Links | None]:
-    """Connects to the parameter servers of the cluster; gives None where it has none."""
+def connected_servers(config: RunConfig, *, most_secs: float = math.inf) -> Iterator[Links | None]:
+    """Connects to the parameter servers of the cluster; gives None where it has none.
+
+    Args:
+        config: Of the training.
+        most_secs: How long to wait for a server at most, whatever the configuration allows.
+    """
     task = config._task
     if not task.num_ps:
         yield None
@@ -79,7 +87,8 @@ def connected_servers(config: RunConfig) -> Iterator[Links | None]:
     addresses, key = task.cluster[PARAMETER_SERVER], key_from_environment()
     with_key = f", with the key in {key.path}" if key else ""
     logger.info("This process is %s; parameters are at %s%s.", task, ", ".join(addresses), with_key)
-    links = Links(str(task), task.rank, addresses, wait_secs=config.session_creation_timeout_secs, key=key)
+    wait_secs = min(config.session_creation_timeout_secs, most_secs)
+    links = Links(str(task), task.rank, addresses, wait_secs=wait_secs, key=key)
     try:
         yield links
     finally:
@@ -92,6 +101,7 @@ def end_servers(config: RunConfig) -> None:
         return
     from torch_estimator.parameter_server.messages import Kind
 
-    with connected_servers(config) as servers, suppress(ClusterError):
+    # They may have ended with the training that is over.
+    with connected_servers(config, most_secs=_MOST_SECS_TO_END) as servers, suppress(ClusterError):
         if servers is not None:
             servers.tell_all(Kind.END)

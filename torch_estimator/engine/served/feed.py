@@ -125,7 +125,8 @@ class ServedSteps:
         self._pending: Push | None = None
         self._secs_per_step = _STROKE_SECS
         self._fast: Callable[[int], float] | None = None
-        self._at = global_step
+        self._at = self._begun_at = global_step
+        self._went_back = False
         self._look_at_message()
         before = before or {}
         if _LAYOUT in before:
@@ -162,6 +163,7 @@ class ServedSteps:
                 self._check(index, about)
         header, about = answers[0]
         self._at, self.position, self.repeated = header.step, about[POSITION], about[SINCE]
+        self._begun_at = self._at
 
     def deposit(self, position: Callable[[], Mapping[str, Any]], *, at_once: bool = False) -> None:
         """Tells from time to time where the input stands, after the last batch that was trained on."""
@@ -200,7 +202,9 @@ class ServedSteps:
         if losses:
             self._secs_per_step = (time.perf_counter() - started) / len(losses)
         # Others may have taken steps since; the last one here has not arrived yet.
-        context.global_step = max(context.global_step, self._at + 1 - len(losses))
+        at = self._at + 1 - len(losses)
+        context.global_step = max(self._begun_at if self._went_back else context.global_step, at)
+        self._went_back = False
         return losses
 
     def meet_end(self) -> None:
@@ -376,7 +380,10 @@ class ServedSteps:
             self.over = True
             return {}
         if answers:
-            self._at = answers[0][0].step
+            at = answers[0][0].step
+            # Restored from a checkpoint.
+            self._went_back |= at < self._at
+            self._at = at
             self.over = any(answer.kind is Kind.OVER for answer, _ in answers.values())
         return answers
 
