@@ -54,7 +54,15 @@ def _served(key: Key | None, kilobytes: int) -> Iterator[Links]:
         dense = np.zeros(kilobytes * 1000 // 4, np.float32)
         group = GroupPlan("GradientDescent", {"lr": 1.0}, ("lr",))
         plan = ServerPlan(dtype="float32", groups=(group,), dense=(DensePlan("all", dense.shape, 0),), tables=())
-        about = {"about": {}, "step": 0, "last_step": None, "names": ["chief 0"], "silence_secs": None, "positions": {}}
+        about = {
+            "about": {},
+            "step": 0,
+            "last_step": None,
+            "names": ["chief 0"],
+            "silence_secs": None,
+            "max_staleness": None,
+            "positions": {},
+        }
         links.start(0, {"plan": plan.as_json(), **about}, {"dense/0/value": dense})
         yield links
         links.tell_all(Kind.END)

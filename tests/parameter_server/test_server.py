@@ -50,6 +50,7 @@ GIVEN = {
     "last_step": None,
     "names": ["chief 0", "worker 0"],
     "silence_secs": None,
+    "max_staleness": None,
     "positions": {},
 }
 
@@ -125,6 +126,32 @@ def test_a_push_that_comes_again_is_applied_once(served: Served) -> None:
     assert (answer.step, dense[0]) == (6, -0.5)
     assert served.push(header._replace(life=header.life + 1)) is Kind.OK
     assert served.pull()[0].step == 7
+
+
+def test_who_is_ahead_waits_for_the_slowest_until_that_goes_on_or_leaves(served: Served) -> None:
+    served.start(max_staleness=1)
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
+        slow = Served(served.address, links, threading.Thread())
+        slow.pull()
+        served.pull()
+        assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+        ahead = threading.Thread(target=served.push, args=(served.links.header(Kind.EXCHANGE, PUSHES),))
+        ahead.start()
+        while slow.pull()[0].step < 7:
+            assert ahead.is_alive()
+        # What it brought is applied, but the next step has to wait.
+        ahead.join(timeout=0.2)
+        assert ahead.is_alive()
+        assert slow.push(links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+        ahead.join(timeout=10)
+        assert not ahead.is_alive()
+        again = threading.Thread(target=served.push, args=(served.links.header(Kind.EXCHANGE, PUSHES),))
+        again.start()
+        again.join(timeout=0.2)
+        assert again.is_alive()
+        links.tell_all(Kind.LEAVE)
+        again.join(timeout=10)
+        assert not again.is_alive()
 
 
 def test_state_comes_back_as_it_is(served: Served) -> None:

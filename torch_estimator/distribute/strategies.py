@@ -57,20 +57,28 @@ class ParameterServerStrategy:
     Args:
         pipeline: Whether to compute a batch while the gradients of the one before are on their way: more steps per
             second, with gradients one step older. Without, one worker computes what a process alone computes.
-        silence_secs: A worker that has sent nothing for so long is named in the log of the first server, and the end of
-            the training does not wait for it. More than its longest pause between two steps.
+        max_staleness: How many steps of its own a worker may be ahead of the slowest one before it has to wait for it;
+            None for any number.
+        silence_secs: A worker that has sent nothing for so long is named in the log of the first server, and neither
+            the end of the training nor ``max_staleness`` waits for it. More than its longest pause between two steps.
 
     Raises:
         InvalidTypeError: One of them is of the wrong type.
-        InvalidValueError: The seconds are not positive.
+        InvalidValueError: The seconds are not positive, or the steps negative.
     """
 
     pipeline: bool = False
+    max_staleness: int | None = None
     silence_secs: float = 300.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.pipeline, bool):
             raise InvalidTypeError(f"pipeline must be True or False, but got {self.pipeline!r}.")
+        if self.max_staleness is not None:
+            if not isinstance(self.max_staleness, int) or isinstance(self.max_staleness, bool):
+                raise InvalidTypeError(f"max_staleness must be a whole number or None, but got {self.max_staleness!r}.")
+            if self.max_staleness < 0:
+                raise InvalidValueError(f"max_staleness must be 0 or more, but got {self.max_staleness}.")
         _check_silence(self.silence_secs)
 
 

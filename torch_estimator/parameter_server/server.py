@@ -12,6 +12,7 @@ import zmq
 
 from torch_estimator.cluster.addresses import split_address
 from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.clocks import Clocks
 from torch_estimator.parameter_server.curve import secure_server
 from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import (
@@ -92,6 +93,8 @@ class ParameterServer:
         self._positions: dict[str, Any] = {}
         self._since: dict[int, int] = {}
         self._silent: set[int] = set()
+        self._clocks = Clocks()
+        self._waiting: list[tuple[Any, list[Any]]] = []
         self._silence_secs: float | None = None
         self._looked_at = 0.0
         self._refused: dict[Refusal, float] = {}
@@ -107,8 +110,13 @@ class ParameterServer:
                 frames = []
             if frames:
                 answer = self._answer([frame.buffer for frame in frames])
-                self._socket.send_multipart([identity, *answer], copy=is_small(answer))
+                if answer is None:
+                    self._waiting.append((identity, frames))
+                else:
+                    self._socket.send_multipart([identity, *answer], copy=is_small(answer))
             self._look_around()
+            if self._waiting:
+                self._answer_waiting()
             if self._ended:
                 ended_at = ended_at or time.monotonic()
                 if not self._active() or time.monotonic() > ended_at + _LINGER_SECS:
@@ -122,7 +130,18 @@ class ParameterServer:
         self._socket.close()
         self._context.term()
 
-    def _answer(self, frames: list[Any]) -> list[Any]:
+    def _answer_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for identity, frames in waiting:
+            # Its gradients were applied when it came.
+            answer = self._answer([frame.buffer for frame in frames])
+            if answer is None:
+                self._waiting.append((identity, frames))
+            else:
+                self._socket.send_multipart([identity, *answer], copy=is_small(answer))
+
+    def _answer(self, frames: list[Any]) -> list[Any] | None:
+        """What to send back; None where its sender has to wait for slower ones."""
         try:
             header = Header.unpack(frames[0])
             self._hear(header.worker)
@@ -131,10 +150,11 @@ class ParameterServer:
             logger.warning("%s", error)
             return pack_json(Header(Kind.REFUSED, 0), {"reason": str(error)})
 
-    def _answers(self, header: Header, frames: list[Any]) -> list[Any]:
+    def _answers(self, header: Header, frames: list[Any]) -> list[Any] | None:
         match header.kind:
             case Kind.EXCHANGE:
-                return [self._exchange(header, frames[0])]
+                answer = self._exchange(header, frames[0])
+                return None if answer is None else [answer]
             case Kind.HELLO:
                 self._left.discard(header.worker)
                 return pack_json(self._header(header, self._kind()), {**self._about, **self._place_of(header.worker)})
@@ -148,6 +168,7 @@ class ParameterServer:
                 self._since[header.worker] = 0
                 return [self._header(header, Kind.OK).pack()]
             case Kind.STATUS:
+                self._clocks.rest(header.worker)
                 return pack_json(self._header(header, self._kind()), self._whereabouts())
             case Kind.LEAVE:
                 self._left.add(header.worker)
@@ -159,10 +180,11 @@ class ParameterServer:
                 return [self._header(header, Kind.OK).pack()]
         return [self._header(header, Kind.EMPTY).pack()]
 
-    def _exchange(self, header: Header, message: Any) -> bytes:
+    def _exchange(self, header: Header, message: Any) -> bytes | None:
         if self._shard is None or self._plan is None:
             return self._header(header, Kind.EMPTY).pack()
         push, pull = unpack_exchange(message, self._plan, header.flags)
+        self._clocks.meet(header.worker, header.life, self._active())
         over = self._is_over()
         if push is not None and self._applied.get(header.worker) != (header.life, header.number):
             if over:
@@ -171,6 +193,9 @@ class ParameterServer:
             self._step += 1
             self._since[header.worker] = self._since.get(header.worker, 0) + 1
             self._applied[header.worker] = header.life, header.number
+            self._clocks.tick(header.worker)
+        if not over and not self._clocks.may_go_on(header.worker, self._active()):
+            return None
         if over or not header.flags & PULLS:
             return self._header(header, Kind.OVER if over else Kind.OK).pack()
         return pack_parameters(self._header(header, Kind.OK), *self._shard.parameters(pull))
@@ -184,6 +209,7 @@ class ParameterServer:
         self._positions, self._since = dict(content["positions"]), {}
         self._stopped = self._ended = False
         self._applied.clear()
+        self._clocks = Clocks(content["max_staleness"])
         count = sum(one.size for one in arrays.values())
         logger.info("%s holds %d numbers, from global step %d on.", self._name, count, self._step)
 

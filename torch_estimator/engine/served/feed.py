@@ -326,6 +326,7 @@ class ServedSteps:
                 "step %d, and trains twice on what it has read since.",
                 step,
             )
+        most = self._strategy.max_staleness
         for index in servers:
             content = {
                 "plan": self._placement.plans[index].as_json(),
@@ -333,7 +334,9 @@ class ServedSteps:
                 "step": step,
                 # The first one counts.
                 "last_step": None if index else self._last_step,
-                "silence_secs": None if index else self._strategy.silence_secs,
+                # Where nobody may be far ahead of one that hangs, all have to know.
+                "silence_secs": self._strategy.silence_secs if not index or most is not None else None,
+                "max_staleness": most,
                 "names": self._names,
                 "positions": {} if index else self.positions,
             }
