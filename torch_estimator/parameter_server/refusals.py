@@ -14,8 +14,8 @@ from zmq.utils.monitor import recv_monitor_message
 from torch_estimator.cluster.addresses import split_address
 from torch_estimator.parameter_server.key import KEY_FILE, Key
 
-EVENTS = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-"""What a monitor has to tell for `refusal`."""
+EVENTS = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+"""What a monitor has to tell."""
 
 _PROBE_SECS = 1.0
 
@@ -28,6 +28,8 @@ class Refusal(Enum):
     OTHER_KEY = auto()
     FOREIGN = auto()
     """The other one is no part of a cluster."""
+    GONE = auto()
+    """Nobody knows; whoever sees first what is wrong leaves, so that the other one may not see it any more."""
 
     def told_by_server(self, name: str, key: Key | None) -> str:
         """The sentence of a server for its log."""
@@ -40,6 +42,8 @@ class Refusal(Enum):
                 who = f"has another key than this server ({KEY_FILE})"
             case Refusal.FOREIGN:
                 who = "is no part of a torch-estimator cluster"
+            case Refusal.GONE:
+                who = f"left in the middle of the handshake, as one without the right key may do ({KEY_FILE})"
         return f"{name} has refused somebody who {who}."
 
     def told_by(self, name: str, key: Key | None, server: str) -> str:
@@ -68,7 +72,7 @@ def monitored(monitor: zmq.Socket[Any]) -> Iterator[tuple[int, int]]:
 
 
 def refusal(event: int, value: int) -> Refusal | None:
-    """What an event tells."""
+    """What an event tells for certain."""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return Refusal.OTHER_KEY
     if event != zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:

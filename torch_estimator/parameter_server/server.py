@@ -232,9 +232,10 @@ class ParameterServer:
 
     def _look_for_refused(self, now: float) -> None:
         for event, value in monitored(self._monitor):
-            why = refusal(event, value)
-            if why is not None and now > self._refused.get(why, -math.inf) + _SAY_AGAIN_SECS:
-                self._refused[why] = now
+            why = refusal(event, value) or Refusal.GONE
+            if now > self._refused.get(why, -math.inf) + _SAY_AGAIN_SECS:
+                # Of one who has been told of, more may follow.
+                self._refused |= {why: now, Refusal.GONE: now}
                 logger.warning("%s", why.told_by_server(self._name, self._key))
 
     def _look_for_silence(self, now: float) -> None:

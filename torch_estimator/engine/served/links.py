@@ -189,9 +189,7 @@ class _Link:
             self._socket.setsockopt(option, value)
         if key is not None:
             secure_client(self._socket, key)
-        self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | EVENTS
-        )
+        self._monitor = self._socket.get_monitor_socket(EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         self._socket.connect(f"tcp://{address}")
 
     def send(self, frames: Frames) -> None:
