@@ -20,6 +20,7 @@ from torch_estimator import files
 from torch_estimator.cluster.task import Task, check_trains
 from torch_estimator.data.normalise import to_dataset
 from torch_estimator.distribute.joining import connected_servers, end_servers, joined_group
+from torch_estimator.distribute.strategies import FullyShardedStrategy
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation, write_results
 from torch_estimator.engine.loop import StopReason, TrainingResult
@@ -28,6 +29,8 @@ from torch_estimator.engine.prediction import run_prediction
 from torch_estimator.engine.preemption import Preempted
 from torch_estimator.engine.random_state import isolated, seeded
 from torch_estimator.engine.replicas.agreement import agree_on_model_dir, agree_on_training
+from torch_estimator.engine.sharded.rows import is_sharded
+from torch_estimator.engine.sharded.units import shard
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
@@ -300,11 +303,15 @@ class Estimator:
                 agree_on_model_dir(group, self.model_dir)
                 # Only the chief knows whether this training was interrupted.
                 input_over_when_ended = bool(group.gather_texts("yes" if input_over_when_ended else "")[0])
-            model = self._build(ModeKeys.TRAIN)
+            strategy = self._config.train_distribute
+            sharded = strategy if group is not None and isinstance(strategy, FullyShardedStrategy) else None
+            model = self._build(ModeKeys.TRAIN, moved=sharded is None)
             if checkpoint is None:
                 self._warm_start(model)
             if group is not None:
                 agree_on_training(group, model, checkpoint, last_step, self._config)
+            if group is not None and sharded is not None:
+                shard(model, group, sharded, from_chief=checkpoint is None)
             rank = self._config._task.rank
             if rank and (checkpoint is None or servers is not None):
                 # What each of them drops out or shuffles is its own.
@@ -489,14 +496,19 @@ class Estimator:
             raise InvalidValueError(f"model_fn must return an EstimatorSpec, but returned {spec!r}.")
         return spec
 
-    def _build(self, mode: ModeKeys) -> Model:
+    def _build(self, mode: ModeKeys, *, moved: bool = True) -> Model:
         logger.info("Calling model_fn.")
         spec = self._spec(mode, self.params, self._config)
         logger.info("Done calling model_fn.")
-        return Model(self._apart_from_training(spec))
+        return Model(self._apart_from_training(spec), moved=moved)
 
     def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
         """Copies a module that ``model_fn`` returns in every mode: evaluating must not change the one in training."""
+        if any(map(is_sharded, spec.module.parameters())):
+            raise InvalidValueError(
+                f"model_fn returned a {type(spec.module).__name__} that FullyShardedStrategy has spread over the "
+                "processes before; make the module anew in every call."
+            )
         if spec.mode == ModeKeys.TRAIN:
             self._trained.module = weakref.ref(spec.module)
             if self._evaluated is not None and self._evaluated.module is spec.module:

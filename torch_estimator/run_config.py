@@ -12,7 +12,11 @@ from typing import Any, Final, Literal
 
 from torch_estimator.cluster import Task, task_from_environment
 from torch_estimator.cluster.task import CHIEFS, EVALUATOR
-from torch_estimator.distribute.strategies import MultiWorkerMirroredStrategy, ParameterServerStrategy
+from torch_estimator.distribute.strategies import (
+    FullyShardedStrategy,
+    MultiWorkerMirroredStrategy,
+    ParameterServerStrategy,
+)
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
@@ -54,7 +58,8 @@ class RunConfig:
             the compiled step over when it is ready, or at once where an earlier run has left it; True waits for it;
             False trains in Python throughout.
         train_distribute: How processes of a cluster train together: None is a `distribute.ParameterServerStrategy`
-            where the cluster has parameter servers, and a `distribute.MultiWorkerMirroredStrategy` where it has none.
+            where the cluster has parameter servers, and a `distribute.MultiWorkerMirroredStrategy` where it has none;
+            `distribute.FullyShardedStrategy` is for models that do not fit one device.
         session_creation_timeout_secs: How long the processes of a cluster wait for each other.
         experimental_max_worker_delay_secs: With parameter servers, worker n starts 5 * (n + 1) seconds after the
             chief, and no later than so many, 60 where it is None; 0 starts all at once.
@@ -81,7 +86,7 @@ class RunConfig:
     resume_input: bool = True
     compile: Literal["auto"] | bool = "auto"
     mixed_precision: Literal["bf16"] | None = None
-    train_distribute: MultiWorkerMirroredStrategy | ParameterServerStrategy | None = None
+    train_distribute: MultiWorkerMirroredStrategy | FullyShardedStrategy | ParameterServerStrategy | None = None
     session_creation_timeout_secs: float = 7200
     experimental_max_worker_delay_secs: int | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
@@ -233,14 +238,15 @@ class RunConfig:
 
 
 def _check_distribute(task: Task, strategy: object) -> None:
-    if strategy is not None and not isinstance(strategy, MultiWorkerMirroredStrategy | ParameterServerStrategy):
+    synchronous = isinstance(strategy, MultiWorkerMirroredStrategy | FullyShardedStrategy)
+    if strategy is not None and not synchronous and not isinstance(strategy, ParameterServerStrategy):
         raise InvalidTypeError(
-            "train_distribute must be a MultiWorkerMirroredStrategy or a ParameterServerStrategy of "
-            f"torch_estimator.distribute, but got {strategy!r}."
+            "train_distribute must be a MultiWorkerMirroredStrategy, a FullyShardedStrategy or a "
+            f"ParameterServerStrategy of torch_estimator.distribute, but got {strategy!r}."
         )
-    if isinstance(strategy, MultiWorkerMirroredStrategy) and task.num_ps:
+    if synchronous and task.num_ps:
         raise InvalidValueError(
-            f"train_distribute is a MultiWorkerMirroredStrategy, but {task.source} names {task.num_ps} parameter "
+            f"train_distribute is a {type(strategy).__name__}, but {task.source} names {task.num_ps} parameter "
             "servers, which it does not have; leave 'ps' out of the cluster, or train_distribute out of RunConfig."
         )
 

@@ -1,4 +1,5 @@
 """How a training is spread over several processes."""
 
+from torch_estimator.distribute.strategies import FullyShardedStrategy as FullyShardedStrategy
 from torch_estimator.distribute.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
 from torch_estimator.distribute.strategies import ParameterServerStrategy as ParameterServerStrategy
