@@ -74,7 +74,7 @@ config = te.RunConfig(
     resume_input="over" not in settings,
     mixed_precision=settings.get("precision"),
     train_distribute=None if "mirrored" in settings else te.distribute.FullyShardedStrategy(
-        [Block] if "units" in settings else None
+        {"blocks": [Block], "absent": [nn.Conv1d], "lists": [nn.ModuleList]}.get(settings.get("units"))
     ),
 )
 
@@ -120,7 +120,12 @@ else:
         config=config,
     )
 with te.errors.exit_on_user_error():
-    estimator.train(input_fn, max_steps=None if max_steps == "None" else int(max_steps), hooks=[Acts()])
+    hooks = {
+        "logs": lambda: te.LoggingTensorHook(["last.weight"], every_n_iter=1),
+        "evaluates": lambda: te.InMemoryEvaluatorHook(estimator, input_fn),
+    }
+    hook = hooks[settings["hook"]]() if "hook" in settings else Acts()
+    estimator.train(input_fn, max_steps=None if max_steps == "None" else int(max_steps), hooks=[hook])
     if "evaluate" in settings:
         print("evaluated:", estimator.evaluate(input_fn)["loss"])
         print("predicted:", next(iter(estimator.predict(input_fn))))
@@ -137,7 +142,7 @@ def run(model_dir: Path, *arguments: object, workers: int = 1) -> list[str]:
 
 @pytest.mark.parametrize(
     "settings",
-    [("optimizer=adam",), ("optimizer=ftrl", "units=1"), ("optimizer=clipped", "sum=1")],
+    [("optimizer=adam",), ("optimizer=ftrl", "units=blocks"), ("optimizer=clipped", "sum=1")],
     ids=" ".join,
 )
 def test_two_with_half_of_each_batch_compute_what_one_does(tmp_path: Path, settings: tuple[str, ...]) -> None:
@@ -238,7 +243,11 @@ def test_where_one_fails_within_a_step_the_others_end_with_a_sentence(tmp_path: 
         ("model=tied", "'blocks.0' and 'blocks.1' of Net share a parameter, but FullyShardedStrategy gathers each"),
         ("model=scalar", "FullyShardedStrategy cannot divide 'temperature', which is one number; give it the shape"),
         ("model=sparse", "FullyShardedStrategy cannot add up sparse gradients; make 'table' with sparse=False."),
+        ("units=absent", "units of FullyShardedStrategy names Conv1d, but Net has no module of that type."),
+        ("units=lists", "units of FullyShardedStrategy names ModuleList, which is never called; name the type of its"),
         ("model=reaching", "A parameter is used outside of the forward pass of its unit"),
+        ("hook=logs", "error: Logging needs whole variables, but with FullyShardedStrategy each process holds a part"),
+        ("hook=evaluates", "error: Evaluating what is in training needs whole variables, but with"),
         ("bound=1", "SGD was made before; give optimizer a name or a function of named parameters."),
     ],
 )

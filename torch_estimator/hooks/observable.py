@@ -113,7 +113,7 @@ def as_arrays(value: Any) -> Any:
     from torch_estimator.engine.sharded.rows import check_whole
 
     if isinstance(value, torch.Tensor):
-        check_whole(value, "A hook that logs it")
+        check_whole(value, "Logging")
         copied = value.detach().to("cpu", copy=True)
         return (copied.float() if copied.dtype == torch.bfloat16 else copied).numpy()
     if isinstance(value, Mapping):

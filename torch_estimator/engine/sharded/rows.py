@@ -65,8 +65,8 @@ def check_whole(tensor: object, use: str) -> None:
     """
     if is_sharded(tensor):
         raise InvalidValueError(
-            f"{use} needs a variable as a whole, but with FullyShardedStrategy each process holds a part of it; read "
-            "it from a checkpoint with Estimator.get_variable_value, or evaluate checkpoints."
+            f"{use} needs whole variables, but with FullyShardedStrategy each process holds a part of them; read them "
+            "from checkpoints, with Estimator.get_variable_value or by evaluating these."
         )
 
 
