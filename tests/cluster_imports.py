@@ -5,6 +5,8 @@ import pandas
 import pyarrow
 import tensorboard.compat.proto.event_pb2
 import torch.distributed
+import torch.distributed.fsdp
+import torch.distributed.tensor
 import zmq
 
 import torch_estimator.canned

@@ -195,6 +195,17 @@ def test_workers_alone_need_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
         te.distribute.MultiWorkerMirroredStrategy("FAST")  # type: ignore[arg-type]
 
 
+def test_a_sharded_training_has_no_parameter_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = {"chief": ["a:1"], "ps": ["b:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
+    with pytest.raises(
+        ValueError, match=r"^train_distribute is a FullyShardedStrategy, but TF_CONFIG names 1 parameter"
+    ):
+        te.RunConfig("x", train_distribute=te.distribute.FullyShardedStrategy())
+    with pytest.raises(TypeError, match=r"^units must be a list of types of modules, but got \['Block'\]\."):
+        te.distribute.FullyShardedStrategy(["Block"])  # type: ignore[list-item]
+
+
 def test_a_cluster_needs_a_model_dir_that_all_can_find(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}')
     with pytest.raises(ValueError, match="TF_CONFIG names a cluster, whose processes need one model_dir that all of t"):

@@ -22,6 +22,7 @@ from torch_estimator.data.normalise import to_dataset
 from torch_estimator.distribute.joining import connected_servers, end_servers, forked_replicas, joined_group
 from torch_estimator.distribute.lost import PeerLost
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
+from torch_estimator.distribute.strategies import FullyShardedStrategy
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation, write_results
 from torch_estimator.engine.loop import StopReason, TrainingResult
@@ -31,6 +32,8 @@ from torch_estimator.engine.preemption import Preempted
 from torch_estimator.engine.random_state import isolated, seeded
 from torch_estimator.engine.replicas.agreement import agree_on_training
 from torch_estimator.engine.replicas.handover import handed, leader_of
+from torch_estimator.engine.sharded.rows import is_sharded
+from torch_estimator.engine.sharded.units import shard
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
@@ -289,14 +292,13 @@ class Estimator:
         check_positive("max_steps", max_steps)
         told = checked_hooks(hooks)
         listeners = checked_listeners(saving_listeners)
-        latest = self.latest_checkpoint()
-        checkpoint = load_checkpoint(latest) if latest is not None else None
+        sharded = isinstance(self._config.train_distribute, FullyShardedStrategy)
+        checkpoint = self._last_checkpoint()
         start = checkpoint.step if checkpoint is not None else 0
         if max_steps is not None and max_steps <= start:
             logger.info("Skipping training: max_steps=%d is reached by the checkpoint of step %d.", max_steps, start)
             end_servers(self._config)
             return None
-        last_step = start + steps if steps is not None else max_steps
         with ExitStack() as stack:
             replicas = stack.enter_context(forked_replicas(self._config))
             task = self._config._task if replicas is None else replicas.task
@@ -305,6 +307,11 @@ class Estimator:
                 self._config = dataclasses.replace(self._config, _task=copy_of_task)
             group = stack.enter_context(joined_group(self._config, replicas))
             servers = stack.enter_context(connected_servers(self._config))
+            if group is not None and sharded:
+                # A chief that has lost another process saves what it has begun to, while that one is started again.
+                checkpoint = self._last_checkpoint()
+                start = checkpoint.step if checkpoint is not None else 0
+            last_step = start + steps if steps is not None else max_steps
             train = functools.partial(
                 self._train_with, task, group, servers, input_fn, checkpoint, last_step, input_over_when_ended
             )
@@ -313,6 +320,9 @@ class Estimator:
                     result = train(told, listeners)
                     break
                 except PeerLost as lost:
+                    if sharded:
+                        logger.error("%s", lost)
+                        raise Preempted from lost
                     # Before the first step; there is nothing to keep.
                     assert group is not None
                     group.meet_another(lost)
@@ -320,6 +330,10 @@ class Estimator:
         if result.reason is StopReason.PREEMPTED:
             raise Preempted
         return result
+
+    def _last_checkpoint(self) -> Checkpoint | None:
+        latest = self.latest_checkpoint()
+        return load_checkpoint(latest) if latest is not None else None
 
     def _train_with(
         self,
@@ -335,7 +349,9 @@ class Estimator:
     ) -> TrainingResult:
         saved_step = checkpoint.step if checkpoint is not None else None
         with seeded(self._config.random_seed):
-            model = self._build(ModeKeys.TRAIN, task.device)
+            strategy = self._config.train_distribute
+            sharded = strategy if group is not None and isinstance(strategy, FullyShardedStrategy) else None
+            model = self._build(ModeKeys.TRAIN, task.device, moved=sharded is None)
             shares_input = task.type == REPLICA
             model_dir = None if shares_input else self.model_dir
             agree = functools.partial(agree_on_training, model=model, model_dir=model_dir, config=self._config)
@@ -352,6 +368,8 @@ class Estimator:
                     agree(group, begins_with=begins_with, last_step=last_step)
                     # Only the chief knows whether this training was interrupted.
                     input_over_when_ended = bool(group.gather_texts("yes" if input_over_when_ended else "")[0])
+            if group is not None and sharded is not None:
+                shard(model, group, sharded, from_chief=checkpoint is None)
             if task.rank and not shares_input:
                 # What each of them drops out or shuffles is its own.
                 torch.manual_seed((torch.initial_seed() + task.rank) % 2**63)
@@ -538,14 +556,19 @@ class Estimator:
             raise InvalidValueError(f"model_fn must return an EstimatorSpec, but returned {spec!r}.")
         return spec
 
-    def _build(self, mode: ModeKeys, device: str | None = None) -> Model:
+    def _build(self, mode: ModeKeys, device: str | None = None, *, moved: bool = True) -> Model:
         logger.info("Calling model_fn.")
         spec = self._spec(mode, self.params, self._config)
         logger.info("Done calling model_fn.")
-        return Model(self._apart_from_training(spec), device)
+        return Model(self._apart_from_training(spec), device, moved=moved)
 
     def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
         """Copies a module that ``model_fn`` returns in every mode: evaluating must not change the one in training."""
+        if any(map(is_sharded, spec.module.parameters())):
+            raise InvalidValueError(
+                f"model_fn returned a {type(spec.module).__name__} that FullyShardedStrategy has spread over the "
+                "processes before; make the module anew in every call."
+            )
         if spec.mode == ModeKeys.TRAIN:
             self._trained.module = weakref.ref(spec.module)
             if self._evaluated is not None and self._evaluated.module is spec.module:

@@ -13,7 +13,11 @@ from typing import Any, Final, Literal
 from torch_estimator.cluster import Task, task_from_environment
 from torch_estimator.cluster.task import CHIEFS, EVALUATOR
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
-from torch_estimator.distribute.strategies import MultiWorkerMirroredStrategy, ParameterServerStrategy
+from torch_estimator.distribute.strategies import (
+    FullyShardedStrategy,
+    MultiWorkerMirroredStrategy,
+    ParameterServerStrategy,
+)
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
@@ -56,7 +60,8 @@ class RunConfig:
             False trains in Python throughout.
         train_distribute: How processes of a cluster train together: None is a `distribute.ParameterServerStrategy`
             where the cluster has parameter servers, and a `distribute.MultiWorkerMirroredStrategy` where it has none.
-            A `distribute.MirroredStrategy` trains on all devices of one machine.
+            A `distribute.MirroredStrategy` trains on all devices of one machine; `distribute.FullyShardedStrategy` is
+            for models that do not fit one device.
         eval_distribute: How one evaluation is shared: by a `distribute.MirroredStrategy` of replicas on the CPU, which
             count every example once and give the metrics of one process. With None, and the processes of a
             `distribute.MultiWorkerMirroredStrategy`, it is not: the chief or the evaluator evaluates alone.
@@ -86,7 +91,9 @@ class RunConfig:
     resume_input: bool = True
     compile: Literal["auto"] | bool = "auto"
     mixed_precision: Literal["bf16"] | None = None
-    train_distribute: MirroredStrategy | MultiWorkerMirroredStrategy | ParameterServerStrategy | None = None
+    train_distribute: (
+        MirroredStrategy | MultiWorkerMirroredStrategy | FullyShardedStrategy | ParameterServerStrategy | None
+    ) = None
     eval_distribute: MirroredStrategy | MultiWorkerMirroredStrategy | None = None
     session_creation_timeout_secs: float = 7200
     experimental_max_worker_delay_secs: int | None = None
@@ -244,11 +251,15 @@ class RunConfig:
 
 
 def _check_distribute(task: Task, strategy: object) -> None:
-    known = MirroredStrategy | MultiWorkerMirroredStrategy | ParameterServerStrategy
-    if strategy is not None and not isinstance(strategy, known):
+    synchronous = isinstance(strategy, MultiWorkerMirroredStrategy | FullyShardedStrategy)
+    if (
+        strategy is not None
+        and not synchronous
+        and not isinstance(strategy, MirroredStrategy | ParameterServerStrategy)
+    ):
         raise InvalidTypeError(
-            "train_distribute must be a MirroredStrategy, a MultiWorkerMirroredStrategy or a ParameterServerStrategy "
-            f"of torch_estimator.distribute, but got {strategy!r}."
+            "train_distribute must be a MirroredStrategy, a MultiWorkerMirroredStrategy, a FullyShardedStrategy or a "
+            f"ParameterServerStrategy of torch_estimator.distribute, but got {strategy!r}."
         )
     if isinstance(strategy, MirroredStrategy) and (task.num_workers > 1 or task.num_ps):
         raise InvalidValueError(
@@ -256,9 +267,9 @@ def _check_distribute(task: Task, strategy: object) -> None:
             f"a cluster of {task.num_workers + task.num_ps} processes; use a MultiWorkerMirroredStrategy, or leave "
             "train_distribute out."
         )
-    if isinstance(strategy, MultiWorkerMirroredStrategy) and task.num_ps:
+    if synchronous and task.num_ps:
         raise InvalidValueError(
-            f"train_distribute is a MultiWorkerMirroredStrategy, but {task.source} names {task.num_ps} parameter "
+            f"train_distribute is a {type(strategy).__name__}, but {task.source} names {task.num_ps} parameter "
             "servers, which it does not have; leave 'ps' out of the cluster, or train_distribute out of RunConfig."
         )
 

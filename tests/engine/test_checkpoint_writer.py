@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import fsspec
 import pytest
+import safetensors.torch
 import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -303,3 +304,24 @@ def test_a_reader_can_wait_for_a_save_without_taking_its_error(tmp_path: pathlib
         writer.settle()
         with pytest.raises(CheckpointError, match="cannot be saved"):
             writer.wait()
+
+
+def test_files_of_other_processes_become_part_of_the_checkpoint(model_dir: str) -> None:
+    with CheckpointWriter(model_dir) as writer:
+        directory = writer.reserve(3)
+        for name in ("variables", "slots"):
+            others = safetensors.torch.save({"w": torch.tensor([2.0])})
+            files.write_file(files.join(directory, f"{name}-00002-of-00002.safetensors"), [others])
+        # Nobody sees it before the chief has written its own.
+        assert latest_checkpoint(model_dir) is None
+        whole = {"w": torch.tensor([0.0, 1.0])}
+        path = writer.save(3, whole, whole, {"position": 1}, shards=2)
+        writer.amend(3, {"position": 2})
+    with CheckpointWriter(model_dir) as another:
+        another.amend(3, {"position": 4})
+    checkpoint = load_checkpoint(path)
+    assert checkpoint.state == {"position": 4}
+    assert checkpoint.variables["w"].tolist() == checkpoint.slots["w"].tolist() == [0.0, 1.0, 2.0]
+    files.remove_tree(files.join(path, "slots-00002-of-00002.safetensors"))
+    with pytest.raises(CheckpointError, match=r"slots-00002-of-00002\.safetensors is missing, so its"):
+        load_checkpoint(path)

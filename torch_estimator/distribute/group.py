@@ -58,6 +58,7 @@ class Group:
         wait_secs: How long to wait for the others.
         silence_secs: How long to wait for one of them in an exchange before the log names it.
         watch: Called while waiting for them; raises where that is in vain.
+        replaceable: Whether one that comes in the place of another can have what that one held.
 
     Attributes:
         rank: Of this process, 0 for the chief.
@@ -76,6 +77,7 @@ class Group:
         wait_secs: float,
         silence_secs: float,
         watch: Callable[[], None] = lambda: None,
+        replaceable: bool = True,
     ) -> None:
         assert task.rendezvous is not None
         self.rank, self.size = task.rank, task.num_workers
@@ -89,6 +91,7 @@ class Group:
         self._was_there = dist.is_initialized()
         is_file = task.rendezvous.startswith(_FILE)
         self._may_form_again = not (self._was_there or _is_of_torchrun() or task.source == SLURM or is_file)
+        self._goes_on = replaceable and self._may_form_again
         self._look = watch
         self._store: Store | None = None
         self._said = 0.0
@@ -132,7 +135,7 @@ class Group:
         Raises:
             PeerLost: The same one: it is of no use to wait.
         """
-        if not self._may_form_again:
+        if not self._goes_on:
             raise lost
         logger.warning("%s; waiting for it to come back.", lost)
         self.meet(status)
@@ -244,7 +247,7 @@ class Group:
             yield
         except RuntimeError as error:
             text = f"{self._task} has lost another process of the cluster ({_reason(error)})"
-            if not self._may_form_again:
+            if not self._goes_on:
                 text += "; see its log, and start all of them again: training goes on from the last checkpoint."
             raise PeerLost(text) from error
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch_estimator.cluster.task import PARAMETER_SERVER
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
-from torch_estimator.distribute.strategies import MultiWorkerMirroredStrategy
+from torch_estimator.distribute.strategies import FullyShardedStrategy, MultiWorkerMirroredStrategy
 from torch_estimator.errors import ClusterError
 from torch_estimator.run_config import RunConfig
 
@@ -58,14 +58,21 @@ def joined_group(config: RunConfig, replicas: Replicas | None = None) -> Iterato
 
     if KEY_FILE in os.environ and replicas is None:
         logger.warning("%s is set, but this cluster has no parameter servers: it encrypts nothing here.", KEY_FILE)
-    strategy = config.train_distribute
-    strategy = strategy if isinstance(strategy, MultiWorkerMirroredStrategy) else MultiWorkerMirroredStrategy()
+    given = config.train_distribute
+    strategy = given if isinstance(given, MultiWorkerMirroredStrategy) else MultiWorkerMirroredStrategy()
     backend = "gloo" if replicas is not None and task.device == "cpu" else strategy.backend
     if replicas is None:
         logger.info("This process is %s; waiting at %s for all %d that train.", task, task.rendezvous, task.num_workers)
     wait_secs, silence_secs = config.session_creation_timeout_secs, strategy.silence_secs
     watch = replicas.watch if replicas is not None else lambda: None
-    with Group(task, backend, wait_secs=wait_secs, silence_secs=silence_secs, watch=watch) as group:
+    with Group(
+        task,
+        backend,
+        wait_secs=wait_secs,
+        silence_secs=silence_secs,
+        watch=watch,
+        replaceable=not isinstance(given, FullyShardedStrategy),
+    ) as group:
         yield group
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
@@ -46,6 +47,33 @@ class MultiWorkerMirroredStrategy:
             raise InvalidValueError("communication='NCCL' needs GPUs, but there are none here; use 'RING' or 'AUTO'.")
         # Texts go through gloo in any case.
         return "cpu:gloo,cuda:nccl" if self.communication != "RING" and torch.cuda.is_available() else "gloo"
+
+
+@dataclass(frozen=True, slots=True)
+class FullyShardedStrategy:
+    """Every worker has some rows of each parameter and of its optimizer state, for models that do not fit one device.
+
+    They take each step together, as with `MultiWorkerMirroredStrategy`; what a part of the module computes with is
+    gathered for as long as that takes (`torch.distributed.fsdp.fully_shard`). Each worker writes its rows into the
+    checkpoint, which any number of processes reads. One process alone trains as without a strategy.
+
+    Args:
+        units: Types of the modules that are gathered one at a time, such as ``[TransformerBlock]``; whatever is in none
+            of them is gathered together. None takes the members of each `nn.ModuleList` and `nn.Sequential`. Their
+            parameters are to be used in their ``forward`` only, and by every worker's batch or by none.
+
+    Raises:
+        InvalidTypeError: ``units`` are not types.
+    """
+
+    units: Sequence[type[Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.units is None:
+            return
+        if not isinstance(self.units, Sequence) or not self.units or not all(isinstance(o, type) for o in self.units):
+            raise InvalidTypeError(f"units must be a list of types of modules, but got {self.units!r}.")
+        object.__setattr__(self, "units", tuple(self.units))
 
 
 @dataclass(frozen=True, slots=True)

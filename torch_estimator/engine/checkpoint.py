@@ -6,6 +6,10 @@ A checkpoint is a directory ``model.ckpt-<step>`` in the model directory::
     slots.safetensors       optimizer state by name
     state.json              step, input position, RNG states and whatever else is not a tensor
 
+Processes of which each holds some rows write ``variables-00001-of-00002.safetensors`` and so on, where ``state.json``
+names their number: what several of them hold of a name are its rows, one after the other. Any number of processes
+reads them.
+
 ``<model_dir>/checkpoint`` names the latest and the kept ones, relative to itself, so that a model directory
 can be moved. Nothing is unpickled: a checkpoint holds no code.
 """
@@ -23,6 +27,7 @@ import torch
 
 from torch_estimator import files
 from torch_estimator.engine.checkpoint_index import INDEX_NAME, checkpoint_step, read_index
+from torch_estimator.engine.saved_tensors import SavedTensors, shape_in
 from torch_estimator.errors import CheckpointError
 
 VARIABLES_NAME = "variables.safetensors"
@@ -48,8 +53,8 @@ class Checkpoint:
 
     path: str
     step: int
-    variables: dict[str, torch.Tensor]
-    slots: dict[str, torch.Tensor] = field(default_factory=dict)
+    variables: Mapping[str, torch.Tensor]
+    slots: Mapping[str, torch.Tensor] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
 
 
@@ -91,6 +96,16 @@ def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
     return _load(path)
 
 
+def shard_name(name: str, shard: int, shards: int) -> str:
+    """Returns what one of the files of a checkpoint is called where `shards` processes wrote it.
+
+    >>> shard_name("variables.safetensors", 0, 2)
+    'variables-00001-of-00002.safetensors'
+    """
+    stem, _, suffix = name.rpartition(".")
+    return name if shards == 1 else f"{stem}-{shard + 1:05d}-of-{shards:05d}.{suffix}"
+
+
 def check_compatible(
     checkpoint: Checkpoint,
     variables: Mapping[str, torch.Tensor | Sequence[int]],
@@ -122,9 +137,9 @@ def _differences(
     missing = [repr(name) for name in expected if name not in saved]
     unknown = [repr(name) for name in saved if name not in expected]
     reshaped = [
-        f"{name!r} ({list(saved[name].shape)} in the checkpoint, {_shape(value)} in the model)"
+        f"{name!r} ({shape_in(saved, name)} in the checkpoint, {_shape(value)} in the model)"
         for name, value in expected.items()
-        if name in saved and list(saved[name].shape) != _shape(value)
+        if name in saved and shape_in(saved, name) != _shape(value)
     ]
     kinds = [
         (missing, "only in the model"),
@@ -149,17 +164,22 @@ def _resolve(model_dir: files.PathLike, name: str) -> str:
 
 
 def _load(path: str) -> Checkpoint:
-    document = _read_state(path)
+    document = read_state(path)
     return Checkpoint(
         path=path,
         step=document["step"],
-        variables=_read_tensors(files.join(path, VARIABLES_NAME)),
-        slots=_read_tensors(files.join(path, SLOTS_NAME)),
+        variables=_read_shards(path, VARIABLES_NAME, document["shards"]),
+        slots=_read_shards(path, SLOTS_NAME, document["shards"]),
         state=document["state"],
     )
 
 
-def _read_state(path: str) -> dict[str, Any]:
+def read_state(path: str) -> dict[str, Any]:
+    """Returns what is not a tensor: ``step``, ``state`` and the number of ``shards``.
+
+    Raises:
+        CheckpointError: It is missing or damaged, or something else wrote it.
+    """
     file = files.join(path, STATE_NAME)
     try:
         document = json.loads(files.read_text(file))
@@ -173,6 +193,9 @@ def _read_state(path: str) -> dict[str, Any]:
         raise CheckpointError(f"{file} is not of the format {FORMAT!r}; another program or version wrote it.")
     if not isinstance(document.get("step"), int) or not isinstance(document.get("state"), dict):
         raise CheckpointError(f"{file} is damaged: it lacks 'step' or 'state'; {_ADVICE}.")
+    shards = document.setdefault("shards", 1)
+    if not isinstance(shards, int) or shards < 1:
+        raise CheckpointError(f"{file} is damaged: 'shards' must be a number of files, but is {shards!r}; {_ADVICE}.")
     return document
 
 
@@ -185,6 +208,11 @@ def _missing(path: str) -> str:
     if files.exists(index):
         return f"there is no checkpoint at {path}; if {index} names it, let it name another or remove it."
     return f"there is no checkpoint at {path}."
+
+
+def _read_shards(path: str, name: str, shards: int) -> Mapping[str, torch.Tensor]:
+    parts = [_read_tensors(files.join(path, shard_name(name, shard, shards))) for shard in range(shards)]
+    return parts[0] if shards == 1 else SavedTensors(parts)
 
 
 def _read_tensors(path: str) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torch_estimator import files
-from torch_estimator.engine.checkpoint import FORMAT, SLOTS_NAME, STATE_NAME, VARIABLES_NAME
+from torch_estimator.engine.checkpoint import FORMAT, SLOTS_NAME, STATE_NAME, VARIABLES_NAME, read_state, shard_name
 from torch_estimator.engine.checkpoint_index import (
     INDEX_NAME,
     CheckpointIndex,
@@ -70,6 +70,8 @@ class CheckpointWriter:
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._preparing: concurrent.futures.Future[None] | None = None
         self._pending: concurrent.futures.Future[None] | None = None
+        self._reserved: str | None = None
+        self._shards = 1
         entries = self._make_model_dir()
         self._index = read_index(self._model_dir)
         self._remove_leftovers(entries)
@@ -78,32 +80,53 @@ class CheckpointWriter:
         """Starts to get the memory that saving these takes, so that the save only has to copy."""
         self._preparing = self._thread.submit(self._prepare, variables, slots or {})
 
+    def reserve(self, step: int) -> str:
+        """Makes the directory into which other processes write their shards of what is saved next; returns its path.
+
+        Raises:
+            CheckpointError: The previous save failed, or the directory cannot be made.
+        """
+        self.wait()
+        self._reserved = self._free_name(step)
+        try:
+            return self._make_directory(self._reserved)
+        except OSError as error:
+            path = files.join(self._model_dir, self._reserved)
+            raise CheckpointError(
+                f"checkpoint {path} cannot be saved: {files.reason(error)}; make room or permit writing."
+            ) from error
+
     def save(
         self,
         step: int,
         variables: Mapping[str, torch.Tensor],
         slots: Mapping[str, torch.Tensor] | None = None,
         state: Mapping[str, Any] | None = None,
+        *,
+        shards: int = 1,
     ) -> str:
         """Copies everything to host memory, starts to write it and returns the path it will have.
 
         Waits first where the previous save still runs. Step ``n`` saved once more becomes ``model.ckpt-n.1``,
-        so that the first stays readable until the second is whole.
+        so that the first stays readable until the second is whole. With several shards these are the first of them; the
+        others are in the directory that `reserve` has made.
 
         Raises:
             CheckpointError: The previous save failed.
             InvalidTypeError: A value is not a tensor that can be saved, or `state` is not JSON.
         """
         self.wait()
-        document = _state_document(step, state or {})
+        self._shards = shards
+        document = _state_document(step, state or {}, shards)
         if self._preparing is not None:
             # What may be wrong with the tensors is told below.
             concurrent.futures.wait([self._preparing])
             self._preparing = None
         self._variables.fill(variables)
         self._slots.fill(slots or {})
-        saved = SavedCheckpoint(name=self._free_name(step), timestamp=self._clock())
-        self._pending = self._thread.submit(self._write, saved, document)
+        name, self._reserved = self._reserved, None
+        saved = SavedCheckpoint(name=name or self._free_name(step), timestamp=self._clock())
+        self._pending = self._thread.submit(self._write, saved, document, made=name is not None)
         return files.join(self._model_dir, saved.name)
 
     def amend(self, step: int, state: Mapping[str, Any]) -> None:
@@ -116,7 +139,7 @@ class CheckpointWriter:
         self.wait()
         assert self._index is not None
         path = files.join(self._model_dir, self._index.latest)
-        document = _state_document(step, state)
+        document = _state_document(step, state, read_state(path)["shards"])
         try:
             files.write_atomic(files.join(path, STATE_NAME), document)
         except OSError as error:
@@ -185,9 +208,9 @@ class CheckpointWriter:
         names = (f"model.ckpt-{step}" + (f".{again}" if again else "") for again in itertools.count())
         return next(name for name in names if name not in taken)
 
-    def _write(self, saved: SavedCheckpoint, document: bytes) -> None:
+    def _write(self, saved: SavedCheckpoint, document: bytes, *, made: bool) -> None:
         try:
-            self._write_directory(saved.name, document)
+            self._write_directory(saved.name, document, made=made)
             index, dropped = self._next_index(saved)
             write_index(self._model_dir, index)
         except Exception as error:
@@ -201,15 +224,21 @@ class CheckpointWriter:
         for name in dropped:
             self._remove(name)
 
-    def _write_directory(self, name: str, document: bytes) -> None:
+    def _make_directory(self, name: str) -> str:
         final = files.join(self._model_dir, name)
         target = self._temporary(name) if files.is_local(final) else final
         # Left over by a killed process and not named in `checkpoint`: nobody reads it.
         files.remove_tree(final)
         files.remove_tree(target)
         files.makedirs(target)
-        files.write_file(files.join(target, VARIABLES_NAME), self._variables.chunks())
-        files.write_file(files.join(target, SLOTS_NAME), self._slots.chunks())
+        return target
+
+    def _write_directory(self, name: str, document: bytes, *, made: bool) -> None:
+        final = files.join(self._model_dir, name)
+        local = files.is_local(final)
+        target = self._make_directory(name) if not made else self._temporary(name) if local else final
+        for file, snapshot in ((VARIABLES_NAME, self._variables), (SLOTS_NAME, self._slots)):
+            files.write_file(files.join(target, shard_name(file, 0, self._shards)), snapshot.chunks())
         files.write_file(files.join(target, STATE_NAME), [document])
         if target != final:
             files.commit_dir(target, final)
@@ -246,8 +275,9 @@ class CheckpointWriter:
         return files.join(self._model_dir, f"{files.TEMPORARY_PREFIX}{name}-{os.getpid()}")
 
 
-def _state_document(step: int, state: Mapping[str, Any]) -> bytes:
+def _state_document(step: int, state: Mapping[str, Any], shards: int) -> bytes:
+    content = {"format": FORMAT, "step": int(step), **({"shards": shards} if shards > 1 else {}), "state": dict(state)}
     try:
-        return json.dumps({"format": FORMAT, "step": int(step), "state": dict(state)}).encode()
+        return json.dumps(content).encode()
     except (TypeError, ValueError) as error:
         raise InvalidTypeError(f"the state saved at step {step} must be JSON: {files.reason(error)}.") from error

@@ -15,7 +15,9 @@ from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.engine.batches import HostTransform, TensorBatch, beside_labels, to_tensors
 from torch_estimator.engine.checkpoint import Checkpoint, check_compatible
 from torch_estimator.engine.loss_buffers import LossBuffers
+from torch_estimator.engine.saved_tensors import leaving_out, shape_in
 from torch_estimator.engine.schedules import Schedules, optimizers_and_schedules
+from torch_estimator.engine.sharded.rows import check_whole, copy_saved
 from torch_estimator.engine.variables import named_slots, named_variables, passing_names, restore_slots
 from torch_estimator.engine.warm_start import warm_start
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
@@ -43,6 +45,7 @@ class Model:
     Args:
         spec: What the ``model_fn`` returned.
         device: To be on; None for the GPU where there is one.
+        moved: Whether the module goes to its device at once; one that does not fit it is spread first.
 
     Attributes:
         module: On its device, in training mode where the spec is for training.
@@ -54,10 +57,10 @@ class Model:
     # `loss` reads the head.
     not_in_fingerprint = ("spec", "structure", "_host", "_floating", "_buffers")
 
-    def __init__(self, spec: EstimatorSpec, device: str | None = None) -> None:
+    def __init__(self, spec: EstimatorSpec, device: str | None = None, *, moved: bool = True) -> None:
         self.spec = spec
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.module: nn.Module = spec.module.to(self.device)
+        self.module: nn.Module = spec.module.to(self.device) if moved else spec.module
         self.module.train(spec.mode == ModeKeys.TRAIN)
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
@@ -163,16 +166,15 @@ class Model:
 
     def _shared(self, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
         """The model's variables and a checkpoint, without buffers of ``persistent=False`` that only one of them has."""
-        saved, variables = dict(checkpoint.variables), self.variables()
-        passing = passing_names(self.module)
-        for name in passing:
-            if name not in saved or saved[name].shape != variables[name].shape:
-                del variables[name]
-                saved.pop(name, None)
-        for name in checkpoint.state.get(_PASSING, []):
-            if name not in variables:
-                saved.pop(name, None)
-        return variables, dataclasses.replace(checkpoint, variables=saved)
+        saved, variables = checkpoint.variables, self.variables()
+        left_out = {
+            name
+            for name in passing_names(self.module)
+            if name not in saved or shape_in(saved, name) != list(variables[name].shape)
+        }
+        variables = {name: tensor for name, tensor in variables.items() if name not in left_out}
+        left_out |= {name for name in checkpoint.state.get(_PASSING, []) if name not in variables}
+        return variables, dataclasses.replace(checkpoint, variables=leaving_out(saved, left_out))
 
     def copy_variables(self, source: Mapping[str, Tensor]) -> None:
         """Copies variables by name into the module.
@@ -180,6 +182,8 @@ class Model:
         Raises:
             CheckpointError: Where ``source`` lacks one of them, or has it in another shape.
         """
+        for tensor in source.values():
+            check_whole(tensor, "Evaluating what is in training")
         passing = sorted(set(source) - set(self.variables()))
         given = Checkpoint(path="in memory", step=0, variables=dict(source), state={_PASSING: passing})
         variables, given = self._shared(given)
@@ -240,4 +244,4 @@ def _kinds(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
 
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
     for name, tensor in target.items():
-        tensor.copy_(source[name])
+        copy_saved(tensor, source, name)

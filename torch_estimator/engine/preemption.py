@@ -18,7 +18,7 @@ RESTART_ME = 128 + signal.SIGTERM
 
 
 class Preempted(SystemExit):
-    """Ends the process with `RESTART_ME`, once a checkpoint is saved."""
+    """Ends the process with `RESTART_ME`, once all that can be saved is saved."""
 
     def __init__(self) -> None:
         super().__init__(RESTART_ME)

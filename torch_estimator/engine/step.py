@@ -113,11 +113,7 @@ class TrainStep:
         gathered: Gathered = []
         with self.recording(gathered):
             loss = self.loss(features, labels, weights)
-        if not loss.requires_grad:
-            raise InvalidValueError(
-                "The loss does not depend on any parameter that is trained; is it computed from the model's outputs, "
-                "without detach() or numpy in between?"
-            )
+        self.check_depends(loss)
         leaves = [*self.dense, *(rows for _, _, rows in gathered)]
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         of_dense, of_rows = gradients[: len(self.dense)], gradients[len(self.dense) :]
@@ -126,6 +122,20 @@ class TrainStep:
             for gradient, (optimizer, _) in zip(of_dense, self._dense_groups, strict=True)
         ]
         return loss, dense, [update.mentions(gathered, of_rows) for update in self.tables]
+
+    def check_depends(self, loss: Tensor) -> None:
+        """Raises where no parameter would get a gradient."""
+        if not loss.requires_grad:
+            raise InvalidValueError(
+                "The loss does not depend on any parameter that is trained; is it computed from the model's outputs, "
+                "without detach() or numpy in between?"
+            )
+
+    def update(self, optimizer: Optimizer, parameter: Tensor, gradient: Tensor, group: LiveGroup) -> None:
+        """Updates a parameter that is updated whole."""
+        state = optimizer.state[parameter]
+        optimizer.update(parameter, gradient, state, group.values)
+        optimizer.advance(state, group.values)
 
     def apply(self, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> list[Tensor | None]:
         """Clips gradients as `differentiate` returns them and updates what they are of; returns those left over."""
@@ -219,9 +229,7 @@ class TrainStep:
             if not isinstance(optimizer, Optimizer):
                 left.append(None if gradient is None else gradient.values)
             elif gradient is not None:
-                state = optimizer.state[parameter]
-                optimizer.update(parameter, gradient.values, state, group.values)
-                optimizer.advance(state, group.values)
+                self.update(optimizer, parameter, gradient.values, group)
         return left
 
     def _group_of_each_parameter(self) -> dict[nn.Parameter, tuple[Any, LiveGroup]]:

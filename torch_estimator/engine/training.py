@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch_estimator import files
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
-from torch_estimator.distribute.strategies import ParameterServerStrategy
+from torch_estimator.distribute.strategies import FullyShardedStrategy, ParameterServerStrategy
 from torch_estimator.engine.batches import Batches
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
@@ -35,6 +36,11 @@ from torch_estimator.engine.replicas.handover import REPLICAS
 from torch_estimator.engine.replicas.packing import Layout
 from torch_estimator.engine.replicas.place import Place
 from torch_estimator.engine.replicas.steps import ReceivingStep, SendingStep
+from torch_estimator.engine.sharded.rows import part_to_save
+from torch_estimator.engine.sharded.shard_file import ShardFile
+from torch_estimator.engine.sharded.step import ShardedStep
+from torch_estimator.engine.sharded.steps import ShardedSteps
+from torch_estimator.engine.sharded.units import check_optimizers
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.variables import named_slots
 from torch_estimator.errors import ClusterError
@@ -104,6 +110,9 @@ class TrainingRun:
         self._model_dir = model_dir
         self._checkpoint = checkpoint
         self._optimizers, self._schedules = model.make_optimizers()
+        self._is_sharded = group is not None and isinstance(config.train_distribute, FullyShardedStrategy)
+        if self._is_sharded:
+            check_optimizers(model, self._optimizers)
         self._numbers = OptimizerNumbers(self._optimizers)
         if checkpoint is not None:
             model.restore(checkpoint, self._optimizers)
@@ -116,7 +125,7 @@ class TrainingRun:
         self._may_start_over = False
         self._writer: CheckpointWriter | None = None
         self._saved_state = self._own_part(checkpoint.state) if checkpoint is not None else {}
-        self._steps: AnySteps | ReplicaSteps | ServedSteps | None = None
+        self._steps: AnySteps | ReplicaSteps | ShardedSteps | ServedSteps | None = None
         self._over_when_ended = input_over_when_ended
         # With servers, they may know better.
         if checkpoint is not None and servers is None:
@@ -174,10 +183,11 @@ class TrainingRun:
         hooks: Sequence[Hook],
         given: Sequence[Hook],
     ) -> TrainingResult:
+        if self._is_sharded:
+            return self._run_together(self._sharded_steps(group, given), stack, context, last_step, hooks)
         if self._checkpoint is None:
-            slots = named_slots(self._model.module, self._optimizers)
-            group.broadcast([*self._model.variables().values(), *slots.values()])
-        self._steps = steps = ReplicaSteps(
+            group.broadcast([*self._model.variables().values(), *self._slots().values()])
+        steps = ReplicaSteps(
             group,
             self._halves,
             lambda step, part, before: self._steps_of(step, last_step, before, part),
@@ -195,6 +205,17 @@ class TrainingRun:
             before=self._saved_state.get(_COMPILED),
             global_step=context.global_step,
         )
+        return self._run_together(steps, stack, context, last_step, hooks)
+
+    def _run_together(
+        self,
+        steps: ReplicaSteps | ShardedSteps,
+        stack: ExitStack,
+        context: RunContext,
+        last_step: int | None,
+        hooks: Sequence[Hook],
+    ) -> TrainingResult:
+        self._steps = steps
         stack.callback(steps.close)
         try:
             result = run_training(_ReplicaFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
@@ -208,6 +229,18 @@ class TrainingRun:
         if steps.preempted:
             return replace(result, reason=StopReason.PREEMPTED)
         return replace(result, reason=StopReason.HOOK) if steps.stopped else result
+
+    def _sharded_steps(self, group: Group, hooks: Sequence[Hook]) -> ShardedSteps:
+        if self._config.compile is True:
+            logger.warning("With FullyShardedStrategy training runs in Python: compile=True has no effect.")
+        file = ShardFile(group.rank, group.size)
+        return ShardedSteps(
+            group,
+            ShardedStep(self._model.module, self._loss_fn, self._optimizers, schedules=self._schedules),
+            averages=self._averages,
+            position=lambda: {**self._state(), _HOOKS: hook_states(hooks)},
+            write=lambda directory: file.write(directory, self._model.variables(), self._slots()),
+        )
 
     def _run_served(
         self, servers: Links, stack: ExitStack, context: RunContext, last_step: int | None, hooks: Sequence[Hook]
@@ -323,11 +356,19 @@ class TrainingRun:
             whole = self._whole_step()
             layout = Layout.of([None] * len(whole.dense), [None] * len(whole.tables))
         parts = (self._model.module, self._loss_fn, self._optimizers)
+        receiving = ReceivingStep(*parts, schedules=self._schedules, layout=layout, averages=self._averages)
+        return SendingStep(*parts, layout=layout), receiving
+
+    @property
+    def _averages(self) -> bool:
+        """Whether the loss of several batches together is the average of theirs, not the sum."""
         head, loss = self._model.head, self._model.spec.loss
         # A loss of torch's says how it is made of those of rows; a plain function is taken for a mean.
         adds = LossReduction.of(head.loss_reduction) is LossReduction.SUM or getattr(loss, "reduction", "") == "sum"
-        receiving = ReceivingStep(*parts, schedules=self._schedules, layout=layout, averages=not adds)
-        return SendingStep(*parts, layout=layout), receiving
+        return not adds
+
+    def _slots(self) -> dict[str, Tensor]:
+        return named_slots(self._model.module, self._optimizers)
 
     def _steps_of(self, step: TrainStep, last_step: int | None, before: Any, part: str = "") -> AnySteps:
         return steps_for(step, self._model, self._config, before=before, last_step=last_step, part=part)
@@ -390,21 +431,28 @@ class TrainingRun:
             )
         )
 
+        own_part = partial(part_to_save, is_chief=True)
+
         def prepare() -> None:
-            writer.prepare(self._model.variables(), named_slots(self._model.module, self._optimizers))
+            writer.prepare(own_part(self._model.variables()), own_part(self._slots()))
 
         def save(step: int, *, wait: bool) -> None:
             begun, self._saved_state = self._saved_state, {**self._state(), _HOOKS: hook_states(hooks)}
+            shards = 1
             if isinstance(self._steps, ReplicaSteps):
                 positions = self._steps.positions() or begun.get(REPLICAS)
                 self._saved_state[REPLICAS] = positions or [None] * self._steps.group.size
+            elif isinstance(self._steps, ShardedSteps):
+                shards = self._steps.group.size
+                self._saved_state[REPLICAS] = self._steps.gather_shards(writer.reserve(step))
             elif self._servers is not None:
                 self._saved_state[REPLICAS] = self._served_positions()
             writer.save(
                 step,
-                self._model.variables(),
-                named_slots(self._model.module, self._optimizers),
+                own_part(self._model.variables()),
+                own_part(self._slots()),
                 self._saved_state,
+                shards=shards,
             )
             if wait:
                 writer.wait()
@@ -542,7 +590,7 @@ class _ReplicaFeed:
 
     stroke = 1
 
-    def __init__(self, run: TrainingRun, steps: ReplicaSteps, context: RunContext) -> None:
+    def __init__(self, run: TrainingRun, steps: ReplicaSteps | ShardedSteps, context: RunContext) -> None:
         self._run = run
         self._steps = steps
         self._context = context
@@ -551,6 +599,8 @@ class _ReplicaFeed:
         return self._steps.stops(context)
 
     def take(self, most: int) -> Sequence[Tensor | float]:
+        if isinstance(self._steps, ShardedSteps):
+            self._steps.note_position()
         return self._steps.take(self._run.next_batches(1), self._context)
 
     def told(self, hooks: Sequence[Hook]) -> None:

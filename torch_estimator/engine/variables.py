@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from torch_estimator.engine.saved_tensors import shape_in
+from torch_estimator.engine.sharded.rows import copy_saved, is_sharded
 from torch_estimator.engine.snapshot import storable
 from torch_estimator.errors import InvalidTypeError
 from torch_estimator.feature_column.table import Table
@@ -92,7 +94,7 @@ def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]
     """Copies saved slots into the optimizers; makes the state of those of `torch.optim`, absent before a step."""
     ours = [optimizer for optimizer in optimizers if isinstance(optimizer, Optimizer)]
     for name, view in named_slots(module, ours).items():
-        view.copy_(saved[name])
+        copy_saved(view, saved, name)
     names = _parameter_names(module)
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
@@ -146,7 +148,12 @@ def _first_name(name: _Name) -> str:
 
 
 def _whole(name: _Name, parameter: nn.Parameter, key: str, saved: Mapping[str, Tensor]) -> Tensor:
-    first = saved[f"{_first_name(name)}/{key}"]
+    saved_name = f"{_first_name(name)}/{key}"
+    if is_sharded(parameter) and shape_in(saved, saved_name) == list(parameter.shape):
+        own_rows = torch.zeros_like(parameter.detach())
+        copy_saved(own_rows, saved, saved_name)
+        return own_rows
+    first = saved[saved_name]
     if isinstance(name, str) or first.shape != next(_pieces(name, parameter))[1].shape:
         return first.clone()
     whole = torch.zeros_like(parameter.detach())

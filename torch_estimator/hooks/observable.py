@@ -110,7 +110,10 @@ def as_arrays(value: Any) -> Any:
     """``value`` with copies of its tensors as numpy arrays."""
     import torch
 
+    from torch_estimator.engine.sharded.rows import check_whole
+
     if isinstance(value, torch.Tensor):
+        check_whole(value, "Logging")
         copied = value.detach().to("cpu", copy=True)
         return (copied.float() if copied.dtype == torch.bfloat16 else copied).numpy()
     if isinstance(value, Mapping):

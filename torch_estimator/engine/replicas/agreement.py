@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_estimator import files
+from torch_estimator.distribute.strategies import FullyShardedStrategy
 from torch_estimator.engine.model import Model
 from torch_estimator.errors import ClusterError
 from torch_estimator.run_config import RunConfig
@@ -64,12 +65,17 @@ def agree_on_training(
 
     if model_dir is not None:
         _agree_on_model_dir(group, model_dir)
+    strategy = config.train_distribute
     description = {
         "the versions": {"torch": torch.__version__, "torch-estimator": __version__},
         "the checkpoint to start from": begins_with,
         "the last step": last_step,
         "the variables": {name: [list(one.shape), str(one.dtype)] for name, one in model.variables().items()},
-        "the settings": {"compile": config.compile, "mixed_precision": config.mixed_precision},
+        "the settings": {
+            "compile": config.compile,
+            "mixed_precision": config.mixed_precision,
+            "train_distribute": repr(strategy) if isinstance(strategy, FullyShardedStrategy) else None,
+        },
     }
     described = [json.loads(text) for text in group.gather_texts(json.dumps(description))]
     for rank, other in enumerate(described):

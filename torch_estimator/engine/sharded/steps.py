@@ -1,0 +1,216 @@
+"""The loop of a process that holds some rows of each parameter."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from torch_estimator import files
+from torch_estimator.distribute.lost import PeerLost
+from torch_estimator.engine.batches import Batches
+from torch_estimator.engine.compiled.choice import EagerSteps
+from torch_estimator.engine.replicas.packing import CODE, LEAVES, LOSS
+from torch_estimator.engine.replicas.steps import STEPS
+from torch_estimator.engine.sharded.step import ShardedStep
+from torch_estimator.errors import CheckpointError, UserError
+from torch_estimator.hooks.run_context import RunContext
+
+if TYPE_CHECKING:
+    from torch_estimator.distribute.group import Group
+
+logger = logging.getLogger("torch_estimator")
+
+# What a process' message says; `STEPS` is another one.
+_WAITS = 2.0
+"""It has no batch, and will have none."""
+_SAVES = 3.0
+"""Of the chief: all others are to save their rows, before they go on with what they are doing."""
+_STOPS = 4.0
+"""Of the chief: training is over."""
+_PREEMPTED = 5.0
+"""As `_STOPS`, and all are to be started again."""
+_FAILED = 6.0
+_NEVER_HAD = 7.0
+"""Of a process without a batch, which cannot even compute one again."""
+
+
+class ShardedSteps:
+    """Takes the steps of one process, which computes on a batch of its own, with the parameters of all.
+
+    Before each step all tell each other what they do, as with `ReplicaSteps`; but where one is lost, so are its rows,
+    and all are to be started again. A process whose input has ended computes its last batch again as long as others
+    have some, since they need its rows; it counts for nothing.
+
+    Args:
+        group: The processes.
+        step: Of this process.
+        averages: Whether losses are averaged over the processes, not added up.
+        position: Where this process is, before its next batch is read.
+        write: Writes what this process saves into a directory.
+
+    Attributes:
+        stopped: Whether one of them wanted to end.
+        preempted: Whether all are to be started again.
+        group: The processes.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        step: ShardedStep,
+        *,
+        averages: bool,
+        position: Callable[[], Mapping[str, Any]],
+        write: Callable[[str], None],
+    ) -> None:
+        self.stopped = self.preempted = False
+        self._dismissed = False
+        self.group = group
+        self._step = step
+        self._steps = EagerSteps(step)
+        self._averages = averages
+        self._position = position
+        self._write = write
+        self._where: Mapping[str, Any] = {}
+        self._leaves = 0.0
+        self._messages = torch.empty(group.size, LOSS)
+        self._batches: Batches | None = None
+        self._buffers = [one for one in step.module.buffers() if one.is_floating_point() or one.is_complex()]
+        self._in_step = False
+
+    def state(self) -> dict[str, Any]:
+        """Nothing was compiled."""
+        return {}
+
+    def look_again(self) -> None:
+        """Python sees every change but one of what is trained."""
+        self._steps.look_again()
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    def stops(self, context: RunContext) -> bool:
+        """As `ReplicaSteps.stops`."""
+        return self.stopped or (self.group.rank == 0 and context.stop_requested)
+
+    def note_position(self) -> None:
+        """Notes where this process is, which it may be asked for while it waits with the batch that comes."""
+        if self.group.rank:
+            self._where = self._position()
+
+    def take(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
+        """Takes one step, with or without a batch of one's own; none where nobody has one, or the chief leaves.
+
+        Raises:
+            PeerLost: Another process is gone.
+        """
+        if context.stop_requested:
+            self._leaves = _PREEMPTED if context.preempted else _STOPS
+        self._batches = batches or self._batches
+        code = STEPS if batches is not None else _NEVER_HAD if self._batches is None else _WAITS
+        codes = self._exchange_and_save(code)
+        if codes[0] in (_STOPS, _PREEMPTED):
+            self.stopped = self._dismissed = True
+            self.preempted |= codes[0] == _PREEMPTED
+            return ()
+        if STEPS not in codes:
+            return ()
+        leave = self._messages[:, LEAVES]
+        self.preempted = bool((leave == _PREEMPTED).any())
+        self.stopped = bool(leave.any())
+        return self._stepped(codes, self._batches, context)
+
+    def gather_shards(self, directory: str) -> list[Any]:
+        """For the chief, between two steps: has the others write their rows.
+
+        Args:
+            directory: Where to.
+
+        Returns:
+            Where the others are, by rank, and None for the chief.
+
+        Raises:
+            CheckpointError: One of them could not.
+        """
+        self._exchange(_SAVES)
+        self.group.gather_texts(directory)
+        told = [json.loads(text) if text else None for text in self.group.gather_texts("")]
+        for rank, one in enumerate(told):
+            if one is not None and "problem" in one:
+                raise CheckpointError(f"{self.group.name(rank)} could not save its shard: {one['problem']}")
+        return [one and one["where"] for one in told]
+
+    def end(self, *, preempted: bool) -> None:
+        """Leaves the others: the chief has them leave, the others wait for that.
+
+        Args:
+            preempted: Whether the chief has to go, so that all are to be started again.
+        """
+        if self._dismissed:
+            return
+        if self.group.rank == 0:
+            self.preempted |= preempted
+            with suppress(PeerLost):
+                self._exchange(_PREEMPTED if self.preempted else _STOPS)
+            return
+        self.note_position()
+        while (code := self._exchange_and_save(_WAITS)[0]) not in (_STOPS, _PREEMPTED):
+            pass
+        self.preempted |= code == _PREEMPTED
+
+    def fail(self) -> None:
+        """Tells the others; in the middle of a step they find out by themselves."""
+        if not self._in_step:
+            self._exchange(_FAILED)
+
+    def _exchange_and_save(self, code: float) -> list[float]:
+        while (codes := self._exchange(code))[0] == _SAVES:
+            self._save()
+        return codes
+
+    def _exchange(self, code: float) -> list[float]:
+        message = torch.zeros(LOSS)
+        message[CODE], message[LEAVES] = code, self._leaves
+        self.group.gather(message, self._messages)
+        codes: list[float] = self._messages[:, CODE].tolist()
+        if _FAILED in codes and code != _FAILED:
+            raise PeerLost(
+                f"{self.group.name(codes.index(_FAILED))} has failed; see its log, and start all of them again: "
+                "training goes on from the last checkpoint."
+            )
+        return codes
+
+    def _save(self) -> None:
+        told: dict[str, Any] = {"where": self._where}
+        directory = self.group.gather_texts("")[0]
+        try:
+            self._write(directory)
+        except (OSError, UserError) as error:
+            told = {"problem": f"{files.reason(error)}."}
+        self.group.gather_texts(json.dumps(told))
+
+    def _stepped(
+        self, codes: Sequence[float], batches: Batches | None, context: RunContext
+    ) -> Sequence[Tensor | float]:
+        if _NEVER_HAD in codes:
+            who = self.group.name(codes.index(_NEVER_HAD))
+            logger.warning("Training ends though there are batches left: %s has none, and others need its rows.", who)
+            return ()
+        assert batches is not None
+        share = 1.0 / codes.count(STEPS) if self._averages else 1.0
+        here = float(codes[self.group.rank] == STEPS)
+        # Gradients are averaged over all.
+        self._step.scale = here * share * self.group.size
+        self._in_step = True
+        (loss,) = self._steps.take(batches, context)
+        losses = loss.new_empty(self.group.size, 1)
+        self.group.gather(loss.reshape(1) * (here * share), losses)
+        self.group.broadcast(self._buffers)
+        self._in_step = False
+        return [losses.sum()]
