@@ -25,6 +25,12 @@ from torch_estimator.feature_column import NumericColumn
 def read_csv(args: argparse.Namespace) -> te.data.Dataset:
     """The rows to train on, endlessly."""
     files = [str(args.train_file or args.data / "adult.data.csv")]
+    if args.cached:
+        used = [name for name in columns.CSV_COLUMNS if name not in columns.UNUSED]
+        rows = te.data.Dataset.from_csv(
+            files, column_names=columns.CSV_COLUMNS, select_columns=used, label=columns.LABEL
+        ).cache()
+        return rows.shuffle(input.SHUFFLE_BATCHES * args.batch, seed=args.seed).repeat(None).batch(args.batch)
     return input.read_csv(files, batch_size=args.batch, num_epochs=None, shuffle_seed=args.seed)
 
 
@@ -112,6 +118,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--gains", choices=("log", "raw"), default="log", help="capital gain and loss: log1p of them, or as they are")
     add("--seed", type=int, default=1, help="of the initial weights and the shuffling")
     add("--cluster", type=Path, help="be the process that TF_CONFIG names; where the job has its directory")
+    add("--cached", action="store_true", help="keep rows in memory, with the host half of the columns applied")
     add("--pipeline", action="store_true", help="with parameter servers: gradients one step older")
     add("--sleep-ms", type=float, default=0.0, help="in a cluster: milliseconds to wait before each step")
     return arguments

@@ -323,7 +323,7 @@ class TrainingRun:
             _INPUT: self._batches.state(),
             _INPUT_ENDED: self._input_ended,
             _RANDOM: random_state(cpu=False),
-            _GRADIENTS: self._steps.state().get(GRADIENTS),
+            _GRADIENTS: self._steps.gradients_state(),
             _HOOKS: hook_states(hooks),
         }
 

@@ -108,6 +108,10 @@ class ReplicaSteps:
             UPDATE: self._receivers.state(),
         }
 
+    def gradients_state(self) -> Any:
+        """The part of `state` that each replica has of its own."""
+        return None if self._senders is None else self._senders.state()
+
     def positions(self) -> list[Any] | None:
         """Where the others are, by rank, and None for the chief; None altogether where no step was taken yet."""
         if self._positions is None:
