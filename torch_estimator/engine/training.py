@@ -280,7 +280,8 @@ class TrainingRun:
             steps.leave()
             return result
         steps.end(stops=result.reason is StopReason.HOOK)
-        return replace(result, reason=StopReason.LAST_STEP) if steps.over else result
+        # What came to the servers after the last step was not applied.
+        return replace(result, reason=StopReason.LAST_STEP, global_step=steps.global_step) if steps.over else result
 
     def _is_reached(self, last_step: int | None) -> bool:
         latest = latest_checkpoint(self._model_dir)
