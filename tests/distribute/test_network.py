@@ -114,7 +114,7 @@ def test_who_stays_cut_off_says_whom_it_waited_for(tmp_path: Path, network: Netw
 
 
 def test_those_who_train_in_step_find_each_other_across_a_network(tmp_path: Path, start: Start) -> None:
-    for result in ended(list(start(("chief", "worker"), tmp_path, 50, 30).values())):
+    for result in ended(list(start(("chief", "worker"), tmp_path, 50, 120).values())):
         assert result.status == 0, result.told
     assert checkpoint_steps(tmp_path) == [0, 50]
 

@@ -41,8 +41,8 @@ _OVER = "over"
 # An evaluation by the chief may come between two steps.
 _STEP_SECS = 7200.0
 _LEAVE_SECS = 30.0
-# One may die while they connect.
-_CONNECT_SECS = 30.0
+# One may die while they connect; gloo tries for five times as long.
+_CONNECT_SECS = 5.0
 _SAY_EVERY_SECS = 10.0
 
 
