@@ -81,7 +81,7 @@ class Process:
         self._told = told
         self.stdout = TextIOWrapper(FileIO(told.fileno(), closefd=False), encoding="utf-8")
         self._process = _PROCESSES.Process(
-            target=_run, args=(program, arguments, {**_environ(), **environ}, tells), daemon=True
+            target=_run, args=(program, arguments, {**os.environ, **environ}, tells), daemon=True
         )
         self._process.start()
         tells.close()
@@ -110,11 +110,6 @@ class Process:
         self._process.join(_SECS)
         self._told.close()
         return texts[0]
-
-
-def _environ() -> dict[str, str]:
-    """That of the tests, without what training in the process of the tests itself has left there."""
-    return {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}
 
 
 def _run(program: str, arguments: Sequence[str], environ: Mapping[str, str], tells: Connection) -> None:

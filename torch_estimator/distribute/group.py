@@ -31,6 +31,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 logger = logging.getLogger("torch_estimator")
 
 _FILE = "file:"
+_INTERFACE = "GLOO_SOCKET_IFNAME"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _STORES: dict[tuple[str, int], Store] = {}
@@ -96,9 +97,7 @@ class Group:
         self._store: Store | None = None
         self._said = 0.0
         self._address = ("", 0) if is_file else split_address(task.rendezvous, "the chief's address")
-        interface = "lo" if is_file or self._address[0] in _LOOPBACK else interface_to(*self._address)
-        if interface is not None:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        self._interface = "lo" if is_file or self._address[0] in _LOOPBACK else interface_to(*self._address)
         self.meet("")
 
     def meet(self, status: str) -> None:
@@ -266,13 +265,14 @@ class Group:
             self._wait_for(absent, deadline)
         self.statuses = [self._store.get(_HERE.format(rank)).decode().partition(" ")[2] for rank in range(self.size)]
         if not self._was_there:
-            dist.init_process_group(
-                self._backend,
-                store=self._store,
-                rank=self.rank,
-                world_size=self.size,
-                timeout=datetime.timedelta(seconds=min(left, _CONNECT_SECS)),
-            )
+            with _gloo_through(self._interface):
+                dist.init_process_group(
+                    self._backend,
+                    store=self._store,
+                    rank=self.rank,
+                    world_size=self.size,
+                    timeout=datetime.timedelta(seconds=min(left, _CONNECT_SECS)),
+                )
             dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=max(_STEP_SECS, self._wait_secs)))
         self._watch = Watch(self._store, self.rank, self.size, self.name, self._silence_secs)
         return True
@@ -328,6 +328,20 @@ def _store(task: Task, address: tuple[str, int], wait_secs: float) -> Store:
             chief = task.rank == 0
             _STORES[address] = TCPStore(*address, is_master=chief, timeout=wait, wait_for_workers=False)
     return _STORES[address]
+
+
+@contextlib.contextmanager
+def _gloo_through(interface: str | None) -> Iterator[None]:
+    """Has gloo listen there, unless the user has named an interface; it reads the environment when a group is made."""
+    if interface is None or _INTERFACE in os.environ:
+        yield
+        return
+    os.environ[_INTERFACE] = interface
+    try:
+        yield
+    finally:
+        # Other groups, and the processes that this one starts, lead elsewhere.
+        del os.environ[_INTERFACE]
 
 
 def _of_generation(store: Store, generation: int) -> Store:

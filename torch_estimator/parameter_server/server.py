@@ -109,14 +109,13 @@ class ParameterServer:
             except zmq.Again:
                 frames = []
             if frames:
-                answer = self._answer([frame.buffer for frame in frames])
-                if answer is None:
-                    self._waiting.append((identity, frames))
-                else:
-                    self._socket.send_multipart([identity, *answer], copy=is_small(answer))
+                self._respond(identity, frames)
             self._look_around()
             if self._waiting:
-                self._answer_waiting()
+                waiting, self._waiting = self._waiting, []
+                for identity, frames in waiting:
+                    # Its gradients were applied when it came.
+                    self._respond(identity, frames)
             if self._ended:
                 ended_at = ended_at or time.monotonic()
                 if not self._active() or time.monotonic() > ended_at + _LINGER_SECS:
@@ -130,15 +129,12 @@ class ParameterServer:
         self._socket.close()
         self._context.term()
 
-    def _answer_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for identity, frames in waiting:
-            # Its gradients were applied when it came.
-            answer = self._answer([frame.buffer for frame in frames])
-            if answer is None:
-                self._waiting.append((identity, frames))
-            else:
-                self._socket.send_multipart([identity, *answer], copy=is_small(answer))
+    def _respond(self, identity: Any, frames: list[Any]) -> None:
+        answer = self._answer([frame.buffer for frame in frames])
+        if answer is None:
+            self._waiting.append((identity, frames))
+        else:
+            self._socket.send_multipart([identity, *answer], copy=is_small(answer))
 
     def _answer(self, frames: list[Any]) -> list[Any] | None:
         """What to send back; None where its sender has to wait for slower ones."""

@@ -149,7 +149,8 @@ class ReplicaSteps:
                     self.preempted |= codes[0] == _PREEMPTED
                     return ()
                 if _NEEDS_ROOM in codes:
-                    unsent = self._make_room(unsent)
+                    self._make_room(unsent)
+                    unsent = None
                 elif STEPS in codes:
                     return self._updated()
                 else:
@@ -234,8 +235,8 @@ class ReplicaSteps:
     def _received(self) -> Batches:
         return Batches(TensorBatch(self._messages, None, None))
 
-    def _make_room(self, unsent: NoRoom | None) -> NoRoom | None:
-        """Makes the messages of all as large as one of them needs; returns what does not fit still."""
+    def _make_room(self, unsent: NoRoom | None) -> None:
+        """Makes the messages of all as large as one of them needs, and packs what did not fit."""
         own = [] if self._layout is None else [self._layout]
         if unsent is not None:
             own.append(unsent.needed)
@@ -245,7 +246,6 @@ class ReplicaSteps:
         self._resize(needed[0].joined(needed[1:]))
         if unsent is not None and self._sending is not None:
             self._sending.packing.pack(self._sending.message, unsent.loss, unsent.dense, unsent.mentions)
-        return None
 
     def _resize(self, layout: Layout) -> None:
         """Takes another layout; what was packed already into the message is packed again."""
