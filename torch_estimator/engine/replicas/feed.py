@@ -16,7 +16,8 @@ from torch_estimator.engine.batches import Batches, TensorBatch
 from torch_estimator.engine.compiled.choice import GRADIENTS, UPDATE, AnySteps, EagerSteps
 from torch_estimator.engine.compiled.steps import CompiledSteps
 from torch_estimator.engine.replicas.handover import Status, handed, leader_of
-from torch_estimator.engine.replicas.packing import CODE, LEAVES, LOSS, READY, Layout
+from torch_estimator.engine.replicas.in_step import FAILED, FURTHER, PREEMPTED, STOPS, WAITS, InStep
+from torch_estimator.engine.replicas.packing import LOSS, READY, Layout
 from torch_estimator.engine.replicas.place import Place
 from torch_estimator.engine.replicas.positions import decoded
 from torch_estimator.engine.replicas.steps import STEPS, NoRoom, ReceivingStep, SendingStep
@@ -27,25 +28,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("torch_estimator")
 
-# What a replica's message says; `STEPS` is another one.
-_WAITS = 2.0
-"""It has no batch, and will have none."""
-_NEEDS_ROOM = 3.0
-_STOPS = 4.0
-"""Of the chief: training is over."""
-_PREEMPTED = 5.0
-"""As `_STOPS`, and all are to be started again."""
-_FAILED = 6.0
+_NEEDS_ROOM = FURTHER
 
 _LAYOUT = "layout"
 
 
-class ReplicaSteps:
+class ReplicaSteps(InStep):
     """Takes the steps of one replica, all replicas together.
 
-    Every exchange is one message of each replica to all others, of the same size, whose first number says what its
-    sender is doing; so all of them know at the same time what to do next. Messages also say where their senders are in
-    their inputs: where one is lost, those that are left hand what they hold to the one that comes in its place.
+    Each has the whole model; their messages hold gradients, and say where their senders are in their inputs: where one
+    is lost, those that are left hand what they hold to the one that comes in its place.
 
     Args:
         group: The replicas.
@@ -54,12 +46,9 @@ class ReplicaSteps:
         place: What this replica holds.
         before: What `state` returned in the run before a resume.
         global_step: To start from.
-
-    Attributes:
-        stopped: Whether one of them wanted to end.
-        preempted: Whether all are to be started again.
-        group: The replicas.
     """
+
+    after_failure = "its log says why"
 
     def __init__(
         self,
@@ -71,9 +60,7 @@ class ReplicaSteps:
         before: Mapping[str, Any] | None,
         global_step: int,
     ) -> None:
-        self.stopped = self.preempted = False
-        self._dismissed = False
-        self.group = group
+        super().__init__(group)
         self._halves = halves
         self._compiled = compiled
         self._place = place
@@ -88,8 +75,6 @@ class ReplicaSteps:
         self._senders: AnySteps | None = None
         self._receivers: AnySteps | None = None
         self._layout = layout
-        self._leaves = 0.0
-        self._messages = torch.empty(group.size, LOSS)
         self._idle = torch.zeros(LOSS)
         self._position = b""
         # As of the last step taken, while the exchange at hand may be overwriting the messages.
@@ -124,29 +109,18 @@ class ReplicaSteps:
             self._senders.look_again()
             self._receivers.look_again()
 
-    def stops(self, context: RunContext) -> bool:
-        """Whether to end before the next step: the chief at its own wish, all at what one said with the last step.
-
-        What the others are computing when the chief leaves is not counted in where they are; but what the chief is
-        computing when another one wishes to leave has moved its input and its random numbers on.
-        """
-        return self.stopped or (self.group.rank == 0 and context.stop_requested)
-
     def take(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
         """Takes one step, with or without a batch of one's own; none where no replica has one, or the chief leaves."""
-        if context.stop_requested:
-            self._leaves = _PREEMPTED if context.preempted else _STOPS
+        self._note_wish(context)
         self._place.begin_step()
         unsent = self._computed(batches, context) if batches is not None else None
         self._position = self._place.position()
         while True:
             fits = unsent is None and (self._layout is None or self._layout.position >= len(self._position))
-            code = (_WAITS if batches is None else STEPS) if fits else _NEEDS_ROOM
+            code = (WAITS if batches is None else STEPS) if fits else _NEEDS_ROOM
             try:
                 codes = self._exchange(code)
-                if codes[0] in (_STOPS, _PREEMPTED):
-                    self.stopped = self._dismissed = True
-                    self.preempted |= codes[0] == _PREEMPTED
+                if self._is_dismissed(codes):
                     return ()
                 if _NEEDS_ROOM in codes:
                     self._make_room(unsent)
@@ -175,23 +149,23 @@ class ReplicaSteps:
             self.preempted |= preempted
             self.group.is_over()
             with suppress(PeerLost):
-                self._exchange(_PREEMPTED if self.preempted else _STOPS)
+                self._exchange(PREEMPTED if self.preempted else STOPS)
             return
         while True:
             try:
-                code = self._exchange(_WAITS)[0]
+                code = self._exchange(WAITS)[0]
             except PeerLost as lost:
                 self._go_on_after(lost)
                 if self._dismissed:
                     return
                 continue
-            if code in (_STOPS, _PREEMPTED):
-                self.preempted |= code == _PREEMPTED
+            if code in (STOPS, PREEMPTED):
+                self.preempted |= code == PREEMPTED
                 return
 
     def fail(self) -> None:
         """Tells the others, as far as they can be told, that this replica cannot go on."""
-        self._exchange(_FAILED)
+        self._exchange(FAILED)
 
     def close(self) -> None:
         """Ends what compiles beside."""
@@ -213,19 +187,13 @@ class ReplicaSteps:
         message = self._idle
         if self._sending is not None and self._layout is not None:
             message = self._sending.message
-            if code == _WAITS:
+            if code == WAITS:
                 self._sending.packing.nothing(message)
-            if code in (STEPS, _WAITS):
+            if code in (STEPS, WAITS):
                 self._sending.packing.put_position(message, self._position)
-        message[CODE] = code
-        message[LEAVES] = self._leaves
         if self._receivers is not None:
             message[READY] = float(self._is_ready(self._receivers))
-        self.group.gather(message, self._messages)
-        codes: list[float] = self._messages[:, CODE].tolist()
-        if _FAILED in codes and code != _FAILED:
-            raise PeerLost(f"{self.group.name(codes.index(_FAILED))} has failed; its log says why")
-        return codes
+        return self._gathered(message, code)
 
     def _is_ready(self, receivers: AnySteps) -> bool:
         if not isinstance(receivers, CompiledSteps):
@@ -291,9 +259,7 @@ class ReplicaSteps:
     def _updated(self) -> Sequence[Tensor | float]:
         assert self._receivers is not None and self._sending is not None
         self._keep_positions()
-        leave = self._messages[:, LEAVES]
-        self.preempted = bool((leave == _PREEMPTED).any())
-        self.stopped = bool(leave.any())
+        self._heed_wishes()
         if isinstance(self._receivers, CompiledSteps):
             # Replicas that round differently would drift apart; and a compiled update takes a missing gradient for 0.
             ready = bool((self._messages[:, READY] == 1.0).all())

@@ -15,7 +15,8 @@ from torch_estimator import files
 from torch_estimator.distribute.lost import PeerLost
 from torch_estimator.engine.batches import Batches
 from torch_estimator.engine.compiled.choice import EagerSteps
-from torch_estimator.engine.replicas.packing import CODE, LEAVES, LOSS
+from torch_estimator.engine.replicas.in_step import FAILED, FURTHER, PREEMPTED, STOPS, WAITS, InStep
+from torch_estimator.engine.replicas.packing import LOSS
 from torch_estimator.engine.replicas.steps import STEPS
 from torch_estimator.engine.sharded.step import ShardedStep
 from torch_estimator.errors import CheckpointError, UserError
@@ -26,26 +27,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("torch_estimator")
 
-# What a process' message says; `STEPS` is another one.
-_WAITS = 2.0
-"""It has no batch, and will have none."""
-_SAVES = 3.0
+_SAVES = FURTHER
 """Of the chief: all others are to save their rows, before they go on with what they are doing."""
-_STOPS = 4.0
-"""Of the chief: training is over."""
-_PREEMPTED = 5.0
-"""As `_STOPS`, and all are to be started again."""
-_FAILED = 6.0
-_NEVER_HAD = 7.0
+_NEVER_HAD = FURTHER + 1
 """Of a process without a batch, which cannot even compute one again."""
 
 
-class ShardedSteps:
+class ShardedSteps(InStep):
     """Takes the steps of one process, which computes on a batch of its own, with the parameters of all.
 
-    Before each step all tell each other what they do, as with `ReplicaSteps`; but where one is lost, so are its rows,
-    and all are to be started again. A process whose input has ended computes its last batch again as long as others
-    have some, since they need its rows; it counts for nothing.
+    Where one is lost, so are its rows, and all are to be started again. A process whose input has ended computes its
+    last batch again as long as others have some, since they need its rows; it counts for nothing.
 
     Args:
         group: The processes.
@@ -53,12 +45,9 @@ class ShardedSteps:
         averages: Whether losses are averaged over the processes, not added up.
         position: Where this process is, before its next batch is read.
         write: Writes what this process saves into a directory.
-
-    Attributes:
-        stopped: Whether one of them wanted to end.
-        preempted: Whether all are to be started again.
-        group: The processes.
     """
+
+    after_failure = "see its log, and start all of them again: training goes on from the last checkpoint."
 
     def __init__(
         self,
@@ -69,17 +58,13 @@ class ShardedSteps:
         position: Callable[[], Mapping[str, Any]],
         write: Callable[[str], None],
     ) -> None:
-        self.stopped = self.preempted = False
-        self._dismissed = False
-        self.group = group
+        super().__init__(group)
         self._step = step
         self._steps = EagerSteps(step)
         self._averages = averages
         self._position = position
         self._write = write
         self._where: Mapping[str, Any] = {}
-        self._leaves = 0.0
-        self._messages = torch.empty(group.size, LOSS)
         self._batches: Batches | None = None
         self._buffers = [one for one in step.module.buffers() if one.is_floating_point() or one.is_complex()]
         self._in_step = False
@@ -95,10 +80,6 @@ class ShardedSteps:
     def close(self) -> None:
         """There is nothing to end."""
 
-    def stops(self, context: RunContext) -> bool:
-        """As `ReplicaSteps.stops`."""
-        return self.stopped or (self.group.rank == 0 and context.stop_requested)
-
     def note_position(self) -> None:
         """Notes where this process is, which it may be asked for while it waits with the batch that comes."""
         if self.group.rank:
@@ -110,20 +91,15 @@ class ShardedSteps:
         Raises:
             PeerLost: Another process is gone.
         """
-        if context.stop_requested:
-            self._leaves = _PREEMPTED if context.preempted else _STOPS
+        self._note_wish(context)
         self._batches = batches or self._batches
-        code = STEPS if batches is not None else _NEVER_HAD if self._batches is None else _WAITS
+        code = STEPS if batches is not None else _NEVER_HAD if self._batches is None else WAITS
         codes = self._exchange_and_save(code)
-        if codes[0] in (_STOPS, _PREEMPTED):
-            self.stopped = self._dismissed = True
-            self.preempted |= codes[0] == _PREEMPTED
+        if self._is_dismissed(codes):
             return ()
         if STEPS not in codes:
             return ()
-        leave = self._messages[:, LEAVES]
-        self.preempted = bool((leave == _PREEMPTED).any())
-        self.stopped = bool(leave.any())
+        self._heed_wishes()
         return self._stepped(codes, self._batches, context)
 
     def gather_shards(self, directory: str) -> list[Any]:
@@ -157,17 +133,17 @@ class ShardedSteps:
         if self.group.rank == 0:
             self.preempted |= preempted
             with suppress(PeerLost):
-                self._exchange(_PREEMPTED if self.preempted else _STOPS)
+                self._exchange(PREEMPTED if self.preempted else STOPS)
             return
         self.note_position()
-        while (code := self._exchange_and_save(_WAITS)[0]) not in (_STOPS, _PREEMPTED):
+        while (code := self._exchange_and_save(WAITS)[0]) not in (STOPS, PREEMPTED):
             pass
-        self.preempted |= code == _PREEMPTED
+        self.preempted |= code == PREEMPTED
 
     def fail(self) -> None:
         """Tells the others; in the middle of a step they find out by themselves."""
         if not self._in_step:
-            self._exchange(_FAILED)
+            self._exchange(FAILED)
 
     def _exchange_and_save(self, code: float) -> list[float]:
         while (codes := self._exchange(code))[0] == _SAVES:
@@ -175,16 +151,7 @@ class ShardedSteps:
         return codes
 
     def _exchange(self, code: float) -> list[float]:
-        message = torch.zeros(LOSS)
-        message[CODE], message[LEAVES] = code, self._leaves
-        self.group.gather(message, self._messages)
-        codes: list[float] = self._messages[:, CODE].tolist()
-        if _FAILED in codes and code != _FAILED:
-            raise PeerLost(
-                f"{self.group.name(codes.index(_FAILED))} has failed; see its log, and start all of them again: "
-                "training goes on from the last checkpoint."
-            )
-        return codes
+        return self._gathered(torch.zeros(LOSS), code)
 
     def _save(self) -> None:
         told: dict[str, Any] = {"where": self._where}

@@ -1,0 +1,92 @@
+"""What processes that train in step tell each other of what they are about to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torch_estimator.distribute.lost import PeerLost
+from torch_estimator.engine.replicas.packing import CODE, LEAVES, LOSS
+from torch_estimator.hooks.run_context import RunContext
+
+if TYPE_CHECKING:
+    from torch_estimator.distribute.group import Group
+
+# What a message says; `STEPS` is 1, and what only some of them say is above these.
+WAITS = 2.0
+"""Its sender has no batch, and will have none."""
+STOPS = 3.0
+"""Of the chief: training is over."""
+PREEMPTED = 4.0
+"""As `STOPS`, and all are to be started again."""
+FAILED = 5.0
+FURTHER = 6.0
+"""The first that has no meaning here."""
+
+
+class InStep:
+    """One of several processes that take each step together.
+
+    Before or with each step, each gives all others a message of the same size, whose first number says what its sender
+    is doing; so all of them know at the same time what to do next.
+
+    Args:
+        group: The processes.
+
+    Attributes:
+        stopped: Whether one of them wanted to end.
+        preempted: Whether all are to be started again.
+        group: The processes.
+    """
+
+    after_failure: str
+    """What a message says of one that has failed, after its name."""
+
+    def __init__(self, group: Group) -> None:
+        self.stopped = self.preempted = False
+        self.group = group
+        self._dismissed = False
+        self._leaves = 0.0
+        self._messages = torch.empty(group.size, LOSS)
+
+    def stops(self, context: RunContext) -> bool:
+        """Whether to end before the next step: the chief at its own wish, all at what one said with the last step.
+
+        What the others are computing when the chief leaves is not counted in where they are; but what the chief is
+        computing when another one wishes to leave has moved its input and its random numbers on.
+        """
+        return self.stopped or (self.group.rank == 0 and context.stop_requested)
+
+    def _note_wish(self, context: RunContext) -> None:
+        """To be told with the next step."""
+        if context.stop_requested:
+            self._leaves = PREEMPTED if context.preempted else STOPS
+
+    def _gathered(self, message: Tensor, code: float) -> list[float]:
+        """Gives everybody a message; returns what all of them say, by rank.
+
+        Raises:
+            PeerLost: Another process is gone, or has failed.
+        """
+        message[CODE], message[LEAVES] = code, self._leaves
+        self.group.gather(message, self._messages)
+        codes: list[float] = self._messages[:, CODE].tolist()
+        if FAILED in codes and code != FAILED:
+            raise PeerLost(f"{self.group.name(codes.index(FAILED))} has failed; {self.after_failure}")
+        return codes
+
+    def _is_dismissed(self, codes: list[float]) -> bool:
+        """Whether the chief has ended the training."""
+        if codes[0] not in (STOPS, PREEMPTED):
+            return False
+        self.stopped = self._dismissed = True
+        self.preempted |= codes[0] == PREEMPTED
+        return True
+
+    def _heed_wishes(self) -> None:
+        """Of those who took this step."""
+        wishes = self._messages[:, LEAVES]
+        self.preempted = bool((wishes == PREEMPTED).any())
+        self.stopped = bool(wishes.any())
