@@ -38,17 +38,10 @@ def main() -> None:
     own = [tensor[rank::size] for tensor in rows.tensors]
     plain, pace = wide_deep.WideDeep(), Pace(args.warmup)
     model = DistributedDataParallel(plain)
-    wide = torch.optim.Adagrad([plain.wide.weight], lr=wide_deep.WIDE_RATE, initial_accumulator_value=wide_deep.START)
-    deep = torch.optim.Adagrad(
-        plain.deep_parameters(), lr=wide_deep.DEEP_RATE, initial_accumulator_value=wide_deep.START, fused=True
-    )
+    optimizers = wide_deep.two_optimizers(plain)
     while pace.steps < args.steps:
         for chosen in torch.randperm(len(own[0])).split(args.batch):
-            wide.zero_grad()
-            deep.zero_grad()
-            wide_deep.loss_of(model, tuple(tensor[chosen] for tensor in own)).backward()  # type: ignore[no-untyped-call]
-            wide.step()
-            deep.step()
+            wide_deep.train_on(model, optimizers, tuple(tensor[chosen] for tensor in own))
             pace.step()
             if pace.steps == args.steps:
                 break

@@ -17,18 +17,10 @@ def main() -> None:
     args = wide_deep.parser(__doc__).parse_args()
     rows = wide_deep.prepare(args)
     model, pace = wide_deep.WideDeep(), Pace(args.warmup)
-    wide = torch.optim.Adagrad([model.wide.weight], lr=wide_deep.WIDE_RATE, initial_accumulator_value=wide_deep.START)
-    deep = torch.optim.Adagrad(
-        model.deep_parameters(), lr=wide_deep.DEEP_RATE, initial_accumulator_value=wide_deep.START, fused=True
-    )
-    batches = wide_deep.loader(rows, args)
+    optimizers, batches = wide_deep.two_optimizers(model), wide_deep.loader(rows, args)
     while pace.steps < args.steps:
         for batch in batches:
-            wide.zero_grad()
-            deep.zero_grad()
-            wide_deep.loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
-            wide.step()
-            deep.step()
+            wide_deep.train_on(model, optimizers, batch)
             pace.step()
             if pace.steps == args.steps:
                 break

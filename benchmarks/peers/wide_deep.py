@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -53,6 +54,23 @@ def loss_of(model: Any, batch: tuple[Tensor, ...]) -> Tensor:
     """The binary cross entropy, summed over the batch as tf.estimator's v1 classes do."""
     *features, labels = batch
     return functional.binary_cross_entropy_with_logits(model(*features), labels, reduction="sum")
+
+
+def two_optimizers(model: WideDeep) -> tuple[torch.optim.Optimizer, torch.optim.Optimizer]:
+    """Adagrad for the wide table, which takes its sparse gradients, and the fused one for all else."""
+    return (
+        torch.optim.Adagrad([model.wide.weight], lr=WIDE_RATE, initial_accumulator_value=START),
+        torch.optim.Adagrad(model.deep_parameters(), lr=DEEP_RATE, initial_accumulator_value=START, fused=True),
+    )
+
+
+def train_on(model: Any, optimizers: Sequence[torch.optim.Optimizer], batch: tuple[Tensor, ...]) -> None:
+    """A step."""
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
+    for optimizer in optimizers:
+        optimizer.step()
 
 
 def one_optimizer(model: WideDeep) -> torch.optim.Optimizer:

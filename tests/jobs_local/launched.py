@@ -26,6 +26,7 @@ config = json.loads(os.environ["TF_CONFIG"])
 role = config["task"].get("type", "alone")
 me = f"{role} {config['task'].get('index', 0)}"
 here = pathlib.Path(__file__).parent
+(here / f"{me}.pid").write_text(str(os.getpid()))
 
 
 def nth_start():
@@ -37,6 +38,13 @@ def nth_start():
 def wait_for(name):
     while not (here / name).exists():
         time.sleep(0.005)
+
+
+def wait_for_end_of(*tasks):
+    for task in tasks:
+        wait_for(f"{task}.pid")
+        while not (process := (here / f"{task}.pid").read_text()) or pathlib.Path("/proc", process).exists():
+            time.sleep(0.005)
 
 
 def die():

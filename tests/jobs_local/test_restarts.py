@@ -87,8 +87,8 @@ def test_a_parameter_server_that_dies_is_there_again_without_the_program(tmp_pat
         subprocess.run(["pkill", "-KILL", "-f", "torch_estimator.parameter_server", "-P", str(os.getppid())])
         while told.read_bytes().count(listening) < 2:
             time.sleep(0.005)
-        (here / "done").touch()
-    wait_for("done")
+    else:
+        wait_for_end_of("worker 0")
     """
     job = Launched(tmp_path, program, *TWO, "--parameter-server-count", "1", "--finish-secs", "0.1")
     assert job.end() == 0, job.err

@@ -25,7 +25,8 @@ def told(job: Launched) -> dict[str, tuple[str, list[str], str]]:
 def test_every_process_learns_who_it_is_and_gets_the_arguments(tmp_path: Path) -> None:
     options = ["--distributed", "--worker-count", "2", "--evaluator"]
     options += ["--parameter-server-count", "1", "--finish-secs", "0.1"]
-    job = Launched(tmp_path, TELL, *options, *PACKAGE, "--job-dir", "runs", "--", "--steps", "3", "--", "-x")
+    program = TELL + "if role == 'chief':\n    wait_for_end_of('worker 0', 'worker 1', 'evaluator 0')\n"
+    job = Launched(tmp_path, program, *options, *PACKAGE, "--job-dir", "runs", "--", "--steps", "3", "--", "-x")
     assert job.end() == 0, job.err
     tasks = {name: task_from_tf_config(config) for name, (config, _, _) in told(job).items()}
     assert sorted(tasks) == ["chief 0", "evaluator 0", "worker 0", "worker 1"]
