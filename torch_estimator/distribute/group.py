@@ -22,6 +22,7 @@ from torch_estimator.cluster.slurm import SLURM
 from torch_estimator.cluster.task import Task
 from torch_estimator.distribute.interface import interface_to
 from torch_estimator.distribute.lost import PeerLost, TrainingOver
+from torch_estimator.distribute.mesh import Mesh
 from torch_estimator.distribute.watch import Watch
 from torch_estimator.errors import ClusterError
 
@@ -44,6 +45,8 @@ _STEP_SECS = 7200.0
 _LEAVE_SECS = 30.0
 # One may die while they connect; gloo tries for five times as long.
 _CONNECT_SECS = 5.0
+# Above, a ring has fewer connections.
+_MOST_IN_MESH = 32
 _SAY_EVERY_SECS = 10.0
 
 
@@ -88,6 +91,7 @@ class Group:
         self._wait_secs = wait_secs
         self._silence_secs = silence_secs
         self._watch: Watch | None = None
+        self._mesh: Mesh | None = None
         # By whoever has started this process, as Ray Train does, and who will also end it.
         self._was_there = dist.is_initialized()
         is_file = task.rendezvous.startswith(_FILE)
@@ -119,7 +123,7 @@ class Group:
                     return
             except ClusterError:
                 raise
-            except (RuntimeError, ValueError) as error:
+            except (RuntimeError, ValueError, OSError) as error:
                 if time.monotonic() > deadline or not self._may_form_again or _is_in_use(error):
                     raise ClusterError(self._why_not(error)) from error
                 # The chief is gone, or another one while all connected.
@@ -155,7 +159,10 @@ class Group:
             PeerLost: Another process is gone.
         """
         with self._noticing(), self._watched():
-            _all_gather(received.view(-1), sent)
+            if self._mesh is not None and not sent.is_cuda:
+                self._mesh.gather(sent, received)
+            else:
+                _all_gather(received.view(-1), sent)
 
     def gather_texts(self, text: str) -> list[str]:
         """Gives everybody everybody's text, by rank.
@@ -220,6 +227,9 @@ class Group:
         if self._watch is not None:
             self._watch.end()
             self._watch = None
+        if self._mesh is not None:
+            self._mesh.close()
+            self._mesh = None
         with contextlib.suppress(RuntimeError):
             if dist.is_initialized() and not self._was_there:
                 dist.destroy_process_group()
@@ -244,7 +254,7 @@ class Group:
     def _noticing(self) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             text = f"{self._task} has lost another process of the cluster ({_reason(error)})"
             if not self._goes_on:
                 text += "; see its log, and start all of them again: training goes on from the last checkpoint."
@@ -274,6 +284,8 @@ class Group:
                     timeout=datetime.timedelta(seconds=min(left, _CONNECT_SECS)),
                 )
             dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=max(_STEP_SECS, self._wait_secs)))
+        if self.size <= _MOST_IN_MESH:
+            self._mesh = Mesh(self._store, self.rank, self.size, self._address, min(left, _CONNECT_SECS))
         self._watch = Watch(self._store, self.rank, self.size, self.name, self._silence_secs)
         return True
 
