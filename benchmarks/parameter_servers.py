@@ -2,7 +2,8 @@
 
 A chief and one parameter server on this machine, each a process of its own on the same file, the same model and the
 same batch (`benchmarks/peers/*_census.py --cluster`). Parts: `small` and `large` (steps per second at batches of 40 and
-512), `scaling` (1, 2 and 4 processes that train, each waiting 10 ms for its input before every step).
+512), `transport` (the same messages over plain TCP, at 40), `scaling` (1, 2 and 4 processes that train, each waiting
+10 ms for its input before every step).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,9 @@ STEPS = {
 
 PROMISES = {40: {"ours": 6.0, "pipelined": 10.0}, 512: {"ours": 10.0}}
 """By batch and side: how many times TensorFlow's steps per second."""
+
+OVER_RAW = {"ours": 0.7, "pipelined": 0.8}
+"""By side: our steps per second over those of the same messages through plain TCP."""
 
 TRAINERS = {1: None, 2: 1.95, 4: 3.8}
 """How many processes train, and how many times one's steps per second they are to take."""
@@ -88,6 +93,45 @@ def measure(args: argparse.Namespace, sides: Mapping[str, Side], batch: int) -> 
     )
 
 
+def measure_transport(args: argparse.Namespace, sides: Mapping[str, Side]) -> Part:
+    """ZeroMQ, and plain TCP in its place."""
+    raws = {
+        f"raw {key}": replace(side, name=f"{side.name}, plain TCP", arguments=(*side.arguments, "--raw"))
+        for key, side in sides.items()
+        if key in OVER_RAW
+    }
+    both = {key: side for name in OVER_RAW for key, side in ((name, sides[name]), (f"raw {name}", raws[f"raw {name}"]))}
+
+    def run(key: str, variables: Mapping[str, str]) -> dict[str, Any]:
+        steps, warmup = (64, 32) if args.quick else STEPS[40][key.removeprefix("raw ")]
+        given = ["--data", args.data, "--batch", 40, "--steps", steps, "--warmup", warmup, "--compile", "yes"]
+        return run_cluster(both[key], given, variables=variables)
+
+    with empty_cache() as variables:
+        measured = alternate({key: partial(run, key, variables) for key in both}, args.rounds, "transport")
+    rows = [
+        [side.name, measured.median(key, "steps_per_s"), measured.ratio("steps_per_s", over=key, under=f"raw {key}")]
+        if key in OVER_RAW
+        else [side.name, measured.median(key, "steps_per_s"), None]
+        for key, side in both.items()
+        if key in measured.results
+    ]
+    verdicts = [
+        at_least(
+            f"chief and ps, steps/s at 40 over plain TCP, {sides[key].name}",
+            least,
+            measured.ratio("steps_per_s", over=key, under=f"raw {key}"),
+        )
+        for key, least in OVER_RAW.items()
+    ]
+    return Part(
+        title="The same messages through ZeroMQ and through plain TCP, batches of 40",
+        table=table(["", "steps/s", "over plain TCP"], rows),
+        verdicts=verdicts,
+        measured=measured,
+    )
+
+
 def measure_scaling(args: argparse.Namespace, sides: Mapping[str, Side]) -> Part:
     """More processes that train, each bound by its input."""
 
@@ -115,6 +159,7 @@ def measure_scaling(args: argparse.Namespace, sides: Mapping[str, Side]) -> Part
 PARTS: dict[str, Callable[[argparse.Namespace, Mapping[str, Side]], Part]] = {
     "small": partial(measure, batch=40),
     "large": partial(measure, batch=512),
+    "transport": measure_transport,
     "scaling": measure_scaling,
 }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch_estimator as te
+from benchmarks.peers import raw_transport
 from benchmarks.peers.pace_hooks import COMPILE, FirstStepHook, PaceHook
 from benchmarks.peers.report import Pace, Report, parser
 from examples.census import columns
@@ -120,6 +121,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--cluster", type=Path, help="be the process that TF_CONFIG names; where the job has its directory")
     add("--cached", action="store_true", help="keep rows in memory, with the host half of the columns applied")
     add("--pipeline", action="store_true", help="with parameter servers: gradients one step older")
+    add("--raw", action="store_true", help="with parameter servers: plain TCP instead of ZeroMQ")
     add("--sleep-ms", type=float, default=0.0, help="in a cluster: milliseconds to wait before each step")
     return arguments
 
@@ -132,6 +134,8 @@ def main() -> None:
         import torch
 
         torch.set_num_threads(args.threads)
+    if args.raw:
+        raw_transport.use()
     pace = Pace(args.warmup)
     report = Report(peer="torch-estimator", version=te.__version__)
     with tempfile.TemporaryDirectory() as model_dir:

@@ -1,0 +1,109 @@
+"""The messages of parameter servers over plain TCP, in place of ZeroMQ: what its conveniences cost.
+
+One connection, blocking, each message its frames behind their lengths; nobody may die, come late or come again.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch_estimator.engine.served.links
+import torch_estimator.roles.parameter_server
+from torch_estimator.cluster.addresses import split_address
+from torch_estimator.engine.served.links import Frames, Links
+from torch_estimator.parameter_server.messages import Header
+from torch_estimator.parameter_server.server import ParameterServer
+
+_COUNT = struct.Struct("<Q")
+
+
+def use() -> None:
+    """Has this process, a chief or a server, speak so."""
+    torch_estimator.engine.served.links.Links = RawLinks  # type: ignore[misc]
+    torch_estimator.roles.parameter_server.ParameterServer = RawServer  # type: ignore[misc]
+
+
+class RawServer(ParameterServer):
+    """Serves one process."""
+
+    def __init__(self, name: str, address: str, key: Any = None) -> None:
+        super().__init__(name, address, key)
+        self._listener = socket.create_server(_raw(address))
+
+    def serve(self) -> None:
+        connection = _tuned(self._listener.accept()[0])
+        while not (self._ended and not self._active()):
+            answer = self._answer([memoryview(frame) for frame in _receive(connection)])
+            assert answer is not None
+            _send(connection, answer)
+
+
+class RawLinks(Links):
+    """Asks one server or several."""
+
+    def __init__(self, name: str, rank: int, addresses: Sequence[str], **settings: Any) -> None:
+        super().__init__(name, rank, addresses, **settings)
+        self._raw = [_connected(_raw(address)) for address in addresses]
+
+    def send(self, questions: Mapping[int, Frames]) -> None:
+        for index, frames in questions.items():
+            _send(self._raw[index], frames)
+
+    def collect(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
+        answers = {index: [memoryview(frame) for frame in _receive(self._raw[index])] for index in questions}
+        return {index: (Header.unpack(frames[0]), frames) for index, frames in answers.items()}
+
+    def close(self) -> None:
+        for connection in self._raw:
+            connection.close()
+        super().close()
+
+
+def _raw(address: str) -> tuple[str, int]:
+    """Another port than that of ZeroMQ, which is there, too."""
+    host, port = split_address(address, "the address of a parameter server")
+    return host, port + 20_000 if port < 40_000 else port - 20_000
+
+
+def _connected(address: tuple[str, int]) -> socket.socket:
+    while True:
+        try:
+            return _tuned(socket.create_connection(address))
+        except OSError:
+            time.sleep(0.05)
+
+
+def _tuned(connection: socket.socket) -> socket.socket:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _send(connection: socket.socket, frames: Sequence[Any]) -> None:
+    views = [memoryview(frame).cast("B") for frame in frames]
+    lengths = b"".join(_COUNT.pack(number) for number in (len(views), *map(len, views)))
+    sent = connection.sendmsg([lengths, *views]) - len(lengths)
+    for view in views:
+        if sent < len(view):
+            connection.sendall(view[max(0, sent) :])
+        sent -= len(view)
+
+
+def _receive(connection: socket.socket) -> list[bytearray]:
+    (count,) = _COUNT.unpack(_exactly(connection, _COUNT.size))
+    lengths = [_COUNT.unpack(_exactly(connection, _COUNT.size))[0] for _ in range(count)]
+    return [_exactly(connection, length) for length in lengths]
+
+
+def _exactly(connection: socket.socket, length: int) -> bytearray:
+    content = bytearray(length)
+    missing = memoryview(content)
+    while missing:
+        count = connection.recv_into(missing)
+        if not count:
+            raise ConnectionResetError("the other process is gone")
+        missing = missing[count:]
+    return content
