@@ -31,7 +31,7 @@ def meshes(size: int, store: Store | None = None) -> Iterator[list[Mesh]]:
 def gathered(made: list[Mesh], sent: list[Tensor]) -> list[Tensor]:
     received = [torch.zeros(len(sent), len(sent[0]), dtype=sent[0].dtype) for _ in sent]
     with ThreadPoolExecutor(len(made)) as pool:
-        for done in [pool.submit(mesh.gather, *both) for mesh, *both in zip(made, sent, received, strict=True)]:
+        for done in [pool.submit(mesh.gather, *both, 60) for mesh, *both in zip(made, sent, received, strict=True)]:
             done.result(timeout=60)
     return received
 
@@ -57,7 +57,12 @@ def test_who_is_gone_is_noticed_by_who_waits() -> None:
     with meshes(3) as made:
         made[1].close()
         with pytest.raises(OSError, match=r"closed|reset|pipe"):
-            made[0].gather(torch.ones(4), torch.empty(3, 4))
+            made[0].gather(torch.ones(4), torch.empty(3, 4), 60)
+
+
+def test_who_is_silent_is_not_waited_for_for_ever() -> None:
+    with meshes(2) as made, pytest.raises(OSError, match=r"no message for 0\.1 s"):
+        made[0].gather(torch.ones(4), torch.empty(2, 4), 0.1)
 
 
 def test_strangers_are_no_part_of_it() -> None:

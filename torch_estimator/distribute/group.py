@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch_estimator.cluster.addresses import split_address
 from torch_estimator.cluster.slurm import SLURM
 from torch_estimator.cluster.task import Task
-from torch_estimator.distribute.interface import interface_to
+from torch_estimator.distribute.interface import LOOPBACK, interface_to
 from torch_estimator.distribute.lost import PeerLost, TrainingOver
 from torch_estimator.distribute.mesh import Mesh
 from torch_estimator.distribute.watch import Watch
@@ -33,7 +33,6 @@ logger = logging.getLogger("torch_estimator")
 
 _FILE = "file:"
 _INTERFACE = "GLOO_SOCKET_IFNAME"
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 _STORES: dict[tuple[str, int], Store] = {}
 _GENERATION = "torch-estimator generation"
@@ -101,7 +100,7 @@ class Group:
         self._store: Store | None = None
         self._said = 0.0
         self._address = ("", 0) if is_file else split_address(task.rendezvous, "the chief's address")
-        self._interface = "lo" if is_file or self._address[0] in _LOOPBACK else interface_to(*self._address)
+        self._interface = "lo" if is_file or self._address[0] in LOOPBACK else interface_to(*self._address)
         self.meet("")
 
     def meet(self, status: str) -> None:
@@ -160,7 +159,7 @@ class Group:
         """
         with self._noticing(), self._watched():
             if self._mesh is not None and not sent.is_cuda:
-                self._mesh.gather(sent, received)
+                self._mesh.gather(sent, received, max(_STEP_SECS, self._wait_secs))
             else:
                 _all_gather(received.view(-1), sent)
 

@@ -6,10 +6,14 @@ import secrets
 import select
 import socket
 import time
+from collections.abc import Collection
 from contextlib import suppress
+from ipaddress import ip_address
 
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # documented
+
+from torch_estimator.distribute.interface import LOOPBACK
 
 _PLACE = "mesh of rank {}"
 _TOKEN = "token of the mesh"
@@ -17,6 +21,7 @@ _TOKEN_BYTES = 32
 _RANK_BYTES = 4
 _BUFFER_BYTES = 1 << 21
 _GREETING_SECS = 5.0
+_ANY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 
 # When a machine that has vanished without a word is taken for gone.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 9, "TCP_USER_TIMEOUT": 120_000}
@@ -40,54 +45,49 @@ class Mesh:
         self._rank = rank
         self._peers: dict[int, socket.socket] = {}
         deadline = time.monotonic() + secs
-        own = _own_address(first)
+        family, own = _own_address(first)
+        # What the first one takes for its own address may be loopback, to which its name leads on its machine alone.
+        open_to = _ANY[family] if rank == 0 and first[0] not in LOOPBACK else own
         try:
-            with socket.create_server((own if rank else "", 0), backlog=size) as listener:
+            with socket.create_server((open_to, 0), family=family, backlog=size) as listener:
                 if rank == 0:
                     store.set(_TOKEN, secrets.token_hex(_TOKEN_BYTES // 2))
                 token = store.get(_TOKEN)
                 store.set(_PLACE.format(rank), f"{own} {listener.getsockname()[1]}")
                 for peer in range(rank):
                     host, _, port = store.get(_PLACE.format(peer)).decode().partition(" ")
-                    place = (host if peer else first[0] or own, int(port))
-                    self._take(peer, socket.create_connection(place, timeout=max(0.1, deadline - time.monotonic())))
-                    self._peers[peer].sendall(token + rank.to_bytes(_RANK_BYTES, "little"))
+                    place = (first[0] if ip_address(host).is_loopback and first[0] else host, int(port))
+                    connection = socket.create_connection(place, timeout=max(0.1, deadline - time.monotonic()))
+                    connection.sendall(token + rank.to_bytes(_RANK_BYTES, "little"))
+                    self._take(peer, connection)
                 while len(self._peers) < size - 1:
                     self._accept(listener, token, deadline)
         except BaseException:
             self.close()
             raise
 
-    def gather(self, sent: Tensor, received: Tensor) -> None:
+    def gather(self, sent: Tensor, received: Tensor, secs: float) -> None:
         """Gives everybody everybody's tensor.
 
         Args:
             sent: ``[n]``, on the CPU, of the same size everywhere.
             received: ``[size, n]``, filled.
+            secs: How long to wait for anything to come or to go.
 
         Raises:
-            OSError: A process is gone.
+            OSError: A process is gone, or has been silent for too long.
         """
-        if not sent.numel():
-            return
         received[self._rank].copy_(sent)
-        message = _bytes_of(sent)
-        unsent = dict.fromkeys(self._peers, message)
-        self._send(unsent)
-        for peer, connection in self._peers.items():
-            missing = _bytes_of(received[peer])
-            while missing:
-                if unsent:
-                    self._wait(unsent, connection)
-                    self._send(unsent)
-                with suppress(BlockingIOError):
-                    count = connection.recv_into(missing, 0, socket.MSG_DONTWAIT if unsent else 0)
-                    if count == 0:
-                        raise ConnectionResetError("connection closed by the other process")
-                    missing = missing[count:]
-        while unsent:
-            self._wait(unsent)
-            self._send(unsent)
+        unsent = dict.fromkeys(self._peers, _bytes_of(sent))
+        missing = {peer: _bytes_of(received[peer]) for peer in self._peers}
+        while True:
+            for peer in list(unsent):
+                self._send(peer, unsent)
+            for peer in list(missing):
+                self._receive(peer, missing)
+            if not (unsent or missing):
+                return
+            self._wait(unsent, missing, secs)
 
     def close(self) -> None:
         """Ends the connections, which the others notice."""
@@ -95,22 +95,31 @@ class Mesh:
             connection.close()
         self._peers.clear()
 
-    def _send(self, unsent: dict[int, memoryview]) -> None:
-        """Sends as much as can be sent at once."""
-        for peer, rest in list(unsent.items()):
-            with suppress(BlockingIOError):
-                unsent[peer] = rest[self._peers[peer].send(rest, socket.MSG_DONTWAIT) :]
-                if not unsent[peer]:
-                    del unsent[peer]
+    def _send(self, peer: int, unsent: dict[int, memoryview]) -> None:
+        """Sends what can be sent at once."""
+        with suppress(BlockingIOError):
+            while rest := unsent[peer]:
+                unsent[peer] = rest[self._peers[peer].send(rest) :]
+            del unsent[peer]
 
-    def _wait(self, unsent: dict[int, memoryview], also: socket.socket | None = None) -> None:
-        """Waits until something can be sent, or there is something from another one."""
+    def _receive(self, peer: int, missing: dict[int, memoryview]) -> None:
+        """Receives what there is."""
+        with suppress(BlockingIOError):
+            while rest := missing[peer]:
+                count = self._peers[peer].recv_into(rest)
+                if count == 0:
+                    raise ConnectionResetError("connection closed by the other process")
+                missing[peer] = rest[count:]
+            del missing[peer]
+
+    def _wait(self, unsent: Collection[int], missing: Collection[int], secs: float) -> None:
+        """Waits until something can be sent or received."""
         ready = select.poll()
-        for peer in unsent:
-            ready.register(self._peers[peer], select.POLLOUT)
-        if also is not None:
-            ready.register(also, select.POLLIN | (select.POLLOUT if any(self._peers[p] is also for p in unsent) else 0))
-        ready.poll()
+        for peer in {*unsent, *missing}:
+            events = (select.POLLOUT if peer in unsent else 0) | (select.POLLIN if peer in missing else 0)
+            ready.register(self._peers[peer], events)
+        if not ready.poll(secs * 1000):
+            raise TimeoutError(f"no message for {secs:g} s")
 
     def _accept(self, listener: socket.socket, token: bytes, deadline: float) -> None:
         """Waits for one that connects; who does not know the token is none of them."""
@@ -131,7 +140,7 @@ class Mesh:
             connection.close()
 
     def _take(self, peer: int, connection: socket.socket) -> None:
-        connection.settimeout(None)
+        connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -146,11 +155,17 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return memoryview(tensor.numpy()).cast("B")  # type: ignore[arg-type]  # numpy's stubs know no buffer
 
 
-def _own_address(first: tuple[str, int]) -> str:
+def _own_address(first: tuple[str, int]) -> tuple[socket.AddressFamily, str]:
     """The address of this machine on the way to the first process."""
     if not first[0]:
-        return "127.0.0.1"
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        # Sends nothing: the kernel chooses the address that it would send from.
-        way.connect(first)
-        return str(way.getsockname()[0])
+        return socket.AF_INET, "127.0.0.1"
+    failure = OSError(f"{first[0]} has no address")
+    for family, _, _, _, place in socket.getaddrinfo(*first, type=socket.SOCK_DGRAM):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as way:
+                # Sends nothing: the kernel chooses the address that it would send from.
+                way.connect(place)
+                return family, str(way.getsockname()[0])
+        except OSError as error:
+            failure = error
+    raise failure
