@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -33,9 +35,12 @@ class Ended:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return int(one.getsockname()[1])
+    """One that the kernel gives to nobody who connects meanwhile."""
+    while True:
+        port = secrets.choice(range(20_000, 32_000))
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("localhost", port))
+            return port
 
 
 class Cluster:

@@ -197,7 +197,7 @@ def test_who_leaves_may_stop_all_others(served: Served) -> None:
 
 
 def test_who_says_nothing_is_named_and_not_waited_for(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    served.start(silence_secs=0.5)
+    served.start(silence_secs=1.5)
     with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
         worker.tell_all(Kind.HELLO)
         deadline = time.monotonic() + 20
@@ -207,7 +207,7 @@ def test_who_says_nothing_is_named_and_not_waited_for(served: Served, caplog: py
         worker.tell_all(Kind.STATUS)
         assert served.whereabouts() == {"active": [0, 1], "left": [], "silent": []}
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("worker 0 ")]
-    assert told[0].startswith("worker 0 has sent nothing for 0.5 s (silence_secs of ParameterServerStrategy): it hangs")
+    assert told[0].startswith("worker 0 has sent nothing for 1.5 s (silence_secs of ParameterServerStrategy): it hangs")
     assert told[1] == "worker 0 is back."
 
 
