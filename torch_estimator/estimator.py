@@ -354,11 +354,13 @@ class Estimator:
             model = self._build(ModeKeys.TRAIN, task.device, moved=sharded is None)
             shares_input = task.type == REPLICA
             model_dir = None if shares_input else self.model_dir
+            positions = None
             agree = functools.partial(agree_on_training, model=model, model_dir=model_dir, config=self._config)
             if group is not None and group.was_under_way:
                 agree(group)
                 snapshot = handed(group, leader_of(group.statuses)[0], None)
                 checkpoint, last_step = snapshot.as_checkpoint(self.model_dir), snapshot.last_step
+                positions = snapshot.positions
                 logger.info("The others are at global step %d; going on with them.", snapshot.step)
             else:
                 if checkpoint is None:
@@ -384,6 +386,7 @@ class Estimator:
                 servers=servers,
                 saved_step=saved_step,
                 agree=agree,
+                positions=positions,
             )
             if task.rank and shares_input and not run.has_random_state:
                 # All of them go through the same input.

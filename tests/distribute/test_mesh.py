@@ -20,7 +20,7 @@ from torch_estimator.distribute.mesh import Mesh
 def meshes(size: int, store: Store | None = None) -> Iterator[list[Mesh]]:
     store = store or HashStore()
     with ThreadPoolExecutor(size) as pool:
-        made = list(pool.map(lambda rank: Mesh(store, rank, size, ("localhost", 1), 20), range(size)))
+        made = list(pool.map(lambda rank: Mesh(store, rank, range(size), ("localhost", 1), 20), range(size)))
     try:
         yield made
     finally:
@@ -76,10 +76,10 @@ def test_strangers_are_no_part_of_it() -> None:
 
     stranger = threading.Thread(target=intrude)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(Mesh, store, 0, 2, ("localhost", 1), 20)
+        first = pool.submit(Mesh, store, 0, range(2), ("localhost", 1), 20)
         stranger.start()
         stranger.join()
-        second = Mesh(store, 1, 2, ("localhost", 1), 20)
+        second = Mesh(store, 1, range(2), ("localhost", 1), 20)
         made = [first.result(timeout=20), second]
     assert gathered(made, [torch.zeros(1), torch.ones(1)])[0].tolist() == [[0.0], [1.0]]
     for mesh in made:
@@ -88,4 +88,4 @@ def test_strangers_are_no_part_of_it() -> None:
 
 def test_who_does_not_come_is_not_waited_for_for_ever() -> None:
     with pytest.raises(OSError, match="timed out"):
-        Mesh(HashStore(), 0, 2, ("localhost", 1), 0.2)
+        Mesh(HashStore(), 0, range(2), ("localhost", 1), 0.2)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster_jobs import Cluster, ended
+from tests.cluster_jobs import Cluster, Process, ended
 from tests.jobs import checkpoint_steps
 from torch_estimator.engine.checkpoint import load_checkpoint
 
@@ -29,7 +29,9 @@ config = te.RunConfig(
     save_checkpoints_steps=int(settings.get("save", 1000)),
     compile=settings.get("compile") == "True",
     session_creation_timeout_secs=float(settings.get("wait", 100)),
-    train_distribute=te.distribute.MultiWorkerMirroredStrategy(silence_secs=float(settings.get("silence", 60))),
+    train_distribute=te.distribute.MultiWorkerMirroredStrategy(
+        silence_secs=float(settings.get("silence", 60)), elastic="elastic" in settings
+    ),
 )
 rows = int(settings.get("rows", 960))
 
@@ -49,6 +51,8 @@ def input_fn(input_context):
         data = data.shuffle(100)
     if "repeat" in settings:
         data = data.repeat()
+    if f"rows_of_{config.task_type}{config.task_id}" in settings:
+        data = data.take(int(settings[f"rows_of_{config.task_type}{config.task_id}"]))
     return data.batch(int(batch))
 
 
@@ -66,6 +70,7 @@ class Acts(te.Hook):
         if settings["does"] == "hangs":
             while not os.path.exists(os.path.join(model_dir, "go")):
                 time.sleep(0.01)
+            time.sleep(float(settings.get("slow", 0)))
         if settings["does"] == "is preempted" and context.global_step == int(step):
             os.kill(os.getpid(), 15)
 
@@ -122,6 +127,10 @@ def run(model_dir: Path, *arguments: object, workers: int = 1) -> list[str]:
 def alone(model_dir: Path, *arguments: object) -> None:
     (result,) = Cluster(PROGRAM, 0).run(model_dir, *arguments)
     assert result.status == 0, result.told
+
+
+def read_until(process: Process, text: str) -> None:
+    assert any(text in line for line in process.stdout)
 
 
 def test_two_with_half_of_each_batch_compute_what_one_does(tmp_path: Path) -> None:
@@ -186,6 +195,46 @@ def test_who_is_killed_is_handed_what_the_others_have_and_no_step_is_lost(tmp_pa
     assert_same(tmp_path / "killed", tmp_path / "whole")
     # Nobody began anew, and nothing was read back.
     assert f"The others are at global step {at}; going on with them." in results[victim].told
+
+
+def test_an_elastic_group_goes_on_without_who_is_killed(tmp_path: Path) -> None:
+    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "norm=1", "save=7", "elastic=1")
+    chief, worker, victim = Cluster(PROGRAM, workers=2).run(
+        tmp_path / "killed", 16, 30, *settings, "worker1=12", "does=dies"
+    )
+    assert victim.status == -signal.SIGKILL
+    for result in (chief, worker):
+        assert result.status == 0, result.told
+        assert "Going on at global step 12 without worker 1." in result.told
+        assert "Training ended at global step 30: the last step was reached." in result.told
+    # As if the input of that one had ended.
+    run(tmp_path / "ended", 16, 30, *settings, f"rows_of_worker1={12 * 16}", workers=2)
+    assert_same(tmp_path / "killed", tmp_path / "ended")
+
+
+def test_who_comes_back_to_an_elastic_group_reads_what_is_left_of_its_input(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=2)
+    # 20 batches for each of them.
+    arguments = (tmp_path, 16, None, "rows=960", "elastic=1", "save=7", "silence=1")
+    waits = (*arguments, "chief=15", "does=hangs", "slow=0.5")
+    running = [cluster.start(task, *waits) for task in cluster.tasks[:2]]
+    victim = cluster.start(cluster.tasks[2], *arguments, "worker=12", "does=dies")
+    victim.wait()
+    read_until(running[0], "Going on at global step 12 without worker 1.")
+    back = cluster.start(cluster.tasks[2], *arguments)
+    read_until(back, "The others have gone on without worker 1; waiting for them to take it up again.")
+    (tmp_path / "go").touch()
+    results = ended([*running, back])
+    for result in results:
+        assert result.status == 0, result.told
+        assert "All 3 are here again; going on at global step" in result.told or result is results[2]
+    assert "worker 1 is back." in results[0].told
+    found = re.search(r"The others are at global step (\d+); going on with them.", results[2].told)
+    assert found is not None and 15 <= int(found[1]) < 20
+    last = int(found[1]) + 20 - 12
+    assert checkpoint_steps(tmp_path)[-1] == last
+    for result in results:
+        assert f"Training ended at global step {last}: the input ended." in result.told
 
 
 @pytest.mark.parametrize(("who", "workers"), [("chief", 0), ("worker", 1)])

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 
 import torch
@@ -21,7 +21,7 @@ from torch_estimator.cluster.addresses import split_address
 from torch_estimator.cluster.slurm import SLURM
 from torch_estimator.cluster.task import Task
 from torch_estimator.distribute.interface import LOOPBACK, interface_to
-from torch_estimator.distribute.lost import PeerLost, TrainingOver
+from torch_estimator.distribute.lost import PeerBack, PeerLost, TrainingOver
 from torch_estimator.distribute.mesh import Mesh
 from torch_estimator.distribute.watch import Watch
 from torch_estimator.errors import ClusterError
@@ -37,6 +37,7 @@ _INTERFACE = "GLOO_SOCKET_IFNAME"
 _STORES: dict[tuple[str, int], Store] = {}
 _GENERATION = "torch-estimator generation"
 _HERE = "rank {} is here"
+_MEMBERS = "members"
 _OVER = "over"
 
 # An evaluation by the chief may come between two steps.
@@ -47,6 +48,8 @@ _CONNECT_SECS = 5.0
 # Above, a ring has fewer connections.
 _MOST_IN_MESH = 32
 _SAY_EVERY_SECS = 10.0
+# Those who have noticed that one is gone meet at once.
+_GONE_SECS = 3.0
 
 
 class Group:
@@ -62,10 +65,12 @@ class Group:
         silence_secs: How long to wait for one of them in an exchange before the log names it.
         watch: Called while waiting for them; raises where that is in vain.
         replaceable: Whether one that comes in the place of another can have what that one held.
+        elastic: Whether to form again without those that are gone, and with them once they are back.
 
     Attributes:
         rank: Of this process, 0 for the chief.
-        size: How many they are.
+        size: How many they are when all are there.
+        here: The ranks of those that are there.
         statuses: By rank, what each has said of itself to `meet`.
 
     Raises:
@@ -81,10 +86,17 @@ class Group:
         silence_secs: float,
         watch: Callable[[], None] = lambda: None,
         replaceable: bool = True,
+        elastic: bool = False,
     ) -> None:
         assert task.rendezvous is not None
         self.rank, self.size = task.rank, task.num_workers
+        self.here = list(range(self.size))
         self.statuses: list[str] = []
+        self._elastic = elastic
+        self._back: int | None = None
+        self._is_over = False
+        # Whose connections were still there when this process left them.
+        self._alive: set[int] = set()
         self._task = task
         self._backend = backend
         self._wait_secs = wait_secs
@@ -139,8 +151,16 @@ class Group:
         """
         if not self._goes_on:
             raise lost
-        logger.warning("%s; waiting for it to come back.", lost)
+        if isinstance(lost, PeerBack):
+            logger.info("%s", lost)
+        else:
+            logger.warning("%s; waiting for it to come back.", lost)
         self.meet(status)
+
+    @property
+    def absent(self) -> list[int]:
+        """The ranks of those that the others have gone on without."""
+        return [rank for rank in range(self.size) if rank not in self.here]
 
     @property
     def was_under_way(self) -> bool:
@@ -152,25 +172,32 @@ class Group:
 
         Args:
             sent: ``[n]``, of the same size everywhere.
-            received: ``[size, n]``, filled.
+            received: ``[size, n]``, filled but for the rows of those that are not there.
 
         Raises:
             PeerLost: Another process is gone.
+            PeerBack: One that was gone is back; the others, too, then lose this process.
         """
+        if self._back is not None and not self._is_over:
+            raise PeerBack(f"{self.name(self._back)} is back.")
         with self._noticing(), self._watched():
             if self._mesh is not None and not sent.is_cuda:
                 self._mesh.gather(sent, received, max(_STEP_SECS, self._wait_secs))
-            else:
+            elif not self.absent:
                 _all_gather(received.view(-1), sent)
+            else:
+                those = received.new_empty(len(self.here), len(sent))
+                _all_gather(those.view(-1), sent)
+                received[self.here] = those
 
     def gather_texts(self, text: str) -> list[str]:
-        """Gives everybody everybody's text, by rank.
+        """Gives everybody everybody's text, by rank; empty for those that are not there.
 
         Raises:
             PeerLost: Another process is gone.
         """
         own = torch.tensor(list(text.encode()), dtype=torch.uint8)
-        lengths = torch.empty(self.size, 1, dtype=torch.int64)
+        lengths = torch.zeros(self.size, 1, dtype=torch.int64)
         self.gather(torch.tensor([len(own)]), lengths)
         longest = int(lengths.max())
         padded, received = torch.zeros(longest, dtype=torch.uint8), torch.empty(self.size, longest, dtype=torch.uint8)
@@ -189,7 +216,7 @@ class Group:
         with self._noticing():
             for tensor in tensors:
                 whole = tensor.contiguous()
-                dist.broadcast(whole, source)
+                dist.broadcast(whole, self.here.index(source))
                 if whole is not tensor:
                     tensor.copy_(whole)
 
@@ -199,6 +226,7 @@ class Group:
 
     def is_over(self) -> None:
         """For the chief: whoever may lose it from now on need not wait for it to come back."""
+        self._is_over = True
         with contextlib.suppress(RuntimeError):
             if self._store is not None:
                 self._store.set(_OVER, "")
@@ -226,7 +254,9 @@ class Group:
         if self._watch is not None:
             self._watch.end()
             self._watch = None
+        self._back = None
         if self._mesh is not None:
+            self._alive = {*self.here} - self._mesh.gone()
             self._mesh.close()
             self._mesh = None
         with contextlib.suppress(RuntimeError):
@@ -237,7 +267,7 @@ class Group:
         assert self._store is not None
         deadline = time.monotonic() + _LEAVE_SECS
         left = self._store.add("left", 1)
-        while left < self.size and time.monotonic() < deadline:
+        while left < len(self.here) and time.monotonic() < deadline:
             time.sleep(0.005)
             left = self._store.add("left", 0)
 
@@ -268,25 +298,69 @@ class Group:
         generation = store.add(_GENERATION, 1) if self.rank == 0 else self._awaited(store, deadline)
         self._store = _of_generation(store, generation)
         self._store.set(_HERE.format(self.rank), f"here {status}")
-        while absent := [rank for rank in range(self.size) if not self._store.check([_HERE.format(rank)])]:
+        began = time.monotonic()
+        while (absent := self._absent()) and not self._store.check([_MEMBERS]):
             if store.add(_GENERATION, 0) != generation:
                 return False
+            if self.rank == 0 and time.monotonic() > began + _GONE_SECS and self._may_miss(absent):
+                break
             self._wait_for(absent, deadline)
-        self.statuses = [self._store.get(_HERE.format(rank)).decode().partition(" ")[2] for rank in range(self.size)]
+        # From now on they come when they are called.
+        self._alive.intersection_update(absent)
+        if self.rank == 0:
+            self._store.set(_MEMBERS, " ".join(str(rank) for rank in range(self.size) if rank not in absent))
+        here = [int(rank) for rank in self._store.get(_MEMBERS).decode().split()]
+        if self.rank not in here:
+            self._wait_for_turn(store, generation, status, deadline)
+            return False
+        self.here = here
+        self.statuses = [self._status(rank) if rank in here else "" for rank in range(self.size)]
         if not self._was_there:
             with _gloo_through(self._interface):
                 dist.init_process_group(
                     self._backend,
                     store=self._store,
-                    rank=self.rank,
-                    world_size=self.size,
+                    rank=here.index(self.rank),
+                    world_size=len(here),
                     timeout=datetime.timedelta(seconds=min(left, _CONNECT_SECS)),
                 )
             dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=max(_STEP_SECS, self._wait_secs)))
-        if self.size <= _MOST_IN_MESH:
-            self._mesh = Mesh(self._store, self.rank, self.size, self._address, min(left, _CONNECT_SECS))
-        self._watch = Watch(self._store, self.rank, self.size, self.name, self._silence_secs)
+        if len(here) <= _MOST_IN_MESH:
+            self._mesh = Mesh(self._store, self.rank, here, self._address, min(left, _CONNECT_SECS))
+        self._watch = Watch(self._store, self.rank, here, self.name, self._silence_secs, self._look_for_absent)
         return True
+
+    def _absent(self) -> list[int]:
+        assert self._store is not None
+        return [rank for rank in range(self.size) if not self._store.check([_HERE.format(rank)])]
+
+    def _status(self, rank: int) -> str:
+        assert self._store is not None
+        return self._store.get(_HERE.format(rank)).decode().partition(" ")[2]
+
+    def _may_miss(self, absent: Sequence[int]) -> bool:
+        """For the chief: whether to go on without some, whose processes have ended."""
+        if not (self._elastic and self._goes_on) or self._alive.intersection(absent):
+            return False
+        return any(self._status(rank) for rank in range(self.size) if rank not in absent)
+
+    def _wait_for_turn(self, store: Store, generation: int, status: str, deadline: float) -> None:
+        """Waits until the others, who have gone on without this process, form the next generation with it."""
+        if status:
+            raise ClusterError(
+                f"{self._task} was away for too long: the others have gone on without it; start it again."
+            )
+        assert self._store is not None
+        logger.info("The others have gone on without %s; waiting for them to take it up again.", self._task)
+        while store.add(_GENERATION, 0) == generation:
+            if self._store.check([_OVER]):
+                raise TrainingOver
+            self._wait_for([0], deadline)
+
+    def _look_for_absent(self) -> None:
+        """For the chief: whether one that the others have gone on without is back."""
+        if self.rank == 0 and self._store is not None:
+            self._back = next((rank for rank in self.absent if self._store.check([_HERE.format(rank)])), None)
 
     def _awaited(self, store: Store, deadline: float) -> int:
         """The newest generation, once neither this process nor the one in whose place it has come has a part in it."""

@@ -72,6 +72,7 @@ def joined_group(config: RunConfig, replicas: Replicas | None = None) -> Iterato
         silence_secs=silence_secs,
         watch=watch,
         replaceable=not isinstance(given, FullyShardedStrategy),
+        elastic=strategy.elastic,
     ) as group:
         yield group
 

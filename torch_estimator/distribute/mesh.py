@@ -6,7 +6,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 
@@ -33,7 +33,7 @@ class Mesh:
     Args:
         store: What all of the group see, and nobody else.
         rank: Of this process.
-        size: How many they are.
+        ranks: Of all of them, in ascending order, the first one's in front.
         first: Host and port at which the others reach the first one; of these, the host matters here.
         secs: How long to wait for the others.
 
@@ -41,7 +41,7 @@ class Mesh:
         OSError: One of them cannot be reached, or did not come in time.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, first: tuple[str, int], secs: float) -> None:
+    def __init__(self, store: Store, rank: int, ranks: Sequence[int], first: tuple[str, int], secs: float) -> None:
         self._rank = rank
         self._peers: dict[int, socket.socket] = {}
         deadline = time.monotonic() + secs
@@ -49,18 +49,18 @@ class Mesh:
         # What the first one takes for its own address may be loopback, to which its name leads on its machine alone.
         open_to = _ANY[family] if rank == 0 and first[0] not in LOOPBACK else own
         try:
-            with socket.create_server((open_to, 0), family=family, backlog=size) as listener:
+            with socket.create_server((open_to, 0), family=family, backlog=len(ranks)) as listener:
                 if rank == 0:
                     store.set(_TOKEN, secrets.token_hex(_TOKEN_BYTES // 2))
                 token = store.get(_TOKEN)
                 store.set(_PLACE.format(rank), f"{own} {listener.getsockname()[1]}")
-                for peer in range(rank):
+                for peer in ranks[: ranks.index(rank)]:
                     host, _, port = store.get(_PLACE.format(peer)).decode().partition(" ")
                     place = (first[0] if ip_address(host).is_loopback and first[0] else host, int(port))
                     connection = socket.create_connection(place, timeout=max(0.1, deadline - time.monotonic()))
                     connection.sendall(token + rank.to_bytes(_RANK_BYTES, "little"))
                     self._take(peer, connection)
-                while len(self._peers) < size - 1:
+                while len(self._peers) < len(ranks) - 1:
                     self._accept(listener, token, deadline)
         except BaseException:
             self.close()
@@ -71,7 +71,7 @@ class Mesh:
 
         Args:
             sent: ``[n]``, on the CPU, of the same size everywhere.
-            received: ``[size, n]``, filled.
+            received: ``[size, n]``, filled but for the rows of those that have no part in it.
             secs: How long to wait for anything to come or to go.
 
         Raises:
@@ -88,6 +88,10 @@ class Mesh:
             if not (unsent or missing):
                 return
             self._wait(unsent, missing, secs)
+
+    def gone(self) -> set[int]:
+        """Those that have ended their connection, or whose process has ended."""
+        return {peer for peer, connection in self._peers.items() if _is_ended(connection)}
 
     def close(self) -> None:
         """Ends the connections, which the others notice."""
@@ -153,6 +157,13 @@ class Mesh:
 
 def _bytes_of(tensor: Tensor) -> memoryview:
     return memoryview(tensor.numpy()).cast("B")  # type: ignore[arg-type]  # numpy's stubs know no buffer
+
+
+def _is_ended(connection: socket.socket) -> bool:
+    # What was sent before the end need not have been read.
+    ready = select.poll()
+    ready.register(connection, select.POLLRDHUP)
+    return bool(ready.poll(0))
 
 
 def _own_address(first: tuple[str, int]) -> tuple[socket.AddressFamily, str]:

@@ -22,14 +22,17 @@ class MultiWorkerMirroredStrategy:
     Args:
         communication: ``"RING"`` is gloo over TCP, ``"NCCL"`` is for GPUs; ``"AUTO"`` chooses.
         silence_secs: A process that all others have waited for so long is named in their logs; they wait on.
+        elastic: Whether to go on without a worker that is gone until it is there again, and not to wait for it: steps
+            are of fewer rows meanwhile. All are waited for in the beginning, and the chief always.
 
     Raises:
-        InvalidTypeError: The seconds are no number.
+        InvalidTypeError: The seconds are no number, or ``elastic`` is no bool.
         InvalidValueError: There is no such communication, or the seconds are not positive.
     """
 
     communication: Literal["AUTO", "RING", "NCCL"] = "AUTO"
     silence_secs: float = 300.0
+    elastic: bool = False
 
     def __post_init__(self) -> None:
         if self.communication not in _COMMUNICATIONS:
@@ -37,6 +40,8 @@ class MultiWorkerMirroredStrategy:
                 f"communication must be one of {', '.join(_COMMUNICATIONS)}, but got {self.communication!r}."
             )
         _check_silence(self.silence_secs)
+        if not isinstance(self.elastic, bool):
+            raise InvalidTypeError(f"elastic must be True or False, but got {self.elastic!r}.")
 
     @property
     def backend(self) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # documented
 
 logger = logging.getLogger("torch_estimator")
 
-_MOST_BETWEEN_SECS = 5.0
+_MOST_BETWEEN_SECS = 2.0
 
 
 class Watch:
@@ -20,15 +20,25 @@ class Watch:
     Args:
         store: What all of the group see.
         rank: Of this process.
-        size: How many they are.
+        ranks: Of all of them.
         name: What the cluster calls the process of a rank.
         silence_secs: How long to wait for one before it is named.
+        look: Called every now and then.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, name: Callable[[int], str], silence_secs: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        ranks: Sequence[int],
+        name: Callable[[int], str],
+        silence_secs: float,
+        look: Callable[[], None],
+    ) -> None:
         self._store = store
         self._rank = rank
-        self._others = [other for other in range(size) if other != rank]
+        self._others = [other for other in ranks if other != rank]
+        self._look_around = look
         self._name = name
         self._silence_secs = silence_secs
         self._count = 0
@@ -57,6 +67,7 @@ class Watch:
             try:
                 self._store.set(f"arrived {self._rank}", str(self._count))
                 self._look()
+                self._look_around()
             except RuntimeError:
                 # The chief is gone, which the exchange itself tells.
                 return

@@ -85,6 +85,7 @@ class TrainingRun:
         servers: That hold its parameters, or None.
         saved_step: Of the last checkpoint in the directory, or None; others of the group may have gone on from there.
         agree: Compares with the others of a group, formed again, what must be the same.
+        positions: Where a group that is under way is in its input, as a `Snapshot` has it, or None.
     """
 
     def __init__(
@@ -100,11 +101,13 @@ class TrainingRun:
         servers: Links | None = None,
         saved_step: int | None = None,
         agree: Callable[[Group], None] = lambda group: None,
+        positions: Tensor | None = None,
     ) -> None:
         self._group = group
         self._servers = servers
         self._saved_step = saved_step
         self._agree = agree
+        self._positions = positions
         self._model = model
         self._config = config
         self._model_dir = model_dir
@@ -203,6 +206,7 @@ class TrainingRun:
                 last_step=last_step,
             ),
             before=self._saved_state.get(_COMPILED),
+            positions=self._positions,
             global_step=context.global_step,
         )
         return self._run_together(steps, stack, context, last_step, hooks)

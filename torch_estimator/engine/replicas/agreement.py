@@ -77,8 +77,9 @@ def agree_on_training(
             "train_distribute": repr(strategy) if isinstance(strategy, FullyShardedStrategy) else None,
         },
     }
-    described = [json.loads(text) for text in group.gather_texts(json.dumps(description))]
-    for rank, other in enumerate(described):
+    texts = group.gather_texts(json.dumps(description))
+    described = {rank: json.loads(texts[rank]) for rank in group.here}
+    for rank, other in described.items():
         for what, chiefs in described[0].items():
             if other[what] != chiefs:
                 raise ClusterError(

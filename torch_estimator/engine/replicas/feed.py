@@ -17,7 +17,7 @@ from torch_estimator.engine.compiled.choice import GRADIENTS, UPDATE, AnySteps, 
 from torch_estimator.engine.compiled.steps import CompiledSteps
 from torch_estimator.engine.replicas.handover import Status, handed, leader_of
 from torch_estimator.engine.replicas.in_step import FAILED, FURTHER, PREEMPTED, STOPS, WAITS, InStep
-from torch_estimator.engine.replicas.packing import LOSS, READY, Layout
+from torch_estimator.engine.replicas.packing import CODE, LEAVES, LOSS, READY, Layout
 from torch_estimator.engine.replicas.place import Place
 from torch_estimator.engine.replicas.positions import decoded
 from torch_estimator.engine.replicas.steps import STEPS, NoRoom, ReceivingStep, SendingStep
@@ -45,6 +45,7 @@ class ReplicaSteps(InStep):
         compiled: Makes what takes the steps of a half, by its name, from what it had saved before.
         place: What this replica holds.
         before: What `state` returned in the run before a resume.
+        positions: Where the replicas are, as a snapshot has it, or None.
         global_step: To start from.
     """
 
@@ -58,6 +59,7 @@ class ReplicaSteps(InStep):
         *,
         place: Place,
         before: Mapping[str, Any] | None,
+        positions: Tensor | None,
         global_step: int,
     ) -> None:
         super().__init__(group)
@@ -78,7 +80,7 @@ class ReplicaSteps(InStep):
         self._idle = torch.zeros(LOSS)
         self._position = b""
         # As of the last step taken, while the exchange at hand may be overwriting the messages.
-        self._positions: Tensor | None = None
+        self._positions = positions
         self._loss: Tensor | float = 0.0
         if layout is not None:
             self._use(layout, before)
@@ -210,7 +212,7 @@ class ReplicaSteps(InStep):
             own.append(unsent.needed)
         own = [one.with_position(len(self._position)) for one in own]
         texts = self.group.gather_texts(json.dumps([one.as_json() for one in own]))
-        needed = [Layout.from_json(one) for text in texts for one in json.loads(text)]
+        needed = [Layout.from_json(one) for text in texts if text for one in json.loads(text)]
         self._resize(needed[0].joined(needed[1:]))
         if unsent is not None and self._sending is not None:
             self._sending.packing.pack(self._sending.message, unsent.loss, unsent.dense, unsent.mentions)
@@ -248,7 +250,13 @@ class ReplicaSteps(InStep):
         layouts = _layouts_of(statuses)
         if layouts and (joined := layouts[0].joined(layouts[1:])) != self._layout:
             self._resize(joined)
-        logger.info("All %d are here again; going on at global step %d.", group.size, snapshot.step)
+        if group.absent:
+            logger.warning(
+                "Going on at global step %d without %s.", snapshot.step, ", ".join(map(group.name, group.absent))
+            )
+        else:
+            logger.info("All %d are here again; going on at global step %d.", group.size, snapshot.step)
+        self._stand_in()
         if snapshot.step == step:
             return False
         self._place.take_over(snapshot)
@@ -273,10 +281,21 @@ class ReplicaSteps(InStep):
         if self._sending is not None and self._layout is not None:
             self._positions = self._sending.packing.positions(self._messages)
 
+    def _stand_in(self) -> None:
+        """Says what those that are not there would say, had they no batch; where they were is where they are."""
+        for rank in self.group.absent:
+            message = self._messages[rank]
+            if self._sending is not None and self._layout is not None:
+                self._sending.packing.nothing(message)
+                if self._positions is not None:
+                    self._sending.packing.put_position(message, self._positions[rank].numpy().tobytes())
+            message[CODE], message[READY], message[LEAVES] = WAITS, 1.0, 0.0
+
     def _use(self, layout: Layout, before: Mapping[str, Any]) -> None:
         self._layout = layout
         self._sending, receiving = self._halves(layout)
         self._messages = self._sending.message.new_zeros(self.group.size, len(self._sending.message))
+        self._stand_in()
         self._senders = self._compiled(self._sending, GRADIENTS, before.get(GRADIENTS))
         self._receivers = self._compiled(receiving, UPDATE, before.get(UPDATE))
         for steps in (self._senders, self._receivers):
