@@ -50,12 +50,14 @@ class Batches:
         of: How many batches these rows are.
         start: Which of them is the first of these, from 0.
         count: How many these are, 1 or more.
+        lasting: Whether others will lie in the same memory.
     """
 
     whole: TensorBatch
     of: int = 1
     start: int = 0
     count: int = 1
+    lasting: bool = False
 
     def batch(self, number: int) -> TensorBatch:
         """One of these batches, from 0."""

@@ -558,14 +558,37 @@ class TrainingRun:
         return None if batches.whole is None else batches
 
 
-class _Feed:
+class _Told:
+    """What follows when hooks were told of a step.
+
+    Args:
+        look_again: To be called after somebody else's code has run.
+    """
+
+    def __init__(self, look_again: Callable[[], None]) -> None:
+        self._look_again = look_again
+        self._foreign: dict[int, bool] = {}
+
+    def told(self, hooks: Sequence[Hook]) -> None:
+        if any(self._is_foreign(hook) for hook in hooks):
+            self._look_again()
+
+    def _is_foreign(self, hook: Hook) -> bool:
+        # Found out once: a hook may hold a list that grows with every step.
+        known = self._foreign.get(id(hook))
+        if known is None:
+            known = self._foreign[id(hook)] = _runs_foreign_code(hook)
+        return known
+
+
+class _Feed(_Told):
     """The steps of a run, each fed with its batch."""
 
     def __init__(self, run: TrainingRun, steps: AnySteps | ServedSteps, context: RunContext) -> None:
+        super().__init__(steps.look_again)
         self._run = run
         self._steps = steps
         self._context = context
-        self._foreign: dict[int, bool] = {}
 
     @property
     def stroke(self) -> int:
@@ -578,24 +601,14 @@ class _Feed:
         batches = self._run.next_batches(most)
         return () if batches is None else self._steps.take(batches, self._context)
 
-    def told(self, hooks: Sequence[Hook]) -> None:
-        if any(self._is_foreign(hook) for hook in hooks):
-            self._steps.look_again()
 
-    def _is_foreign(self, hook: Hook) -> bool:
-        # Found out once: a hook may hold a list that grows with every step.
-        known = self._foreign.get(id(hook))
-        if known is None:
-            known = self._foreign[id(hook)] = _runs_foreign_code(hook)
-        return known
-
-
-class _ReplicaFeed:
+class _ReplicaFeed(_Told):
     """The steps of a replica, each fed with a batch of its own."""
 
     stroke = 1
 
     def __init__(self, run: TrainingRun, steps: ReplicaSteps | ShardedSteps, context: RunContext) -> None:
+        super().__init__(steps.look_again)
         self._run = run
         self._steps = steps
         self._context = context
@@ -607,9 +620,6 @@ class _ReplicaFeed:
         if isinstance(self._steps, ShardedSteps):
             self._steps.note_position()
         return self._steps.take(self._run.next_batches(1), self._context)
-
-    def told(self, hooks: Sequence[Hook]) -> None:
-        self._steps.look_again()
 
 
 class _ServedFeed(_Feed):

@@ -116,6 +116,7 @@ class CompiledSteps:
         self._has_given_up = False
         self._changes = 0
         self._was_touched = False
+        self._may_have_other_settings = False
         self._is_to_be_looked_at = False
         self._seen: Glance | None = None
         self._looks_at = 0.0
@@ -151,7 +152,7 @@ class CompiledSteps:
 
     def look_again(self) -> None:
         """After somebody else's code has run: the next step sees to what that has changed."""
-        self._was_touched = True
+        self._was_touched = self._may_have_other_settings = True
         self._step.look_again()
 
     def take(self, batches: Batches, context: RunContext) -> list[float]:
@@ -169,7 +170,7 @@ class CompiledSteps:
                     self._explain(batches.batch(len(losses)), context.global_step + len(losses))
             if math.isnan(losses[-1]):
                 break
-        if batches.start + batches.count == batches.of:
+        if batches.start + batches.count == batches.of and not batches.lasting:
             # Its memory is free while the next one is waited for.
             self._block = None
         return losses
@@ -218,7 +219,8 @@ class CompiledSteps:
             self._give_up("a hook has given an optimizer other groups")
             return False
         self._is_to_be_looked_at |= touched
-        same_settings = self._settings() == self._fixed
+        same_settings = not self._may_have_other_settings or self._settings() == self._fixed
+        self._may_have_other_settings = not same_settings
         started = time.perf_counter()
         is_due = self._is_to_be_looked_at and started >= self._looks_at
         if same_settings and not touched and not is_due:
@@ -255,7 +257,7 @@ class CompiledSteps:
 
     def _take_in_python(self, batch: TensorBatch, shape: _Shape | None, context: RunContext) -> float:
         module, started = self._step.module, time.perf_counter()
-        context.compiled = False
+        context.compiled, self._may_have_other_settings = False, True
         with (
             sized_threads(module, batch_size(batch.features), beside_input=True),
             noting_batch(module, batch.features, batch.labels),
@@ -296,6 +298,7 @@ class CompiledSteps:
         if not schedules:
             return np.repeat(np.array(rows, np.float32), steps, axis=0)
         fixed = self._settings()
+        self._may_have_other_settings = True
         schedules.advance()
         while len(rows) < steps and self._settings() == fixed:
             rows.append([number for group in groups for number in group.numbers()])

@@ -16,8 +16,8 @@ from torch_estimator.engine.batches import Batches, TensorBatch
 from torch_estimator.engine.compiled.choice import GRADIENTS, UPDATE, AnySteps, EagerSteps
 from torch_estimator.engine.compiled.steps import CompiledSteps
 from torch_estimator.engine.replicas.handover import Status, handed, leader_of
-from torch_estimator.engine.replicas.in_step import FAILED, FURTHER, PREEMPTED, STOPS, WAITS, InStep
-from torch_estimator.engine.replicas.packing import CODE, LEAVES, LOSS, READY, Layout
+from torch_estimator.engine.replicas.in_step import FAILED, FURTHER, PREEMPTED, STOPS, WAITS, InStep, head_of
+from torch_estimator.engine.replicas.packing import LACKS, LOSS, READY, Layout
 from torch_estimator.engine.replicas.place import Place
 from torch_estimator.engine.replicas.positions import decoded
 from torch_estimator.engine.replicas.steps import STEPS, NoRoom, ReceivingStep, SendingStep
@@ -193,17 +193,10 @@ class ReplicaSteps(InStep):
                 self._sending.packing.nothing(message)
             if code in (STEPS, WAITS):
                 self._sending.packing.put_position(message, self._position)
-        if self._receivers is not None:
-            message[READY] = float(self._is_ready(self._receivers))
-        return self._gathered(message, code)
-
-    def _is_ready(self, receivers: AnySteps) -> bool:
-        if not isinstance(receivers, CompiledSteps):
-            return False
-        return receivers.is_ready_for(self._received(), self._inner)
-
-    def _received(self) -> Batches:
-        return Batches(TensorBatch(self._messages, None, None))
+        is_ready = isinstance(self._receivers, CompiledSteps) and self._receivers.is_ready_for(
+            self._received, self._inner
+        )
+        return self._gathered(message, code, is_ready=is_ready)
 
     def _make_room(self, unsent: NoRoom | None) -> None:
         """Makes the messages of all as large as one of them needs, and packs what did not fit."""
@@ -270,16 +263,18 @@ class ReplicaSteps(InStep):
         self._heed_wishes()
         if isinstance(self._receivers, CompiledSteps):
             # Replicas that round differently would drift apart; and a compiled update takes a missing gradient for 0.
-            ready = bool((self._messages[:, READY] == 1.0).all())
-            self._receivers.in_python = not ready or bool(self._sending.packing.missing(self._messages))
-        losses = self._receivers.take(self._received(), self._inner)
+            ready = all(head[READY] for head in self._heads)
+            lacks = any(head[LACKS] for head in self._heads)
+            self._receivers.in_python = not ready or (lacks and bool(self._sending.packing.missing(self._messages)))
+        losses = self._receivers.take(self._received, self._inner)
         self._inner.global_step += len(losses)
         self._loss = losses[-1]
         return losses
 
     def _keep_positions(self) -> None:
-        if self._sending is not None and self._layout is not None:
-            self._positions = self._sending.packing.positions(self._messages)
+        if self._layout is not None:
+            self._kept.copy_(self._told)
+            self._positions = self._kept.view(torch.uint8)
 
     def _stand_in(self) -> None:
         """Says what those that are not there would say, had they no batch; where they were is where they are."""
@@ -289,12 +284,15 @@ class ReplicaSteps(InStep):
                 self._sending.packing.nothing(message)
                 if self._positions is not None:
                     self._sending.packing.put_position(message, self._positions[rank].numpy().tobytes())
-            message[CODE], message[READY], message[LEAVES] = WAITS, 1.0, 0.0
+            message[:LOSS] = head_of(WAITS, is_ready=True)
 
     def _use(self, layout: Layout, before: Mapping[str, Any]) -> None:
         self._layout = layout
         self._sending, receiving = self._halves(layout)
         self._messages = self._sending.message.new_zeros(self.group.size, len(self._sending.message))
+        self._received = Batches(TensorBatch(self._messages, None, None), lasting=True)
+        self._told = self._sending.packing.positions(self._messages)
+        self._kept = torch.empty(self._told.shape, dtype=self._told.dtype)
         self._stand_in()
         self._senders = self._compiled(self._sending, GRADIENTS, before.get(GRADIENTS))
         self._receivers = self._compiled(receiving, UPDATE, before.get(UPDATE))

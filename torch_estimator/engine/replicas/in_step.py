@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torch_estimator.distribute.lost import PeerLost
-from torch_estimator.engine.replicas.packing import CODE, LEAVES, LOSS
+from torch_estimator.engine.replicas.packing import CODE, LACKS, LEAVES, LOSS, READY
 from torch_estimator.hooks.run_context import RunContext
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class InStep:
         self._dismissed = False
         self._leaves = 0.0
         self._messages = torch.empty(group.size, LOSS)
+        self._heads: list[list[float]] = []
 
     def stops(self, context: RunContext) -> bool:
         """Whether to end before the next step: the chief at its own wish, all at what one said with the last step.
@@ -64,15 +65,16 @@ class InStep:
         if context.stop_requested:
             self._leaves = PREEMPTED if context.preempted else STOPS
 
-    def _gathered(self, message: Tensor, code: float) -> list[float]:
+    def _gathered(self, message: Tensor, code: float, *, is_ready: bool = False) -> list[float]:
         """Gives everybody a message; returns what all of them say, by rank.
 
         Raises:
             PeerLost: Another process is gone, or has failed.
         """
-        message[CODE], message[LEAVES] = code, self._leaves
+        message[:LOSS] = head_of(code, is_ready=is_ready, leaves=self._leaves)
         self.group.gather(message, self._messages)
-        codes: list[float] = self._messages[:, CODE].tolist()
+        self._heads = self._messages[:, : LACKS + 1].tolist()
+        codes = [head[CODE] for head in self._heads]
         if FAILED in codes and code != FAILED:
             raise PeerLost(f"{self.group.name(codes.index(FAILED))} has failed; {self.after_failure}")
         return codes
@@ -87,6 +89,13 @@ class InStep:
 
     def _heed_wishes(self) -> None:
         """Of those who took this step."""
-        wishes = self._messages[:, LEAVES]
-        self.preempted = bool((wishes == PREEMPTED).any())
-        self.stopped = bool(wishes.any())
+        wishes = [head[LEAVES] for head in self._heads]
+        self.preempted = PREEMPTED in wishes
+        self.stopped = any(wishes)
+
+
+def head_of(code: float, *, is_ready: bool = False, leaves: float = 0.0) -> Tensor:
+    """What a message has in front of a loss, ``[LOSS]``: see `packing.HEADER`."""
+    numbers = [0.0] * LOSS
+    numbers[CODE], numbers[READY], numbers[LEAVES] = code, float(is_ready), leaves
+    return torch.tensor(numbers)

@@ -6,15 +6,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from torch_estimator.engine.row_update import Mentions
 from torch_estimator.engine.step import TrainStep
 
-CODE, READY, LEAVES, LOSS = 0, 1, 2, 3
+CODE, READY, LEAVES, LOSS, LACKS = 0, 1, 2, 3, 4
 HEADER = 16
-"""Numbers in front: what the sender does, whether its update is compiled, whether it is to end, and its loss."""
+"""Numbers in front: what the sender does, whether its update is compiled, whether it is to end, its loss, and how many
+dense parameters that there is room for it has no gradient of."""
 
 _ROUND = 64
 
@@ -106,7 +108,8 @@ class Packing:
         self, message: Tensor, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]
     ) -> None:
         """Fills a message, but for what the sender does."""
-        parts = [self._flat(loss), self._zeros(HEADER - LOSS - 1)]
+        lacks = sum(present and one is None for one, (_, present) in zip(dense, self._dense, strict=True))
+        parts = [self._flat(loss), self._zeros(1) + lacks, self._zeros(HEADER - LACKS - 1)]
         for gradient, (parameter, present) in zip(dense, self._dense, strict=True):
             if present:
                 parts.append(self._zeros(_count(parameter)) if gradient is None else self._flat(gradient))
@@ -150,12 +153,16 @@ class Packing:
     def put_position(self, message: Tensor, position: bytes) -> None:
         """Says in a message where the sender is."""
         room = self._position.stop - self._position.start
-        padded = bytearray(position.ljust(room * self._dtype.itemsize, b"\0"))
-        message[self._position].copy_(torch.frombuffer(padded, dtype=self._dtype))
+        padded = np.frombuffer(position.ljust(room * self._dtype.itemsize, b"\0"), np.uint8)
+        part = message[self._position]
+        if part.is_cpu:
+            part.numpy().view(np.uint8)[:] = padded
+        else:
+            part.copy_(torch.from_numpy(padded.copy()).view(self._dtype))
 
     def positions(self, messages: Tensor) -> Tensor:
-        """Where the senders are, ``[replicas, bytes]``, padded; a copy."""
-        return messages[:, self._position].to("cpu", copy=True).contiguous().view(torch.uint8)
+        """The part of messages that says where their senders are, ``[replicas, numbers]``, as padded bytes."""
+        return messages[:, self._position]
 
     def missing(self, messages: Tensor) -> set[int]:
         """Places of parameters that there is room for, but no replica has a gradient of this time."""
