@@ -55,7 +55,7 @@ def look_around(args: argparse.Namespace) -> tuple[Here, str]:
         for trip in trips
     ]
     here = Here(machine=Machine(cores=len(os.sched_getaffinity(0))), trips=trips, call=call, bytes_per_s=1 / each)
-    return here, table(["bytes", "there and back us", "CPU of both us", "idle us", "gloo all_gather of 2 us"], rows)
+    return here, table(["bytes", "there and back us", "CPU of both us", "idle us", "exchange of 2 us"], rows)
 
 
 def cost_table(measured: Measured) -> str:

@@ -1,4 +1,4 @@
-"""`scripts/kill-storm`, in a small version: five kills of a short job on generated data."""
+"""`scripts/kill-storm`, in a small version: three kills of a short job on generated data."""
 
 import random
 import sys
@@ -12,13 +12,13 @@ from scripts import kill_storm
 from torch_estimator.engine.checkpoint import Checkpoint
 
 
-def test_a_job_killed_five_times_ends_as_the_undisturbed_one(
+def test_a_job_killed_three_times_ends_as_the_undisturbed_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = sample.write(str(tmp_path / "data"), train_rows=3000, eval_rows=400)
     settings = {
-        "--kills": 5,
-        "--steps": 300,
+        "--kills": 3,
+        "--steps": 200,
         "--every": 50,
         "--train-file": data.train_file,
         "--eval-file": data.eval_file,
@@ -29,8 +29,8 @@ def test_a_job_killed_five_times_ends_as_the_undisturbed_one(
 
     printed = capsys.readouterr().out
     assert status == 0, printed
-    assert "5 of 5 kills landed" in printed
-    assert printed.count("/5  killed ") == 5
+    assert "3 of 3 kills landed" in printed
+    assert printed.count("/3  killed ") == 3
     assert "Bit for bit the same" in printed
 
 

@@ -38,6 +38,16 @@ class Talking(nn.Module):
         return outputs
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("cache of summaries"))
+
+
+@pytest.fixture(autouse=True)
+def _what_another_test_here_has_compiled_is_used(cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", cache)
+
+
 def talking_loss(outputs: Tensor, labels: Tensor) -> Tensor:
     te.summary.scalar("error", (outputs - labels).abs().mean())
     return squared_error(outputs, labels)
@@ -108,7 +118,10 @@ def test_training_is_bit_for_bit_the_same_with_and_without_them(tmp_path: Path, 
     assert_same_variables(often, silent)
 
 
-def test_looking_does_not_compile_anew(tmp_path: Path, compilations: Callable[[], list[int]]) -> None:
+def test_looking_does_not_compile_anew(
+    tmp_path: Path, compilations: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
     hook = te.LoggingTensorHook(["linear"], every_n_iter=2)
     talker(tmp_path, save_summary_steps=3, compile=True).train(points, steps=8, hooks=[hook])
     assert len(compilations()) == 1

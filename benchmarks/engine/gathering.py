@@ -1,19 +1,20 @@
-"""What it takes two processes to give each other a tensor with gloo, by its size."""
+"""What it takes two processes that train in step to give each other a message, by its size."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import socket
 import subprocess
 import sys
 import time
 
 import torch
-import torch.distributed as dist
+from torch.distributed import TCPStore
 
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+from torch_estimator.distribute.mesh import Mesh
+
+_SECS = 60.0
 
 CALLS = 300
 
@@ -40,13 +41,13 @@ def line_through(secs: dict[int, float]) -> tuple[float, float]:
     return fixed, each
 
 
-def _secs_of(size: int, calls: int) -> float:
-    sent, received = torch.zeros(size // 4), torch.zeros(2 * (size // 4))
+def _secs_of(mesh: Mesh, size: int, calls: int) -> float:
+    sent, received = torch.zeros(size // 4), torch.zeros(2, size // 4)
     for _ in range(calls // 4):
-        _all_gather(received, sent)
+        mesh.gather(sent, received, _SECS)
     started = time.perf_counter()
     for _ in range(calls):
-        _all_gather(received, sent)
+        mesh.gather(sent, received, _SECS)
     return (time.perf_counter() - started) / calls
 
 
@@ -58,11 +59,12 @@ def main() -> None:
     parser.add_argument("sizes", type=int, nargs="+", help="bytes")
     parser.add_argument("--rank", type=int, required=True)
     args = parser.parse_args()
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{args.port}", rank=args.rank, world_size=2)
-    found = [_secs_of(size, args.calls) for size in args.sizes]
-    dist.destroy_process_group()
+    place = ("127.0.0.1", args.port)
+    store = TCPStore(*place, world_size=2, is_master=args.rank == 0)
+    mesh = Mesh(store, args.rank, range(2), place, _SECS)
+    found = [_secs_of(mesh, size, args.calls) for size in args.sizes]
+    mesh.close()
     if args.rank == 0:
         print(json.dumps(found))
 

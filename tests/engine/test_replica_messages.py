@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torch_estimator.engine.replicas.packing import CODE, Layout
+from torch_estimator.engine.replicas.packing import CODE, Layout, Packing
 from torch_estimator.engine.replicas.steps import STEPS, ReceivingStep, SendingStep
 from torch_estimator.engine.step import TrainStep
+from torch_estimator.feature_column.table import Piece, Table
+from torch_estimator.optim import Adagrad
 
 
 class Wide(nn.Module):
@@ -80,3 +82,24 @@ def test_replicas_of_the_same_batches_train_what_one_process_trains(
         )
     torch.testing.assert_close(together[0].state_dict(), alone[0].state_dict())
     assert together[0].state_dict().keys() == alone[0].state_dict().keys()
+
+
+class ManyRows(nn.Module):
+    """A sum of rows."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.table = Table([Piece(name="crossed", rows=rows)], 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table(ids).sum(1)
+
+
+@pytest.mark.parametrize("rows", [1_000, 1_020_257])
+def test_a_message_grows_with_the_rows_that_a_batch_touches_not_with_the_table(rows: int) -> None:
+    module = ManyRows(rows)
+    step = TrainStep(module, mean_squared, [Adagrad(module.parameters(), learning_rate=0.1)])
+    (none, some, more) = (Packing(step, Layout((), (mentions,))) for mentions in (0, 512, 5120))
+    assert (some.size - none.size) == 2 * 512
+    assert (more.size - none.size) == 2 * 5120
+    assert more.message().nbytes < 200_000

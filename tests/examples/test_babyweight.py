@@ -8,7 +8,6 @@ import pytest
 
 import torch_estimator as te
 from examples.babyweight import sample, task
-from tests.examples import killed
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = ROOT.parent / "shared" / "data" / "babyweight"
@@ -63,14 +62,6 @@ def test_batch_prediction_gives_every_row_its_key(data: list[str], tmp_path: Pat
     rows = list(estimator.predict(lambda: task.read_csv(data[1:], with_key=True).batch(100)))
 
     assert [str(np.ravel(row["key"])[0]) for row in rows] == [f"{number:08d}" for number in range(600)]
-
-
-def test_a_killed_job_ends_bit_for_bit_like_an_undisturbed_one(data: list[str], tmp_path: Path) -> None:
-    killed.run("examples.babyweight.task", _arguments(data, tmp_path / "whole"))
-    killed.run_killed("examples.babyweight.task", _arguments(data, tmp_path / "killed"), when_saving=40)
-    killed.run("examples.babyweight.task", _arguments(data, tmp_path / "killed"))
-
-    killed.assert_same_checkpoints(tmp_path / "whole", tmp_path / "killed")
 
 
 def test_without_files_births_are_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

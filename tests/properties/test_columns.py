@@ -159,7 +159,7 @@ HEADS = [
 ]
 
 
-@tried(60)
+@tried(40)
 @given(st.data())
 def test_an_export_predicts_what_the_model_predicts(data: st.DataObject) -> None:
     wide, deep = data.draw(drawn.wide()), data.draw(drawn.deep())
