@@ -193,6 +193,8 @@ def test_workers_alone_need_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
         te.RunConfig("x", train_distribute="mirrored")
     with pytest.raises(ValueError, match="communication must be one of AUTO, RING, NCCL, but got 'FAST'"):
         te.distribute.MultiWorkerMirroredStrategy("FAST")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="elastic must be True or False, but got 'yes'"):
+        te.distribute.MultiWorkerMirroredStrategy(elastic="yes")  # type: ignore[arg-type]
 
 
 def test_a_sharded_training_has_no_parameter_servers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from torch_estimator import files
 from torch_estimator.cluster.task import REPLICA, Task, check_trains
 from torch_estimator.data.normalise import to_dataset
 from torch_estimator.distribute.joining import connected_servers, end_servers, forked_replicas, joined_group
-from torch_estimator.distribute.lost import PeerLost
+from torch_estimator.distribute.lost import PeerLost, TrainingOver
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
 from torch_estimator.distribute.strategies import FullyShardedStrategy
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
@@ -299,33 +299,37 @@ class Estimator:
             logger.info("Skipping training: max_steps=%d is reached by the checkpoint of step %d.", max_steps, start)
             end_servers(self._config)
             return None
-        with ExitStack() as stack:
-            replicas = stack.enter_context(forked_replicas(self._config))
-            task = self._config._task if replicas is None else replicas.task
-            if replicas is not None and task.rank:
-                copy_of_task = dataclasses.replace(self._config._task, is_copy=True)
-                self._config = dataclasses.replace(self._config, _task=copy_of_task)
-            group = stack.enter_context(joined_group(self._config, replicas))
-            servers = stack.enter_context(connected_servers(self._config))
-            if group is not None and sharded:
-                # A chief that has lost another process saves what it has begun to, while that one is started again.
-                checkpoint = self._last_checkpoint()
-                start = checkpoint.step if checkpoint is not None else 0
-            last_step = start + steps if steps is not None else max_steps
-            train = functools.partial(
-                self._train_with, task, group, servers, input_fn, checkpoint, last_step, input_over_when_ended
-            )
-            while True:
-                try:
-                    result = train(told, listeners)
-                    break
-                except PeerLost as lost:
-                    if sharded:
-                        logger.error("%s", lost)
-                        raise Preempted from lost
-                    # Before the first step; there is nothing to keep.
-                    assert group is not None
-                    group.meet_another(lost)
+        try:
+            with ExitStack() as stack:
+                replicas = stack.enter_context(forked_replicas(self._config))
+                task = self._config._task if replicas is None else replicas.task
+                if replicas is not None and task.rank:
+                    copy_of_task = dataclasses.replace(self._config._task, is_copy=True)
+                    self._config = dataclasses.replace(self._config, _task=copy_of_task)
+                group = stack.enter_context(joined_group(self._config, replicas))
+                servers = stack.enter_context(connected_servers(self._config))
+                if group is not None and sharded:
+                    # A chief that has lost another process saves what it has begun to, while that one is started again.
+                    checkpoint = self._last_checkpoint()
+                    start = checkpoint.step if checkpoint is not None else 0
+                last_step = start + steps if steps is not None else max_steps
+                train = functools.partial(
+                    self._train_with, task, group, servers, input_fn, checkpoint, last_step, input_over_when_ended
+                )
+                while True:
+                    try:
+                        result = train(told, listeners)
+                        break
+                    except PeerLost as lost:
+                        if sharded:
+                            logger.error("%s", lost)
+                            raise Preempted from lost
+                        # Before the first step; there is nothing to keep.
+                        assert group is not None
+                        group.meet_another(lost)
+        except TrainingOver:
+            logger.info("The others have ended the training.")
+            return None
         log_end(result)
         if result.reason is StopReason.PREEMPTED:
             raise Preempted

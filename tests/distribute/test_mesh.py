@@ -89,3 +89,25 @@ def test_strangers_are_no_part_of_it() -> None:
 def test_who_does_not_come_is_not_waited_for_for_ever() -> None:
     with pytest.raises(OSError, match="timed out"):
         Mesh(HashStore(), 0, range(2), ("localhost", 1), 0.2)
+
+
+def test_nothing_follows_half_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with meshes(2) as made:
+        monkeypatch.setattr(made[0], "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made[0].gather(torch.ones(30_000_000), torch.empty(2, 30_000_000), 60)
+        with pytest.raises(OSError, match=r"closed|reset|pipe"):
+            made[1].gather(torch.ones(30_000_000), torch.empty(2, 30_000_000), 60)
+
+
+def test_who_has_left_still_sees_who_is_there() -> None:
+    with meshes(3) as made:
+        made[0].leave()
+        assert made[0].alive() == {1, 2}
+        with pytest.raises(OSError, match=r"closed|reset|pipe"):
+            made[1].gather(torch.ones(4), torch.empty(3, 4), 60)
+        made[1].close()
+        assert made[0].alive() == {2}

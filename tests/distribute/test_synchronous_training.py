@@ -177,9 +177,11 @@ def test_a_job_that_goes_on_is_the_same_as_one_that_was_never_interrupted(
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("victim", "at"), [(2, 18), (2, 1), (0, 18)])
-def test_who_is_killed_is_handed_what_the_others_have_and_no_step_is_lost(tmp_path: Path, victim: int, at: int) -> None:
-    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "norm=1", "save=7")
+@pytest.mark.parametrize(("victim", "at", "more"), [(2, 18, ()), (2, 1, ()), (0, 18, ()), (0, 12, ("elastic=1",))])
+def test_who_is_killed_is_handed_what_the_others_have_and_no_step_is_lost(
+    tmp_path: Path, victim: int, at: int, more: tuple[str, ...]
+) -> None:
+    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "norm=1", "save=7", *more)
     cluster = Cluster(PROGRAM, workers=2)
     arguments = (tmp_path / "killed", 16, 30, *settings)
     kind, number = cluster.tasks[victim]
@@ -197,12 +199,13 @@ def test_who_is_killed_is_handed_what_the_others_have_and_no_step_is_lost(tmp_pa
     assert f"The others are at global step {at}; going on with them." in results[victim].told
 
 
-def test_an_elastic_group_goes_on_without_who_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("does", "status"), [("dies", -signal.SIGKILL), ("fails", 1)])
+def test_an_elastic_group_goes_on_without_who_is_gone(tmp_path: Path, does: str, status: int) -> None:
     settings = ("repeat=1", "shuffle=1", "dropout=0.3", "norm=1", "save=7", "elastic=1")
     chief, worker, victim = Cluster(PROGRAM, workers=2).run(
-        tmp_path / "killed", 16, 30, *settings, "worker1=12", "does=dies"
+        tmp_path / "killed", 16, 30, *settings, "worker1=12", f"does={does}"
     )
-    assert victim.status == -signal.SIGKILL
+    assert victim.status == status
     for result in (chief, worker):
         assert result.status == 0, result.told
         assert "Going on at global step 12 without worker 1." in result.told

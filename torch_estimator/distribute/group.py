@@ -50,6 +50,8 @@ _MOST_IN_MESH = 32
 _SAY_EVERY_SECS = 10.0
 # Those who have noticed that one is gone meet at once.
 _GONE_SECS = 3.0
+# Those who were about to form a group when another one was lost may take so long to notice.
+_FORMING_SECS = 6 * _CONNECT_SECS
 
 
 class Group:
@@ -95,8 +97,10 @@ class Group:
         self._elastic = elastic
         self._back: int | None = None
         self._is_over = False
-        # Whose connections were still there when this process left them.
-        self._alive: set[int] = set()
+        # Of the generation before, for the chief: it tells who is still there.
+        self._before: Mesh | None = None
+        self._may_miss = False
+        self._patience = _GONE_SECS
         self._task = task
         self._backend = backend
         self._wait_secs = wait_secs
@@ -115,17 +119,21 @@ class Group:
         self._interface = "lo" if is_file or self._address[0] in LOOPBACK else interface_to(*self._address)
         self.meet("")
 
-    def meet(self, status: str) -> None:
+    def meet(self, status: str, *, may_miss: bool = False) -> None:
         """Waits for all others, to be a group with them; leaves those it was one with before.
 
         Args:
             status: What the others shall know of this process; empty where it has nothing that they need.
+            may_miss: For the chief: whether it knows all that one whose process has ended will need when it is back, so
+                that an elastic group can be formed without that one.
 
         Raises:
             ClusterError: They did not come within ``wait_secs``.
             TrainingOver: The chief has ended the training that this was a group for.
         """
         self._leave()
+        self._may_miss = may_miss and self.rank == 0 and self._elastic and self._goes_on
+        self._patience = _GONE_SECS
         self._said = time.monotonic()
         deadline = self._said + self._wait_secs
         while True:
@@ -143,7 +151,7 @@ class Group:
                 self._leave()
                 time.sleep(0.05)
 
-    def meet_another(self, lost: PeerLost, status: str = "") -> None:
+    def meet_another(self, lost: PeerLost, status: str = "", *, may_miss: bool = False) -> None:
         """Waits for the one that comes in the place of one that is lost; see `meet`.
 
         Raises:
@@ -155,7 +163,7 @@ class Group:
             logger.info("%s", lost)
         else:
             logger.warning("%s; waiting for it to come back.", lost)
-        self.meet(status)
+        self.meet(status, may_miss=may_miss)
 
     @property
     def absent(self) -> list[int]:
@@ -242,6 +250,7 @@ class Group:
             if politely:
                 self._wait_for_all()
         self._leave()
+        self._forget_before()
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
@@ -256,8 +265,12 @@ class Group:
             self._watch = None
         self._back = None
         if self._mesh is not None:
-            self._alive = {*self.here} - self._mesh.gone()
-            self._mesh.close()
+            self._forget_before()
+            if self.rank == 0 and self._elastic:
+                self._mesh.leave()
+                self._before = self._mesh
+            else:
+                self._mesh.close()
             self._mesh = None
         with contextlib.suppress(RuntimeError):
             if dist.is_initialized() and not self._was_there:
@@ -302,11 +315,10 @@ class Group:
         while (absent := self._absent()) and not self._store.check([_MEMBERS]):
             if store.add(_GENERATION, 0) != generation:
                 return False
-            if self.rank == 0 and time.monotonic() > began + _GONE_SECS and self._may_miss(absent):
+            if self._may_miss and time.monotonic() > began + self._patience and not self._alive(absent):
                 break
             self._wait_for(absent, deadline)
-        # From now on they come when they are called.
-        self._alive.intersection_update(absent)
+        self._patience = _FORMING_SECS
         if self.rank == 0:
             self._store.set(_MEMBERS, " ".join(str(rank) for rank in range(self.size) if rank not in absent))
         here = [int(rank) for rank in self._store.get(_MEMBERS).decode().split()]
@@ -315,6 +327,7 @@ class Group:
             return False
         self.here = here
         self.statuses = [self._status(rank) if rank in here else "" for rank in range(self.size)]
+        connect_secs = min(left, _CONNECT_SECS if self._may_form_again else _FORMING_SECS)
         if not self._was_there:
             with _gloo_through(self._interface):
                 dist.init_process_group(
@@ -322,11 +335,12 @@ class Group:
                     store=self._store,
                     rank=here.index(self.rank),
                     world_size=len(here),
-                    timeout=datetime.timedelta(seconds=min(left, _CONNECT_SECS)),
+                    timeout=datetime.timedelta(seconds=connect_secs),
                 )
             dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=max(_STEP_SECS, self._wait_secs)))
-        if len(here) <= _MOST_IN_MESH:
-            self._mesh = Mesh(self._store, self.rank, here, self._address, min(left, _CONNECT_SECS))
+        if len(here) <= _MOST_IN_MESH or self._elastic:
+            self._mesh = Mesh(self._store, self.rank, here, self._address, connect_secs)
+        self._forget_before()
         self._watch = Watch(self._store, self.rank, here, self.name, self._silence_secs, self._look_for_absent)
         return True
 
@@ -338,11 +352,14 @@ class Group:
         assert self._store is not None
         return self._store.get(_HERE.format(rank)).decode().partition(" ")[2]
 
-    def _may_miss(self, absent: Sequence[int]) -> bool:
-        """For the chief: whether to go on without some, whose processes have ended."""
-        if not (self._elastic and self._goes_on) or self._alive.intersection(absent):
-            return False
-        return any(self._status(rank) for rank in range(self.size) if rank not in absent)
+    def _alive(self, absent: Sequence[int]) -> bool:
+        """Whether one of those that have not come has not ended."""
+        return self._before is not None and not self._before.alive().isdisjoint(absent)
+
+    def _forget_before(self) -> None:
+        if self._before is not None:
+            self._before.close()
+            self._before = None
 
     def _wait_for_turn(self, store: Store, generation: int, status: str, deadline: float) -> None:
         """Waits until the others, who have gone on without this process, form the next generation with it."""
@@ -365,6 +382,8 @@ class Group:
     def _awaited(self, store: Store, deadline: float) -> int:
         """The newest generation, once neither this process nor the one in whose place it has come has a part in it."""
         while True:
+            if self._store is not None and self._store.check([_OVER]):
+                raise TrainingOver
             newest = store.add(_GENERATION, 0)
             if newest and not _of_generation(store, newest).check([_HERE.format(self.rank)]):
                 return newest

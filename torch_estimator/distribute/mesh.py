@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import secrets
 import select
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 
+import torch
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # documented
 
@@ -21,7 +23,6 @@ _TOKEN_BYTES = 32
 _RANK_BYTES = 4
 _BUFFER_BYTES = 1 << 21
 _GREETING_SECS = 5.0
-_ANY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 
 # When a machine that has vanished without a word is taken for gone.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 9, "TCP_USER_TIMEOUT": 120_000}
@@ -46,18 +47,15 @@ class Mesh:
         self._peers: dict[int, socket.socket] = {}
         deadline = time.monotonic() + secs
         family, own = _own_address(first)
-        # What the first one takes for its own address may be loopback, to which its name leads on its machine alone.
-        open_to = _ANY[family] if rank == 0 and first[0] not in LOOPBACK else own
         try:
-            with socket.create_server((open_to, 0), family=family, backlog=len(ranks)) as listener:
+            with _listener(family, own, first[0], rank) as listener:
                 if rank == 0:
                     store.set(_TOKEN, secrets.token_hex(_TOKEN_BYTES // 2))
-                token = store.get(_TOKEN)
+                token = _told(store, _TOKEN, deadline)
                 store.set(_PLACE.format(rank), f"{own} {listener.getsockname()[1]}")
                 for peer in ranks[: ranks.index(rank)]:
-                    host, _, port = store.get(_PLACE.format(peer)).decode().partition(" ")
-                    place = (first[0] if ip_address(host).is_loopback and first[0] else host, int(port))
-                    connection = socket.create_connection(place, timeout=max(0.1, deadline - time.monotonic()))
+                    host, _, port = _told(store, _PLACE.format(peer), deadline).decode().partition(" ")
+                    connection = _connected(_hosts(host, first[0], is_first=peer == ranks[0]), int(port), deadline)
                     connection.sendall(token + rank.to_bytes(_RANK_BYTES, "little"))
                     self._take(peer, connection)
                 while len(self._peers) < len(ranks) - 1:
@@ -77,6 +75,16 @@ class Mesh:
         Raises:
             OSError: A process is gone, or has been silent for too long.
         """
+        try:
+            self._gather(sent, received, secs)
+        except OSError:
+            raise
+        except BaseException:
+            # Half a message may be on its way; nothing must follow it.
+            self.close()
+            raise
+
+    def _gather(self, sent: Tensor, received: Tensor, secs: float) -> None:
         received[self._rank].copy_(sent)
         unsent = dict.fromkeys(self._peers, _bytes_of(sent))
         missing = {peer: _bytes_of(received[peer]) for peer in self._peers}
@@ -89,13 +97,22 @@ class Mesh:
                 return
             self._wait(unsent, missing, secs)
 
-    def gone(self) -> set[int]:
-        """Those that have ended their connection, or whose process has ended."""
-        return {peer for peer, connection in self._peers.items() if _is_ended(connection)}
+    def leave(self) -> None:
+        """Ends the connections on this side, which the others notice; `alive` can still be asked."""
+        for connection in self._peers.values():
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_WR)
+
+    def alive(self) -> set[int]:
+        """Those that have not ended their connection, and whose process has not; after `leave`."""
+        return {peer for peer, connection in self._peers.items() if not _is_ended(connection)}
 
     def close(self) -> None:
         """Ends the connections, which the others notice."""
         for connection in self._peers.values():
+            # A process that was forked meanwhile may hold them, too.
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         self._peers.clear()
 
@@ -156,14 +173,55 @@ class Mesh:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.numpy()).cast("B")  # type: ignore[arg-type]  # numpy's stubs know no buffer
+    return memoryview(tensor.detach().view(torch.uint8).numpy()).cast("B")  # type: ignore[arg-type]  # numpy's stubs know no buffer
 
 
 def _is_ended(connection: socket.socket) -> bool:
-    # What was sent before the end need not have been read.
-    ready = select.poll()
-    ready.register(connection, select.POLLRDHUP)
-    return bool(ready.poll(0))
+    try:
+        # What was sent before the end is of no use any more.
+        while connection.recv(_BUFFER_BYTES):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _told(store: Store, key: str, deadline: float) -> bytes:
+    """What one of them has said of itself, or will."""
+    try:
+        store.wait([key], datetime.timedelta(seconds=max(0.1, deadline - time.monotonic())))
+    except RuntimeError as error:
+        raise TimeoutError(f"timed out waiting for the {key}") from error
+    return store.get(key)
+
+
+def _listener(family: socket.AddressFamily, own: str, first: str, rank: int) -> socket.socket:
+    if not first or first in LOOPBACK or (rank and not ip_address(own).is_loopback):
+        return socket.create_server((own, 0), family=family)
+    # The name of this very machine may lead to loopback here, and to another family of addresses elsewhere.
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
+
+
+def _hosts(host: str, first: str, *, is_first: bool) -> list[str]:
+    """Where a process may be reached: where it says, or, if that is loopback there, on the machine of the first one."""
+    if not first or not (is_first or ip_address(host).is_loopback):
+        return [host]
+    return [first] if ip_address(host).is_loopback else [host, first]
+
+
+def _connected(hosts: Sequence[str], port: int, deadline: float) -> socket.socket:
+    for left in range(len(hosts), 0, -1):
+        try:
+            share = max(0.1, (deadline - time.monotonic()) / left)
+            return socket.create_connection((hosts[-left], port), timeout=share)
+        except OSError:
+            if left == 1:
+                raise
+    raise AssertionError
 
 
 def _own_address(first: tuple[str, int]) -> tuple[socket.AddressFamily, str]:

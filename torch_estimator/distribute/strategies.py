@@ -23,7 +23,8 @@ class MultiWorkerMirroredStrategy:
         communication: ``"RING"`` is gloo over TCP, ``"NCCL"`` is for GPUs; ``"AUTO"`` chooses.
         silence_secs: A process that all others have waited for so long is named in their logs; they wait on.
         elastic: Whether to go on without a worker that is gone until it is there again, and not to wait for it: steps
-            are of fewer rows meanwhile. All are waited for in the beginning, and the chief always.
+            are of fewer rows meanwhile. All are waited for in the beginning, where the chief is replaced, and the chief
+            always.
 
     Raises:
         InvalidTypeError: The seconds are no number, or ``elastic`` is no bool.
@@ -48,6 +49,10 @@ class MultiWorkerMirroredStrategy:
         """What torch.distributed calls it."""
         import torch
 
+        if self.elastic and self.communication != "RING" and torch.cuda.is_available():
+            raise InvalidValueError(
+                "elastic=True needs communication='RING': who waits in NCCL does not notice a loss."
+            )
         if self.communication == "NCCL" and not torch.cuda.is_available():
             raise InvalidValueError("communication='NCCL' needs GPUs, but there are none here; use 'RING' or 'AUTO'.")
         # Texts go through gloo in any case.

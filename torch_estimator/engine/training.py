@@ -639,7 +639,10 @@ class _ServedFeed(_Feed):
 
 def _runs_foreign_code(hook: Hook) -> bool:
     """Whether a hook is the user's, or calls functions or listeners of theirs."""
-    held = [one for value in vars(hook).values() for one in (value if isinstance(value, list | tuple) else (value,))]
+    held: list[Any] = []
+    for value in vars(hook).values():
+        several = value.values() if isinstance(value, dict) else value
+        held += several if isinstance(value, list | tuple | dict) else (value,)
     called = [one for one in held if callable(one) or isinstance(one, CheckpointSaverListener)]
     own = [type(hook), *(one if isinstance(one, FunctionType | MethodType | type) else type(one) for one in called)]
     return not all(one.__module__ == "builtins" or one.__module__.startswith("torch_estimator.") for one in own)

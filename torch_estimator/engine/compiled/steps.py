@@ -155,6 +155,10 @@ class CompiledSteps:
         self._was_touched = self._may_have_other_settings = True
         self._step.look_again()
 
+    def look_at_settings(self) -> None:
+        """After a schedule that this step does not have itself has moved on."""
+        self._may_have_other_settings = True
+
     def take(self, batches: Batches, context: RunContext) -> list[float]:
         """Trains on batches one after the other; returns the loss of each, up to the first that is not a number."""
         losses: list[float] = []

@@ -235,7 +235,7 @@ class ReplicaSteps(InStep):
     def _met_another(self, lost: PeerLost) -> bool:
         group, step = self.group, self._inner.global_step
         layout = None if self._layout is None else self._layout.as_json()
-        group.meet_another(lost, Status(step, layout).as_text())
+        group.meet_another(lost, Status(step, layout).as_text(), may_miss=self._positions is not None)
         leader, statuses = leader_of(group.statuses)
         self._place.agree(group)
         own = self._place.snapshot(step, float(self._loss), self._positions) if group.rank == leader else None
@@ -249,13 +249,12 @@ class ReplicaSteps(InStep):
             )
         else:
             logger.info("All %d are here again; going on at global step %d.", group.size, snapshot.step)
+        if is_behind := snapshot.step != step:
+            self._place.take_over(snapshot)
+            self.look_again()
+            self._inner.global_step, self._loss, self._positions = snapshot.step, snapshot.loss, snapshot.positions
         self._stand_in()
-        if snapshot.step == step:
-            return False
-        self._place.take_over(snapshot)
-        self.look_again()
-        self._inner.global_step, self._loss, self._positions = snapshot.step, snapshot.loss, snapshot.positions
-        return True
+        return is_behind
 
     def _updated(self) -> Sequence[Tensor | float]:
         assert self._receivers is not None and self._sending is not None
@@ -267,6 +266,8 @@ class ReplicaSteps(InStep):
             lacks = any(head[LACKS] for head in self._heads)
             self._receivers.in_python = not ready or (lacks and bool(self._sending.packing.missing(self._messages)))
         losses = self._receivers.take(self._received, self._inner)
+        if self._moves_settings and isinstance(self._senders, CompiledSteps):
+            self._senders.look_at_settings()
         self._inner.global_step += len(losses)
         self._loss = losses[-1]
         return losses
@@ -289,6 +290,7 @@ class ReplicaSteps(InStep):
     def _use(self, layout: Layout, before: Mapping[str, Any]) -> None:
         self._layout = layout
         self._sending, receiving = self._halves(layout)
+        self._moves_settings = bool(receiving.schedules)
         self._messages = self._sending.message.new_zeros(self.group.size, len(self._sending.message))
         self._received = Batches(TensorBatch(self._messages, None, None), lasting=True)
         self._told = self._sending.packing.positions(self._messages)

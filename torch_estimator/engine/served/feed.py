@@ -438,6 +438,8 @@ class ServedSteps:
         while self._advanced < self._at and self._schedules:
             self._schedules.advance()
             self._advanced += 1
+            if isinstance(self._steps, CompiledSteps):
+                self._steps.look_at_settings()
         loss = self._loss(batches, number, context) if self._fast is None else self._fast(number)
         pushed = []
         for mentioned, known, (ids, gradients) in zip(self._mentioned, wanted, self._tables, strict=True):
