@@ -16,9 +16,10 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from examples.options import at_least, positive
 from scripts.kill_storm import DATA, ROOT, StormError, differences
@@ -26,7 +27,7 @@ from scripts.storm_checks import Rows, Told, problems
 from scripts.storm_cluster import LAUNCHER, Line, StormCluster
 from scripts.storm_job import PACE, STEP
 from scripts.storm_times import Kill, table
-from torch_estimator.engine.checkpoint import load_checkpoint
+from torch_estimator.engine.checkpoint import Checkpoint, load_checkpoint
 
 ROLES = ("chief", "worker", "ps", "evaluator")
 
@@ -227,8 +228,19 @@ def storm(args: argparse.Namespace) -> Iterator[str]:
     yield from problems(work / "struck", one.told, rows, landed, served=not args.synchronous)
     if args.synchronous:
         struck.run("undisturbed", [])
-        for difference in differences(*(load_checkpoint(work / name) for name in ("undisturbed", "struck"))):
+        for difference in differences(*(_end(work / name) for name in ("undisturbed", "struck"))):
             yield f"an undisturbed job ends otherwise: {difference}."
+
+
+def _end(model_dir: Path) -> Checkpoint:
+    """The last checkpoint, without whether the input was known to be over when it was saved."""
+
+    def without(state: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in state.items() if key != "input_ended"}
+
+    checkpoint = load_checkpoint(str(model_dir))
+    replicas = [one and without(one) for one in checkpoint.state["replicas"]]
+    return replace(checkpoint, state={**without(checkpoint.state), "replicas": replicas})
 
 
 @dataclass(frozen=True, slots=True)
