@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""What leads to the machine itself."""
+
 _LAST_PORT = 65_535
 
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
 from torch.distributed.rendezvous import rendezvous
 
-from torch_estimator.cluster.addresses import split_address
+from torch_estimator.cluster.addresses import LOOPBACK, split_address
 from torch_estimator.cluster.slurm import SLURM
 from torch_estimator.cluster.task import Task
-from torch_estimator.distribute.interface import LOOPBACK, interface_to
+from torch_estimator.distribute.interface import interface_to
 from torch_estimator.distribute.lost import PeerBack, PeerLost, TrainingOver
 from torch_estimator.distribute.mesh import Mesh
 from torch_estimator.distribute.watch import Watch

@@ -6,8 +6,6 @@ import contextlib
 import socket
 import struct
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
 _ADDRESS_OF = 0x8915  # SIOCGIFADDR
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # documented
 
-from torch_estimator.distribute.interface import LOOPBACK
+from torch_estimator.cluster.addresses import LOOPBACK
 
 _PLACE = "mesh of rank {}"
 _TOKEN = "token of the mesh"

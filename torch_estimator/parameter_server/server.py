@@ -10,7 +10,7 @@ from typing import Any
 
 import zmq
 
-from torch_estimator.cluster.addresses import split_address
+from torch_estimator.cluster.addresses import LOOPBACK, split_address
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.clocks import Clocks
 from torch_estimator.parameter_server.curve import secure_server
@@ -33,7 +33,6 @@ from torch_estimator.parameter_server.shard import Shard
 
 logger = logging.getLogger("torch_estimator")
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 POSITION, SINCE = "position", "since"
 """What the answer to a hello holds beside what the chief has given."""

@@ -161,7 +161,7 @@ class Packing:
             part.copy_(torch.from_numpy(padded.copy()).view(self._dtype))
 
     def positions(self, messages: Tensor) -> Tensor:
-        """The part of messages that says where their senders are, ``[replicas, numbers]``, as padded bytes."""
+        """The part of messages that says where their senders are, ``[replicas, numbers]``; its bytes are padded."""
         return messages[:, self._position]
 
     def missing(self, messages: Tensor) -> set[int]:

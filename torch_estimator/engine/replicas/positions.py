@@ -24,19 +24,16 @@ def encoded(position: Mapping[str, Any]) -> bytes:
 
 
 def decoded(positions: Tensor) -> list[dict[str, Any]]:
-    """Returns the positions, each as what was encoded with the generator's state in it; empty where there is none.
+    """Returns the positions, each as what was encoded with the generator's state in it.
 
     Args:
         positions: uint8 ``[replicas, bytes]``, padded.
     """
     size = len(torch.get_rng_state())
-    found: list[dict[str, Any]] = []
+    found = []
     for row in positions:
         whole = row.numpy().tobytes()
         end = _LENGTH + int.from_bytes(whole[:_LENGTH], "little")
-        if end == _LENGTH:
-            found.append({})
-            continue
         position = json.loads(whole[_LENGTH:end])
         cpu = base64.b64encode(whole[end : end + size]).decode("ascii")
         position[_RANDOM] = {**position.get(_RANDOM, {}), _CPU: cpu}
