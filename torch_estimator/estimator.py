@@ -20,7 +20,7 @@ from torch_estimator import files
 from torch_estimator.cluster.task import REPLICA, Task, check_trains
 from torch_estimator.data.normalise import to_dataset
 from torch_estimator.distribute.joining import connected_servers, end_servers, forked_replicas, joined_group
-from torch_estimator.distribute.lost import PeerLost, TrainingOver
+from torch_estimator.distribute.lost import LeftBehind, PeerLost, TrainingOver
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
 from torch_estimator.distribute.strategies import FullyShardedStrategy
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
@@ -330,6 +330,9 @@ class Estimator:
         except TrainingOver:
             logger.info("The others have ended the training.")
             return None
+        except LeftBehind as behind:
+            logger.error("%s", behind)
+            raise Preempted from behind
         log_end(result)
         if result.reason is StopReason.PREEMPTED:
             raise Preempted

@@ -15,11 +15,12 @@ from tests.jobs import checkpoint_steps
 from torch_estimator.engine.checkpoint import load_checkpoint
 
 PROGRAM = """
-import logging, os, sys, time
+import gc, logging, os, sys, time
 import numpy as np
 import pyarrow
 import torch_estimator as te
 from torch_estimator import feature_column as fc
+from torch_estimator.distribute.mesh import Mesh
 
 model_dir, batch, max_steps, *rest = sys.argv[1:]
 settings = dict(one.split("=") for one in rest)
@@ -71,6 +72,10 @@ class Acts(te.Hook):
             while not os.path.exists(os.path.join(model_dir, "go")):
                 time.sleep(0.01)
             time.sleep(float(settings.get("slow", 0)))
+        if settings["does"] == "is cut off" and context.global_step == int(step):
+            next(one for one in gc.get_objects() if isinstance(one, Mesh)).leave()
+            while not os.path.exists(os.path.join(model_dir, "back")):
+                time.sleep(0.01)
         if settings["does"] == "is preempted" and context.global_step == int(step):
             os.kill(os.getpid(), 15)
 
@@ -238,6 +243,20 @@ def test_who_comes_back_to_an_elastic_group_reads_what_is_left_of_its_input(tmp_
     assert checkpoint_steps(tmp_path)[-1] == last
     for result in results:
         assert f"Training ended at global step {last}: the input ended." in result.told
+
+
+def test_who_was_cut_off_from_an_elastic_group_for_long_asks_to_be_started_again(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=2)
+    arguments = (tmp_path, 16, 30, "repeat=1", "elastic=1")
+    running = [cluster.start(task, *arguments, "chief=20", "does=hangs") for task in cluster.tasks[:2]]
+    cut_off = cluster.start(cluster.tasks[2], *arguments, "worker=12", "does=is cut off")
+    read_until(running[0], "Going on at global step 12 without worker 1.")
+    (tmp_path / "back").touch()
+    (behind,) = ended([cut_off])
+    (tmp_path / "go").touch()
+    chief, worker = ended(running)
+    assert (chief.status, worker.status, behind.status) == (0, 0, 143), behind.told
+    assert "worker 1 was away for too long: the others have gone on without it; start it again to go on." in behind.told
 
 
 @pytest.mark.parametrize(("who", "workers"), [("chief", 0), ("worker", 1)])

@@ -1,4 +1,4 @@
-"""The network interface that leads to another machine."""
+"""The network interface that leads to another machine, and the address there."""
 
 from __future__ import annotations
 
@@ -14,19 +14,38 @@ def interface_to(host: str, port: int) -> str | None:
 
     What a machine's own name leads to is often loopback, which nobody else reaches.
     """
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        # Sends nothing: the kernel chooses the address that it would send from.
-        way.connect((host, port))
-        own = way.getsockname()[0]
-        return next((name for _, name in socket.if_nameindex() if _address(way, name) == own), None)
+    with contextlib.suppress(OSError):
+        _, own = own_address(host, port, socket.AF_INET)
+        return next((name for _, name in socket.if_nameindex() if _address(name) == own), None)
     return None
 
 
-def _address(any_socket: socket.socket, interface: str) -> str | None:
+def own_address(
+    host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC
+) -> tuple[socket.AddressFamily, str]:
+    """Returns the address of this machine on the way to `host`, and its family.
+
+    Raises:
+        OSError: There is no way.
+    """
+    failure = OSError(f"{host} has no address")
+    for found, _, _, _, place in socket.getaddrinfo(host, port, family, socket.SOCK_DGRAM):
+        try:
+            with socket.socket(found, socket.SOCK_DGRAM) as way:
+                # Sends nothing: the kernel chooses the address that it would send from.
+                way.connect(place)
+                return found, str(way.getsockname()[0])
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def _address(interface: str) -> str | None:
     try:
         import fcntl
 
-        answer = fcntl.ioctl(any_socket, _ADDRESS_OF, struct.pack("256s", interface.encode()))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            answer = fcntl.ioctl(way, _ADDRESS_OF, struct.pack("256s", interface.encode()))
     except (ImportError, OSError):
         return None
     return socket.inet_ntoa(answer[20:24])

@@ -1,5 +1,7 @@
 """What those who train together meet when one of them is gone."""
 
+import re
+
 from torch_estimator.errors import ClusterError
 
 
@@ -11,5 +13,21 @@ class PeerBack(PeerLost):
     """A process that the others went on without is there again: they are no longer all of the group."""
 
 
+class LeftBehind(ClusterError):
+    """The others have gone on without a process that was away.
+
+    Args:
+        who: What the cluster calls it.
+    """
+
+    def __init__(self, who: object) -> None:
+        super().__init__(f"{who} was away for too long: the others have gone on without it; start it again to go on.")
+
+
 class TrainingOver(Exception):
     """A process that has lost the others need not wait for them."""
+
+
+def reason(error: Exception) -> str:
+    """What gloo says, without the line of its source and its advice."""
+    return re.sub(r"^\[[^\]]*\] ", "", str(error).partition("\n")[0]).partition(". ")[0].strip()

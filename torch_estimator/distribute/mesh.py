@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]  # documented
 
 from torch_estimator.cluster.addresses import LOOPBACK
+from torch_estimator.distribute.interface import own_address
 
 _PLACE = "mesh of rank {}"
 _TOKEN = "token of the mesh"
@@ -46,7 +47,7 @@ class Mesh:
         self._rank = rank
         self._peers: dict[int, socket.socket] = {}
         deadline = time.monotonic() + secs
-        family, own = _own_address(first)
+        family, own = own_address(*first) if first[0] else (socket.AF_INET, "127.0.0.1")
         try:
             with _listener(family, own, first[0], rank) as listener:
                 if rank == 0:
@@ -222,19 +223,3 @@ def _connected(hosts: Sequence[str], port: int, deadline: float) -> socket.socke
             if left == 1:
                 raise
     raise AssertionError
-
-
-def _own_address(first: tuple[str, int]) -> tuple[socket.AddressFamily, str]:
-    """The address of this machine on the way to the first process."""
-    if not first[0]:
-        return socket.AF_INET, "127.0.0.1"
-    failure = OSError(f"{first[0]} has no address")
-    for family, _, _, _, place in socket.getaddrinfo(*first, type=socket.SOCK_DGRAM):
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as way:
-                # Sends nothing: the kernel chooses the address that it would send from.
-                way.connect(place)
-                return family, str(way.getsockname()[0])
-        except OSError as error:
-            failure = error
-    raise failure

@@ -1,0 +1,313 @@
+"""Where the processes of a group meet, again and again: each time they are a generation of it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
+from torch.distributed.rendezvous import rendezvous
+
+from torch_estimator.cluster.addresses import LOOPBACK, split_address
+from torch_estimator.cluster.slurm import SLURM
+from torch_estimator.cluster.task import Task
+from torch_estimator.distribute.interface import interface_to
+from torch_estimator.distribute.lost import LeftBehind, TrainingOver, reason
+from torch_estimator.distribute.mesh import Mesh
+from torch_estimator.errors import ClusterError
+
+logger = logging.getLogger("torch_estimator")
+
+_FILE = "file:"
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+
+_STORES: dict[tuple[str, int], Store] = {}
+_GENERATION = "torch-estimator generation"
+_HERE = "rank {} is here"
+_MEMBERS = "members"
+_OVER = "over"
+
+STEP_SECS = 7200.0
+"""How long to wait for an exchange: an evaluation by the chief may come between two steps."""
+
+# One may die while they connect; gloo tries for five times as long.
+_CONNECT_SECS = 5.0
+# Above, a ring has fewer connections.
+_MOST_IN_MESH = 32
+_SAY_EVERY_SECS = 10.0
+# Those who have noticed that one is gone meet at once.
+_GONE_SECS = 3.0
+# Those who were about to form a group when another one was lost may take so long to notice.
+_FORMING_SECS = 6 * _CONNECT_SECS
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Those who have met.
+
+    Attributes:
+        store: Where they leave notes for each other.
+        here: Their ranks.
+        statuses: By rank, what each has said of itself; empty for those who are not there.
+        mesh: Their connections; None where they use those of `torch.distributed`.
+    """
+
+    store: Store
+    here: list[int]
+    statuses: list[str]
+    mesh: Mesh | None
+
+    def look_for(self, ranks: Iterable[int]) -> int | None:
+        """The first of those ranks that wants to be in the next one."""
+        return next((rank for rank in ranks if self.store.check([_HERE.format(rank)])), None)
+
+    def tell_end(self) -> None:
+        """Whoever loses the others from now on need not wait for them."""
+        self.store.set(_OVER, "")
+
+
+class Meeting:
+    """How a process finds the others of its group.
+
+    Args:
+        task: This process.
+        backend: ``gloo`` or ``nccl``.
+        wait_secs: How long to wait for the others.
+        watch: Called while waiting for them; raises where that is in vain.
+        elastic: Whether the chief may go on without those that are gone.
+
+    Attributes:
+        may_happen_again: Whether processes that have lost one may meet the one that comes in its place; not where the
+            launcher starts all of them again, as torchrun, Slurm and Ray Train do.
+    """
+
+    def __init__(self, task: Task, backend: str, *, wait_secs: float, watch: Callable[[], None], elastic: bool) -> None:
+        assert task.rendezvous is not None
+        self._task = task
+        self._rank, self._size = task.rank, task.num_workers
+        self._backend = backend
+        self._wait_secs = wait_secs
+        self._look = watch
+        self._elastic = elastic
+        # By whoever has started this process, as Ray Train does, and who will also end it.
+        self._was_there = dist.is_initialized()
+        is_file = task.rendezvous.startswith(_FILE)
+        self.may_happen_again = not (self._was_there or _is_of_torchrun() or task.source == SLURM or is_file)
+        self._address = ("", 0) if is_file else split_address(task.rendezvous, "the chief's address")
+        self._interface = "lo" if is_file or self._address[0] in LOOPBACK else interface_to(*self._address)
+        self._store: Store | None = None
+        # Of the generation before, for the chief of an elastic group: it tells who is still there.
+        self._before: Mesh | None = None
+        self._may_miss = False
+        self._patience = _GONE_SECS
+        self._said = 0.0
+
+    def meet(self, status: str, *, may_miss: bool) -> Generation:
+        """Waits for all others; see `Group.meet`.
+
+        Raises:
+            ClusterError: They did not come in time.
+            LeftBehind: They have gone on without this process.
+            TrainingOver: The chief has ended the training.
+        """
+        self._may_miss = may_miss and self._rank == 0 and self._elastic and self.may_happen_again
+        self._patience = _GONE_SECS
+        self._said = time.monotonic()
+        deadline = self._said + self._wait_secs
+        while True:
+            try:
+                generation = self._forms(status, deadline)
+                if generation is not None:
+                    return generation
+            except ClusterError:
+                raise
+            except (RuntimeError, ValueError, OSError) as error:
+                if time.monotonic() > deadline or not self.may_happen_again or _is_in_use(error):
+                    raise ClusterError(self._why_not(error)) from error
+                # The chief is gone, or another one while all connected.
+                self._store = None
+                _STORES.pop(self._address, None)
+                self.leave(None)
+                time.sleep(0.05)
+
+    def leave(self, mesh: Mesh | None) -> None:
+        """Ends the connections of a generation, if there is one."""
+        if mesh is not None:
+            self.forget()
+            if self._rank == 0 and self._elastic:
+                mesh.leave()
+                self._before = mesh
+            else:
+                mesh.close()
+        with contextlib.suppress(RuntimeError):
+            if dist.is_initialized() and not self._was_there:
+                dist.destroy_process_group()
+
+    def forget(self) -> None:
+        """Asks no more who of the generation before is still there."""
+        if self._before is not None:
+            self._before.close()
+            self._before = None
+
+    def _forms(self, status: str, deadline: float) -> Generation | None:
+        """The newest generation; None where another one has begun meanwhile."""
+        left = max(1.0, deadline - time.monotonic())
+        store = _store(self._task, self._address, left)
+        if self._rank and self._store is not None and self._store.check([_OVER]):
+            raise TrainingOver
+        number = store.add(_GENERATION, 1) if self._rank == 0 else self._awaited(store, deadline)
+        mine = self._store = _of_generation(store, number)
+        if status and self._is_without_me(mine):
+            raise LeftBehind(self._task)
+        mine.set(_HERE.format(self._rank), f"here {status}")
+        began = time.monotonic()
+        while (absent := self._absent(mine)) and not mine.check([_MEMBERS]):
+            if store.add(_GENERATION, 0) != number:
+                return None
+            if self._may_miss and time.monotonic() > began + self._patience and not self._alive(absent):
+                break
+            self._wait_for(absent, deadline)
+        self._patience = _FORMING_SECS
+        if self._rank == 0:
+            mine.set(_MEMBERS, " ".join(str(rank) for rank in range(self._size) if rank not in absent))
+        if self._is_without_me(mine):
+            if status:
+                raise LeftBehind(self._task)
+            self._wait_for_turn(store, number, deadline)
+            return None
+        here = _members(mine)
+        connect_secs = min(left, _CONNECT_SECS if self.may_happen_again else _FORMING_SECS)
+        self._init_process_group(mine, here, connect_secs)
+        mesh = None
+        if len(here) <= _MOST_IN_MESH or self._elastic:
+            mesh = Mesh(mine, self._rank, here, self._address, connect_secs)
+        self.forget()
+        statuses = [_status(mine, rank) if rank in here else "" for rank in range(self._size)]
+        return Generation(mine, here, statuses, mesh)
+
+    def _init_process_group(self, store: Store, here: Sequence[int], connect_secs: float) -> None:
+        if self._was_there:
+            return
+        with _gloo_through(self._interface):
+            dist.init_process_group(
+                self._backend,
+                store=store,
+                rank=here.index(self._rank),
+                world_size=len(here),
+                timeout=datetime.timedelta(seconds=connect_secs),
+            )
+        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=max(STEP_SECS, self._wait_secs)))
+
+    def _absent(self, store: Store) -> list[int]:
+        return [rank for rank in range(self._size) if not store.check([_HERE.format(rank)])]
+
+    def _alive(self, absent: Sequence[int]) -> bool:
+        """Whether one of those that have not come has not ended."""
+        return self._before is not None and not self._before.alive().isdisjoint(absent)
+
+    def _is_without_me(self, store: Store) -> bool:
+        return store.check([_MEMBERS]) and self._rank not in _members(store)
+
+    def _wait_for_turn(self, store: Store, number: int, deadline: float) -> None:
+        """Waits until the others, who have gone on without this process, form the next generation with it."""
+        assert self._store is not None
+        logger.info("The others have gone on without %s; waiting for them to take it up again.", self._task)
+        while store.add(_GENERATION, 0) == number:
+            if self._store.check([_OVER]):
+                raise TrainingOver
+            self._wait_for([0], deadline)
+
+    def _awaited(self, store: Store, deadline: float) -> int:
+        """The newest generation, once neither this process nor the one in whose place it has come has a part in it."""
+        while True:
+            if self._store is not None and self._store.check([_OVER]):
+                raise TrainingOver
+            newest = store.add(_GENERATION, 0)
+            if newest and not _of_generation(store, newest).check([_HERE.format(self._rank)]):
+                return newest
+            self._wait_for([0], deadline)
+
+    def _wait_for(self, ranks: Iterable[int], deadline: float) -> None:
+        self._look()
+        now = time.monotonic()
+        names = ", ".join(map(self._task.name_of_rank, ranks))
+        if now > deadline:
+            raise ClusterError(
+                f"{self._task} waited {self._told_wait} at {self._task.rendezvous} for {names}; see whether all run "
+                "and can reach that address."
+            )
+        if now > self._said + _SAY_EVERY_SECS:
+            self._said = now
+            logger.info("%s waits at %s for %s.", self._task, self._task.rendezvous, names)
+        time.sleep(0.01)
+
+    @property
+    def _told_wait(self) -> str:
+        return f"{self._wait_secs:g} s (session_creation_timeout_secs of RunConfig)"
+
+    def _why_not(self, error: Exception) -> str:
+        where = self._task.rendezvous
+        if _is_in_use(error):
+            return f"{self._task} cannot listen on {where}: the port is in use; end what uses it, or name another port."
+        return (
+            f"{self._task} waited {self._told_wait} for {self._task.name_of_rank(0)} at {where}; see whether it runs "
+            f"and can be reached ({reason(error)})."
+        )
+
+
+def _members(store: Store) -> list[int]:
+    return [int(rank) for rank in store.get(_MEMBERS).decode().split()]
+
+
+def _status(store: Store, rank: int) -> str:
+    return store.get(_HERE.format(rank)).decode().partition(" ")[2]
+
+
+def _store(task: Task, address: tuple[str, int], wait_secs: float) -> Store:
+    """Where all leave notes for each other: a file, or served by the chief as long as its process lives."""
+    if task.rendezvous is not None and task.rendezvous.startswith(_FILE):
+        return FileStore(task.rendezvous.removeprefix(_FILE), task.num_workers)
+    if dist.is_initialized():
+        return dist.distributed_c10d._get_default_store()
+    wait = datetime.timedelta(seconds=wait_secs)
+    if address not in _STORES:
+        if task.ranks and _is_of_torchrun():
+            # Whoever started the processes serves it.
+            _STORES[address], _, _ = next(rendezvous("env://", task.rank, task.num_workers, timeout=wait))
+        else:
+            chief = task.rank == 0
+            _STORES[address] = TCPStore(*address, is_master=chief, timeout=wait, wait_for_workers=False)
+    return _STORES[address]
+
+
+@contextlib.contextmanager
+def _gloo_through(interface: str | None) -> Iterator[None]:
+    """Has gloo listen there, unless the user has named an interface; it reads the environment when a group is made."""
+    if interface is None or _INTERFACE in os.environ:
+        yield
+        return
+    os.environ[_INTERFACE] = interface
+    try:
+        yield
+    finally:
+        # Other groups, and the processes that this one starts, lead elsewhere.
+        del os.environ[_INTERFACE]
+
+
+def _of_generation(store: Store, generation: int) -> Store:
+    # A store that outlives a group still holds what the one before has written.
+    return PrefixStore(f"torch-estimator {generation}", store)
+
+
+def _is_of_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def _is_in_use(error: Exception) -> bool:
+    return "EADDRINUSE" in str(error) or "already in use" in str(error)
