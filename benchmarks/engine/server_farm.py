@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import statistics
 import time
 from collections.abc import Sequence
@@ -98,6 +99,7 @@ def main() -> None:
     parser.add_argument("addresses", nargs="+", help="host:port of each server")
     parser.add_argument("--skipped", type=int, default=0, help="exchanges of each server that are not counted")
     args = parser.parse_args()
+    logging.getLogger("torch_estimator").setLevel(logging.WARNING)
     print(json.dumps(serve(args.addresses, args.skipped)))
 
 
