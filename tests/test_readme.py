@@ -81,6 +81,17 @@ def test_the_program_of_an_own_module_runs(tmp_path: Path, monkeypatch: pytest.M
     assert prediction["key"].item() == 7
 
 
+@pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL), ids=["census", "own"])
+def test_a_cluster_that_cannot_be_ends_the_programs_with_one_sentence_and_status_2(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{")
+    with pytest.raises(SystemExit) as raised:
+        exec(compile(program, "README.md", "exec"), {})
+    assert raised.value.code == 2
+    assert capsys.readouterr().err.startswith("error: TF_CONFIG is not JSON (")
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_can_be_run_without_activating_anything(command: tuple[str, ...]) -> None:
     _, *words = command

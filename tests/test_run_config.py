@@ -12,6 +12,8 @@ import pytest
 import torch_estimator as te
 from tests.jobs import line_model_fn
 
+PLACES = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
+
 
 def test_defaults_are_tf_estimators() -> None:
     config = te.RunConfig()
@@ -23,6 +25,7 @@ def test_defaults_are_tf_estimators() -> None:
     assert (config.task_type, config.task_id, config.is_chief) == ("worker", 0, True)
     assert (config.num_worker_replicas, config.num_ps_replicas, config.global_id_in_cluster) == (1, 0, 0)
     assert (config.cluster_spec, config.service) == ({}, {})
+    assert (config.master, config.evaluation_master, config.session_creation_timeout_secs) == ("", "", 7200)
 
 
 @pytest.mark.parametrize(
@@ -64,13 +67,30 @@ def test_giving_one_of_the_two_ways_to_save_switches_the_other_off(
         ({"save_checkpoints_steps": 2.5}, ValueError, "save_checkpoints_steps must be a whole number or None, but got"),
         ({"save_summary_steps": "9"}, TypeError, "save_summary_steps must be a number or None, but got '9'."),
         ({"keep_checkpoint_max": True}, TypeError, "keep_checkpoint_max must be a number or None, but got True."),
-        ({"random_seed": 1.5}, TypeError, "random_seed must be an integer, but got 1.5."),
-        ({"tf_random_seed": "1"}, TypeError, "tf_random_seed must be an integer, but got '1'."),
+        ({"random_seed": 1.5}, ValueError, "random_seed must be an integer, but got 1.5."),
+        ({"tf_random_seed": "1"}, ValueError, "tf_random_seed must be an integer, but got '1'."),
         (
             {"random_seed": 1, "tf_random_seed": 2},
             ValueError,
             "random_seed and tf_random_seed are two names of one setting, but got random_seed=1 and tf_random_seed=2",
         ),
+        ({"tf_random_seed": True}, ValueError, "tf_random_seed must be an integer, but got True."),
+        (
+            {"experimental_max_worker_delay_secs": "1"},
+            ValueError,
+            "experimental_max_worker_delay_secs must be an integer, but got '1'.",
+        ),
+        (
+            {"experimental_max_worker_delay_secs": 1.5},
+            ValueError,
+            "experimental_max_worker_delay_secs must be an integer, but got 1.5.",
+        ),
+        (
+            {"session_creation_timeout_secs": float("inf")},
+            ValueError,
+            "session_creation_timeout_secs must be at most 1000000000, but got inf; every wait has an end.",
+        ),
+        ({"session_creation_timeout_secs": 0}, ValueError, "session_creation_timeout_secs must be positive, but got 0"),
         ({"resume_input": None}, TypeError, "resume_input must be True or False, but got None."),
         ({"compile": "always"}, TypeError, "compile must be \"auto\", True or False, but got 'always'."),
     ],
@@ -183,6 +203,102 @@ def test_a_cluster_shows_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (config.is_chief, config.global_id_in_cluster) == (False, None)
 
 
+@pytest.mark.parametrize(
+    ("config", "master", "evaluation_master"),
+    [
+        ({}, "", ""),
+        ({"session_master": "s", "eval_session_master": "e"}, "s", "e"),
+        ({"cluster": PLACES, "task": {"type": "chief", "index": 0}}, "grpc://a:1", ""),
+        ({"cluster": PLACES, "task": {"type": "worker", "index": 1}, "eval_session_master": "e"}, "grpc://c:1", ""),
+        ({"cluster": PLACES, "task": {"type": "ps", "index": 0}, "session_master": "s"}, "s", ""),
+        (
+            {"cluster": PLACES, "task": {"type": "evaluator", "index": 0}, "session_master": "s"},
+            "",
+            "",
+        ),
+        (
+            {"cluster": PLACES, "task": {"type": "evaluator", "index": 0}, "eval_session_master": "e"},
+            "",
+            "e",
+        ),
+        ({"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}, "", ""),
+    ],
+)
+def test_masters_are_tf_estimators(
+    config: dict[str, Any], master: str, evaluation_master: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    one = te.RunConfig("x")
+    assert (one.master, one.evaluation_master) == (master, evaluation_master)
+    copy = one.replace(keep_checkpoint_max=1)
+    assert (copy.master, copy.evaluation_master) == (master, evaluation_master)
+
+
+def test_ranks_have_no_masters(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    config = te.RunConfig("x")
+    assert (config.task_type, config.master, config.evaluation_master) == ("worker", "", "")
+
+
+def test_the_cluster_has_the_methods_of_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": PLACES, "task": {"type": "worker", "index": 1}}))
+    spec = te.RunConfig("x").cluster_spec
+    assert spec.as_dict() == PLACES and type(spec.as_dict()) is dict
+    assert (spec.jobs, spec.num_tasks("worker")) == (["chief", "worker", "ps"], 2)
+    assert (spec.job_tasks("worker"), spec.task_address("worker", 1)) == (["b:1", "c:1"], "c:1")
+    assert te.RunConfig("x").replace(model_dir="y").cluster_spec == spec
+    monkeypatch.delenv("TF_CONFIG")
+    assert te.RunConfig("x").cluster_spec.as_dict() == {}
+
+
+D = te.distribute
+NO_PS = r"train_distribute is a ParameterServerStrategy, but TF_CONFIG names no parameter servers; add 'ps' to the clus"
+WITH_PS = (
+    r"train_distribute is a \w+Strategy, but TF_CONFIG names 1 parameter servers, which it does not have; leave 'ps'"
+)
+NO_CHIEF = (
+    r"TF_CONFIG\['cluster'\] must name one 'chief', but names only worker, ps; make the first worker the chief\.$"
+)
+MACHINE = (
+    r"train_distribute is a MirroredStrategy, which is for the devices of one machine, but TF_CONFIG names a cluster"
+)
+
+
+@pytest.mark.parametrize("of_evaluator", [False, True])
+@pytest.mark.parametrize(
+    ("cluster", "strategy", "message"),
+    [
+        ({"chief": ["a:1"], "worker": ["b:1"]}, D.ParameterServerStrategy(pipeline=True), NO_PS),
+        ({"worker": ["b:1", "c:1"]}, D.ParameterServerStrategy(), NO_PS),
+        ({"worker": ["b:1", "c:1"], "ps": ["d:1"]}, D.ParameterServerStrategy(), NO_CHIEF),
+        ({"worker": ["b:1", "c:1"], "ps": ["d:1"]}, None, NO_CHIEF),
+        ({"chief": ["a:1"], "ps": ["d:1"]}, D.MultiWorkerMirroredStrategy(), WITH_PS),
+        ({"chief": ["a:1"], "ps": ["d:1"]}, D.FullyShardedStrategy(), WITH_PS),
+        ({"chief": ["a:1"], "worker": ["b:1"]}, D.MirroredStrategy(replicas=2), MACHINE),
+    ],
+)
+def test_a_strategy_must_fit_the_cluster(
+    cluster: dict[str, Any], strategy: Any, message: str, of_evaluator: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = "evaluator" if of_evaluator else next(iter(cluster))
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": place, "index": 0}}))
+    with pytest.raises(ValueError, match=f"^{message}") as raised:
+        te.RunConfig("x", train_distribute=strategy)
+    assert isinstance(raised.value, te.UserError)
+
+
+@pytest.mark.parametrize("environ", [{}, {"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}])
+def test_a_program_for_parameter_servers_runs_alone(environ: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", json.dumps(environ))
+    assert te.RunConfig("x", train_distribute=D.ParameterServerStrategy()).num_ps_replicas == 0
+
+
+def test_waiting_for_none_is_the_default() -> None:
+    assert te.RunConfig(session_creation_timeout_secs=None).session_creation_timeout_secs == 7200
+    assert te.RunConfig().replace(session_creation_timeout_secs=None).session_creation_timeout_secs == 7200
+
+
 def test_workers_alone_need_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = {"worker": ["b:1", "c:1"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
@@ -197,13 +313,7 @@ def test_workers_alone_need_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
         te.distribute.MultiWorkerMirroredStrategy(elastic="yes")  # type: ignore[arg-type]
 
 
-def test_a_sharded_training_has_no_parameter_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = {"chief": ["a:1"], "ps": ["b:1"]}
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
-    with pytest.raises(
-        ValueError, match=r"^train_distribute is a FullyShardedStrategy, but TF_CONFIG names 1 parameter"
-    ):
-        te.RunConfig("x", train_distribute=te.distribute.FullyShardedStrategy())
+def test_units_are_types() -> None:
     with pytest.raises(TypeError, match=r"^units must be a list of types of modules, but got \['Block'\]\."):
         te.distribute.FullyShardedStrategy(["Block"])  # type: ignore[list-item]
 

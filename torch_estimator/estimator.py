@@ -428,7 +428,7 @@ class Estimator:
         check_positive("steps", steps)
         told = checked_hooks(hooks)
         path = checkpoint_path or self.latest_checkpoint()
-        strategy = self._config.eval_distribute
+        devices = self._devices_of_evaluation()
         with isolated(self._config.random_seed):
             # Building a model anew would cost more than many an evaluation; only its weights change in between.
             model = self._evaluated if path is not None and self._evaluated is not None else self._build(ModeKeys.EVAL)
@@ -442,10 +442,22 @@ class Estimator:
                 hooks=told,
                 model_dir=self.model_dir,
                 eval_dir=self.eval_dir(name),
-                devices=strategy.torch_devices() if isinstance(strategy, MirroredStrategy) else (),
+                devices=devices,
             )
         write_evaluation(self.eval_dir(name), results, path or "")
         return results
+
+    def _devices_of_evaluation(self) -> tuple[str, ...]:
+        strategy = self._config.eval_distribute
+        if isinstance(strategy, MirroredStrategy):
+            return strategy.torch_devices()
+        if strategy is not None and self._evaluated is None:
+            logger.warning(
+                "eval_distribute is a %s: one process evaluates alone, with the same results; a MirroredStrategy has "
+                "replicas of its machine share the work.",
+                type(strategy).__name__,
+            )
+        return ()
 
     def predict(
         self,

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from torch_estimator.cluster import Task, task_from_environment
-from torch_estimator.cluster.task import CHIEFS, EVALUATOR
+from torch_estimator.cluster.cluster_spec import ClusterSpec
+from torch_estimator.cluster.task import CHIEFS, EVALUATOR, PARAMETER_SERVER, WORKER
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
 from torch_estimator.distribute.strategies import (
     FullyShardedStrategy,
@@ -28,12 +29,13 @@ class _Default:
 
 _DEFAULT: Final = _Default()
 _DEFAULT_SAVE_CHECKPOINTS_SECS: Final = 600
+_DEFAULT_WAIT_SECS: Final = 7200
+_MOST_WAIT_SECS: Final = 1_000_000_000
 _WHOLE_NUMBERS: Final = (
     "save_summary_steps",
     "save_checkpoints_steps",
     "keep_checkpoint_max",
     "log_step_count_steps",
-    "experimental_max_worker_delay_secs",
 )
 
 
@@ -65,7 +67,7 @@ class RunConfig:
         eval_distribute: How one evaluation is shared: by a `distribute.MirroredStrategy` of replicas on the CPU, which
             count every example once and give the metrics of one process. With None, and the processes of a
             `distribute.MultiWorkerMirroredStrategy`, it is not: the chief or the evaluator evaluates alone.
-        session_creation_timeout_secs: How long the processes of a cluster wait for each other.
+        session_creation_timeout_secs: How long the processes of a cluster wait for each other; None is 7200.
         experimental_max_worker_delay_secs: With parameter servers, worker n starts 5 * (n + 1) seconds after the
             chief, and no later than so many, 60 where it is None; 0 starts all at once.
         mixed_precision: ``"bf16"`` runs the forward pass of training in bfloat16 where `torch.autocast` deems that
@@ -95,7 +97,7 @@ class RunConfig:
         MirroredStrategy | MultiWorkerMirroredStrategy | FullyShardedStrategy | ParameterServerStrategy | None
     ) = None
     eval_distribute: MirroredStrategy | MultiWorkerMirroredStrategy | None = None
-    session_creation_timeout_secs: float = 7200
+    session_creation_timeout_secs: float = _DEFAULT_WAIT_SECS
     experimental_max_worker_delay_secs: int | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
 
@@ -110,6 +112,7 @@ class RunConfig:
         self._resolve_save_checkpoints()
         self._resolve_seed()
         self._resolve_model_dir()
+        _check_integer("experimental_max_worker_delay_secs", self.experimental_max_worker_delay_secs)
         for name in (
             "save_summary_steps",
             "save_checkpoints_steps",
@@ -126,6 +129,7 @@ class RunConfig:
             _check_number(name, value)
             if value is not None and not value > 0:
                 raise InvalidValueError(f"{name} must be positive, but got {value}.")
+        self._resolve_wait()
         for name in _WHOLE_NUMBERS:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, int(getattr(self, name)))
@@ -151,11 +155,20 @@ class RunConfig:
         object.__setattr__(self, "save_checkpoints_steps", steps)
         object.__setattr__(self, "save_checkpoints_secs", secs)
 
+    def _resolve_wait(self) -> None:
+        secs = self.session_creation_timeout_secs
+        if secs is None:
+            object.__setattr__(self, "session_creation_timeout_secs", _DEFAULT_WAIT_SECS)
+        elif secs > _MOST_WAIT_SECS:
+            raise InvalidValueError(
+                f"session_creation_timeout_secs must be at most {_MOST_WAIT_SECS}, but got {secs}; every wait "
+                "has an end."
+            )
+
     def _resolve_seed(self) -> None:
         for name in ("random_seed", "tf_random_seed"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                raise InvalidTypeError(f"{name} must be an integer, but got {value!r}.")
+            _check_integer(name, value)
             if value is not None and not -(2**63) <= value < 2**64:
                 raise InvalidValueError(f"{name} must fit into 64 bits, but got {value}.")
         seeds = {self.random_seed, self.tf_random_seed} - {None}
@@ -238,11 +251,31 @@ class RunConfig:
         return self._task.global_id
 
     @property
-    def cluster_spec(self) -> Mapping[str, list[str]]:
+    def cluster_spec(self) -> ClusterSpec:
         """Addresses by task type; empty on one machine, for an evaluator, and where a launcher tells ranks only."""
         if self._task.type == EVALUATOR:
-            return {}
-        return {type: list(addresses) for type, addresses in self._task.cluster.items()}
+            return ClusterSpec()
+        return ClusterSpec({type: list(addresses) for type, addresses in self._task.cluster.items()})
+
+    @property
+    def master(self) -> str:
+        """What a session of this task would have connected to, as tf.estimator names it; nothing here does.
+
+        ``session_master`` of TF_CONFIG, or ``grpc://`` and the task's address; empty for an evaluator, for the only
+        task of a cluster, and without one.
+        """
+        if self._task.type == EVALUATOR:
+            return ""
+        if self._task.session_master is not None:
+            return self._task.session_master
+        only = sum(map(len, self._task.cluster.values())) <= 1
+        return "" if only else f"grpc://{self._task.address}"
+
+    @property
+    def evaluation_master(self) -> str:
+        """``eval_session_master`` of TF_CONFIG, for an evaluator and without a cluster; otherwise empty."""
+        evaluates = self._task.type == EVALUATOR or not self._task.cluster
+        return (self._task.eval_session_master or "") if evaluates else ""
 
     @property
     def service(self) -> Mapping[str, Any]:
@@ -251,6 +284,9 @@ class RunConfig:
 
 
 def _check_distribute(task: Task, strategy: object) -> None:
+    if task.type == EVALUATOR:
+        # What it follows is what those see who train.
+        task = dataclasses.replace(task, type=WORKER)
     synchronous = isinstance(strategy, MultiWorkerMirroredStrategy | FullyShardedStrategy)
     if (
         strategy is not None
@@ -267,6 +303,11 @@ def _check_distribute(task: Task, strategy: object) -> None:
             f"a cluster of {task.num_workers + task.num_ps} processes; use a MultiWorkerMirroredStrategy, or leave "
             "train_distribute out."
         )
+    if isinstance(strategy, ParameterServerStrategy) and task.num_workers > 1 and not task.num_ps:
+        raise InvalidValueError(
+            f"train_distribute is a ParameterServerStrategy, but {task.source} names no parameter servers; add 'ps' to "
+            "the cluster, or leave train_distribute out of RunConfig."
+        )
     if synchronous and task.num_ps:
         raise InvalidValueError(
             f"train_distribute is a {type(strategy).__name__}, but {task.source} names {task.num_ps} parameter "
@@ -275,11 +316,18 @@ def _check_distribute(task: Task, strategy: object) -> None:
 
 
 def _check_chief(task: Task, strategy: object) -> None:
-    if strategy is None and task.cluster and not any(type in task.cluster for type in CHIEFS):
+    needs_one = isinstance(strategy, ParameterServerStrategy | None)
+    if needs_one and task.cluster and not any(type in task.cluster for type in CHIEFS):
+        how = "" if PARAMETER_SERVER in task.cluster else ", or give a train_distribute"
         raise InvalidValueError(
             f"TF_CONFIG['cluster'] must name one 'chief', but names only {', '.join(task.cluster)}; make the first "
-            "worker the chief, or give a train_distribute."
+            f"worker the chief{how}."
         )
+
+
+def _check_integer(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise InvalidValueError(f"{name} must be an integer, but got {value!r}.")
 
 
 def _check_number(name: str, value: Any) -> None:

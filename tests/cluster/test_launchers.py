@@ -91,6 +91,30 @@ def test_slurm_takes_an_address_that_is_set() -> None:
     assert (str(one), one.rendezvous) == ("worker 0", "front:5")
 
 
+def test_slurm_takes_an_address_of_numbers() -> None:
+    environ = {**SLURM, "MASTER_ADDR": "fe80::1", "MASTER_PORT": "5"}
+    assert task_from_environment(environ).rendezvous == "[fe80::1]:5"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"RANK": "0"},
+        {"WORLD_SIZE": "1"},
+        {"WORLD_SIZE": "1", "MASTER_ADDR": "host", "MASTER_PORT": "1"},
+        {"RANK": "", "WORLD_SIZE": ""},
+        {"RANK": "", "WORLD_SIZE": "1"},
+    ],
+)
+def test_what_tools_set_for_one_process_is_no_cluster(environ: dict[str, str]) -> None:
+    assert task_from_environment(environ) == Task()
+
+
+def test_a_number_of_ranks_alone_may_stand_in_a_batch_script() -> None:
+    one = task_from_environment({**SLURM, "WORLD_SIZE": "3", "MASTER_ADDR": "front", "MASTER_PORT": "5"})
+    assert (str(one), one.num_workers, one.rendezvous) == ("chief 0", 3, "front:5")
+
+
 def test_a_batch_script_and_a_step_of_one_task_are_no_cluster() -> None:
     script = {name: value for name, value in SLURM.items() if "STEP" not in name}
     assert task_from_environment(script) == Task()
@@ -110,6 +134,38 @@ def test_a_batch_script_and_a_step_of_one_task_are_no_cluster() -> None:
             {"CLUSTER_SPEC": json.dumps({"cluster": POOLS, "task": {"type": "workerpool1", "index": 2}})},
             r"CLUSTER_SPEC\['task'\] must name the type and the index .*2 in workerpool1, .*but got \{'type': 'wor",
         ),
+        *(
+            (
+                {"CLUSTER_SPEC": json.dumps({"cluster": POOLS, "task": wrong})},
+                r"CLUSTER_SPEC\['task'\] must name the type and the index .*2 in workerpool1, .*but got \{'type': ",
+            )
+            for wrong in [
+                {"type": "workerpool1", "index": True},
+                {"type": "workerpool1", "index": float("inf")},
+                {"type": ["workerpool1"], "index": 0},
+                {"type": {}, "index": 0},
+            ]
+        ),
+        ({"CLUSTER_SPEC": "[" * 100_000}, r"CLUSTER_SPEC is not JSON \(maximum recursion depth .*\): '\[{199}…\.$"),
+        (
+            {"CLUSTER_SPEC": json.dumps({"cluster": {"workerpool0": ["a:" + "9" * 5000]}})},
+            r"CLUSTER_SPEC\['cluster'\]\['workerpool0'\]\[0\] is 'a:9{197}…, but ports go from 1 to 65535\.$",
+        ),
+        *(
+            (
+                environ,
+                rf"{given}, but {missing} is not set, without which every process would train alone; set both, as",
+            )
+            for environ, given, missing in [
+                ({"RANK": "1"}, "RANK is '1'", "WORLD_SIZE"),
+                ({"RANK": "0", "MASTER_ADDR": "host"}, "RANK is '0'", "WORLD_SIZE"),
+                ({"RANK": "1", "WORLD_SIZE": ""}, "RANK is '1'", "WORLD_SIZE"),
+                ({"WORLD_SIZE": "2"}, "WORLD_SIZE is '2'", "RANK"),
+                ({"RANK": "", "WORLD_SIZE": "2"}, "WORLD_SIZE is '2'", "RANK"),
+            ]
+        ),
+        ({**TORCHRUN, "RANK": "1" * 5000}, "RANK must be a whole number from 0 to 3, but got '1{199}…"),
+        ({**SLURM, "MASTER_ADDR": "a b", "MASTER_PORT": "5"}, "MASTER_ADDR:MASTER_PORT must be an address .*'a b:5'"),
         ({**TORCHRUN, "RANK": "4"}, "RANK must be a whole number from 0 to 3, but got '4'"),
         ({**TORCHRUN, "WORLD_SIZE": "many"}, "WORLD_SIZE must be a whole number at least 1, but got 'many'"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "WORLD_SIZE is 2, but MASTER_ADDR and MASTER_PORT are not set; name the"),

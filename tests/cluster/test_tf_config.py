@@ -108,6 +108,20 @@ def test_workers_alone_evaluate_themselves(cluster: Any, has: bool) -> None:
         ('{"task": {"index": 1}}', ValueError, r"TF_CONFIG\['task'\]\['index'\] must be 0 .*, but got 1"),
         ('{"task": {"index": "first"}}', ValueError, r"TF_CONFIG\['task'\]\['index'\] must be an integer, .*'first'"),
         ('{"task": {"index": null}}', ValueError, r"TF_CONFIG\['task'\]\['index'\] must be an integer, but got None"),
+        (
+            '{"task": {"index": Infinity}}',
+            ValueError,
+            r"TF_CONFIG\['task'\]\['index'\] must be an integer, but got inf",
+        ),
+        ('{"task": {"type": ["worker"]}}', ValueError, r".*\['type'\] must be 'worker' .*, but got \['worker'\]"),
+        ("[" * 100_000, ValueError, r"TF_CONFIG is not JSON \(maximum recursion depth .*\): '\[{199}…\.$"),
+        ('{"task": {"index": ' + "1" * 5000 + "}}", ValueError, r"TF_CONFIG is not JSON \(.* digits.*\): '.*1…\.$"),
+        ('{"session_master": 7}', TypeError, r"TF_CONFIG\['session_master'\] must be an address, but got 7"),
+        (
+            '{"eval_session_master": []}',
+            TypeError,
+            r"TF_CONFIG\['eval_session_master'\] must be an address, but got \[",
+        ),
         ('{"service": []}', TypeError, r"TF_CONFIG\['service'\] must be a JSON object, but got \[\]"),
         ('{"model_dir": ""}', ValueError, r"TF_CONFIG\['model_dir'\] must be a non-empty string, but got ''"),
         ('{"model_dir": 1}', ValueError, r"TF_CONFIG\['model_dir'\] must be a non-empty string, but got 1"),
@@ -139,6 +153,38 @@ CHIEF = {"type": "chief", "index": 0}
             ValueError,
             r".*\['ps'\]\[1\] is 'c:1', which is the address of TF_CONFIG\['cluster'\]\['chief'\]\[0\], too",
         ),
+        *(
+            (
+                {"chief": [wrong]},
+                CHIEF,
+                ValueError,
+                rf".*\['chief'\]\[0\] must be an address 'host:port', but got '{as_told}'",
+            )
+            for wrong, as_told in [
+                ("a b:1", "a b:1"),
+                (" c:1", " c:1"),
+                ("c:1\n", r"c:1\\n"),
+                ("[]:12", r"\[\]:12"),
+                ("[c]:12", r"\[c\]:12"),
+                ("c:\u0661", "c:\u0661"),
+                ("grpc://c:1", "grpc://c:1"),
+            ]
+        ),
+        ({"chief": ["c:" + "9" * 5000]}, CHIEF, ValueError, r".*\[0\] is 'c:9{197}…, but ports go from 1 to 65535\.$"),
+        *(
+            (
+                {"chief": [one], "worker": [other]},
+                CHIEF,
+                ValueError,
+                rf".*\['worker'\]\[0\] is '{told}', which is the a",
+            )
+            for one, other, told in [
+                ("localhost:1", "127.0.0.1:1", "127.0.0.1:1"),
+                ("[::1]:1", "LOCALHOST:1", "LOCALHOST:1"),
+                ("Host:1", "host:01", "host:01"),
+                ("[fe80::1]:1", "[fe80:0::1]:1", r"\[fe80:0::1\]:1"),
+            ]
+        ),
         ({"chief": ["c:1", "d:1"]}, CHIEF, ValueError, r".*\['chief'\] must be one address, but got \['c:1', 'd:1'\]"),
         ({"chief": ["c:1"], "master": ["m:1"]}, CHIEF, ValueError, r".* names a chief and a master, .*remove 'master'"),
         (
@@ -148,6 +194,25 @@ CHIEF = {"type": "chief", "index": 0}
             r".* names nobody who trains, only ps; add a",
         ),
         (CLUSTER, {"index": 0}, ValueError, r"TF_CONFIG\['task'\]\['type'\] is missing; name one of chief, worker, ps"),
+        (
+            CLUSTER,
+            {"type": ["chief"], "index": 0},
+            ValueError,
+            r".*\['type'\] is \['chief'\], which is not in TF_CONFIG",
+        ),
+        (
+            CLUSTER,
+            {"type": {}, "index": 0},
+            ValueError,
+            r".*\['type'\] is \{\}, which is not in TF_CONFIG.*names chief, w",
+        ),
+        (CLUSTER, {"type": "ps", "index": 1e999}, ValueError, r".*\['index'\] must be an integer, but got inf"),
+        (
+            CLUSTER,
+            {"type": "ps", "index": "9" * 5000},
+            ValueError,
+            r".*\['index'\] must be an integer, but got '9{199}…\.$",
+        ),
         (CLUSTER, {"type": "ps"}, ValueError, r"TF_CONFIG\['task'\]\['index'\] is missing; say which ps this proc"),
         (CLUSTER, {"type": "ps", "index": -1}, ValueError, r"TF_CONFIG\['task'\]\['index'\] must not be negative"),
         (CLUSTER, {"type": "ps", "index": 2}, ValueError, r".*\['index'\] is 2, but .*\['ps'\] has 2 addresses"),
@@ -159,3 +224,12 @@ def test_checks_of_a_cluster(cluster: Any, named: Any, error: type[Exception], m
     with pytest.raises(error, match=f"^{message}") as raised:
         task({"cluster": cluster, "task": named})
     assert isinstance(raised.value, UserError)
+
+
+def test_what_has_no_meaning_here_is_said_in_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    one = task({"environment": "google", "session_master": "grpc://s:1", "eval_session_master": ""})
+    assert (one.session_master, one.eval_session_master) == ("grpc://s:1", "")
+    assert caplog.messages == [
+        "TF_CONFIG['environment'] is 'google', where tf.estimator started no servers; here nothing depends on it.",
+        "TF_CONFIG['session_master'] is 'grpc://s:1', but nothing connects to it: there are no sessions.",
+    ]

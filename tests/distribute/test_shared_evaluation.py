@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -132,11 +133,50 @@ def test_who_has_failed_is_named(tmp_path: Path, forward: type[nn.Module], kind:
         module(forward, tmp_path).evaluate(batches)
 
 
-def test_other_strategies_evaluate_as_before_or_are_refused(tmp_path: Path) -> None:
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        of = self.scale * x.sum(1)
+        return {"of": of, "process": torch.full_like(of, os.getpid())}
+
+
+def test_the_evaluator_of_a_cluster_shares_its_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(**settings: Any) -> te.Estimator:
+        return te.Estimator.from_module(
+            Counts(),
+            loss=lambda outputs, labels: nn.functional.mse_loss(outputs["of"], labels),
+            predictions=lambda outputs: outputs,
+            metrics={"processes": lambda labels, predictions: predictions["process"].unique().numel()},
+            optimizer=te.optim.SGD(lr=1e-4),
+            model_dir=str(tmp_path),
+            config=te.RunConfig(compile=False, **settings),
+        )
+
+    alone = build().train(batches, max_steps=9).evaluate(batches)
+    assert alone["processes"] == 1
+    cluster = {"chief": ["localhost:1"], "worker": ["localhost:2"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "evaluator", "index": 0}}))
+    metrics, _ = te.train_and_evaluate(
+        build(eval_distribute=MirroredStrategy(replicas=2)),
+        te.TrainSpec(batches, max_steps=9),
+        te.EvalSpec(batches, steps=None, start_delay_secs=0),
+    )
+    assert metrics.pop("processes") == 2
+    assert metrics == pytest.approx({name: value for name, value in alone.items() if name != "processes"}, rel=1e-6)
+
+
+def test_other_strategies_evaluate_as_before_or_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     estimator = module(Sums, tmp_path)
     shared = estimator.evaluate(batches)
     config = estimator.config.replace(eval_distribute=MultiWorkerMirroredStrategy())
     alone = te.Estimator(estimator._model_fn, config=config)
-    assert alone.evaluate(batches) == shared
+    assert alone.evaluate(batches) == alone.evaluate(batches) == shared
+    assert [one for one in caplog.messages if "eval_distribute" in one] == [
+        "eval_distribute is a MultiWorkerMirroredStrategy: one process evaluates alone, with the same results; a "
+        "MirroredStrategy has replicas of its machine share the work."
+    ]
     with pytest.raises(TypeError, match=r"^eval_distribute must be a MirroredStrategy or a MultiWorkerMirroredStr"):
         te.RunConfig(eval_distribute=te.distribute.ParameterServerStrategy())  # type: ignore[arg-type]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from ipaddress import IPv6Address
 
+from torch_estimator.cluster.json_text import shown
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """What leads to the machine itself."""
 
 _LAST_PORT = 65_535
+_ADDRESS = re.compile(r"(?:\[(?P<number>[^\[\]]*)\]|(?P<name>[\w.-]+)):0*(?P<port>[0-9]+)")
 
 
 def checked_cluster(cluster: object, where: str, types: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -26,19 +30,20 @@ def checked_cluster(cluster: object, where: str, types: Sequence[str]) -> dict[s
     if cluster is None:
         return {}
     if not isinstance(cluster, dict):
-        raise InvalidTypeError(f"{where} must be a JSON object of lists of addresses, but got {cluster!r}.")
-    tasks: dict[str, str] = {}
+        raise InvalidTypeError(f"{where} must be a JSON object of lists of addresses, but got {shown(cluster)}.")
+    tasks: dict[tuple[str, int], str] = {}
     for type, addresses in cluster.items():
         if type not in types:
-            raise InvalidValueError(f"{where} names {type!r}; the types of tasks are {', '.join(types)}.")
+            raise InvalidValueError(f"{where} names {shown(type)}; the types of tasks are {', '.join(types)}.")
         if not isinstance(addresses, list):
-            raise InvalidTypeError(f"{where}[{type!r}] must be a list of addresses, but got {addresses!r}.")
+            raise InvalidTypeError(f"{where}[{type!r}] must be a list of addresses, but got {shown(addresses)}.")
         for index, address in enumerate(addresses):
             place = f"{where}[{type!r}][{index}]"
-            split_address(address, place)
-            if address in tasks:
-                raise InvalidValueError(f"{place} is {address!r}, which is the address of {tasks[address]}, too.")
-            tasks[address] = place
+            host, port = split_address(address, place)
+            same = "localhost" if host.lower() in LOOPBACK else host.lower(), port
+            if same in tasks:
+                raise InvalidValueError(f"{place} is {address!r}, which is the address of {tasks[same]}, too.")
+            tasks[same] = place
     return {type: tuple(addresses) for type, addresses in cluster.items() if addresses}
 
 
@@ -52,11 +57,25 @@ def split_address(address: object, where: str) -> tuple[str, int]:
         InvalidTypeError, InvalidValueError: It is not ``host:port``.
     """
     if not isinstance(address, str):
-        raise InvalidTypeError(f"{where} must be an address 'host:port', but got {address!r}.")
-    host, colon, port = address.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not host or (":" in host and not bracketed) or not port.isdecimal():
-        raise InvalidValueError(f"{where} must be an address 'host:port', but got {address!r}.")
-    if not 0 < int(port) <= _LAST_PORT:
-        raise InvalidValueError(f"{where} is {address!r}, but ports go from 1 to {_LAST_PORT}.")
-    return host[1:-1] if bracketed else host, int(port)
+        raise InvalidTypeError(f"{where} must be an address 'host:port', but got {shown(address)}.")
+    found = _ADDRESS.fullmatch(address)
+    host = None if found is None else found["name"] or _number(found["number"])
+    if found is None or host is None:
+        raise InvalidValueError(f"{where} must be an address 'host:port', but got {shown(address)}.")
+    # Six digits are too many, and thousands of them no number to Python.
+    port = int(found["port"][:6])
+    if not 0 < port <= _LAST_PORT:
+        raise InvalidValueError(f"{where} is {shown(address)}, but ports go from 1 to {_LAST_PORT}.")
+    return host, port
+
+
+def bracketed(host: str) -> str:
+    """Returns `host` as an address has it in front of the colon."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _number(host: str) -> str | None:
+    try:
+        return str(IPv6Address(host))
+    except ValueError:
+        return None

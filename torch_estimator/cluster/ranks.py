@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch_estimator.cluster.addresses import split_address
+from torch_estimator.cluster.addresses import bracketed, split_address
+from torch_estimator.cluster.json_text import shown
 from torch_estimator.cluster.task import WORKER, Task
 from torch_estimator.errors import InvalidValueError
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_MOST_DIGITS = 18
 
 
 def task_from_ranks(environ: Mapping[str, str]) -> Task | None:
-    """Reads the variables that torch.distributed's ``env://`` takes; None where they are not there.
+    """Reads the variables that torch.distributed's ``env://`` takes; None where there is no rank or no number of them.
 
     Raises:
-        InvalidValueError: One of them is missing, or is not such a number.
+        InvalidValueError: Another one is missing, or one is not such a number.
     """
-    if "RANK" not in environ or "WORLD_SIZE" not in environ:
+    if not (environ.get("RANK") and environ.get("WORLD_SIZE")):
         return None
-    missing = [name for name in _NEEDED if name not in environ]
+    missing = [name for name in _NEEDED if not environ.get(name)]
     ranks = whole_number(environ, "WORLD_SIZE", at_least=1)
     rank = whole_number(environ, "RANK", below=ranks)
     if ranks == 1:
@@ -29,9 +31,28 @@ def task_from_ranks(environ: Mapping[str, str]) -> Task | None:
             f"WORLD_SIZE is {ranks}, but {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set; name "
             "the host and a free port of rank 0, as torchrun does."
         )
-    rendezvous = f"{_bracketed(environ['MASTER_ADDR'])}:{environ['MASTER_PORT']}"
+    rendezvous = f"{bracketed(environ['MASTER_ADDR'])}:{environ['MASTER_PORT']}"
     split_address(rendezvous, "MASTER_ADDR:MASTER_PORT")
     return task_of_rank(rank, ranks, rendezvous, "RANK and WORLD_SIZE")
+
+
+def check_trains_alone(environ: Mapping[str, str]) -> None:
+    """Raises where there are other processes of this training, but not enough is told to find them.
+
+    A rank of 0 and a size of 1 are nobody else's business, as what some tools set for every process.
+
+    Raises:
+        InvalidValueError: There are.
+    """
+    for name, other, alone in (("RANK", "WORLD_SIZE", "0"), ("WORLD_SIZE", "RANK", "1")):
+        given = environ.get(name)
+        if not given or environ.get(other):
+            continue
+        if given != alone or (name == "RANK" and environ.get("MASTER_ADDR")):
+            raise InvalidValueError(
+                f"{name} is {shown(given)}, but {other} is not set, without which every process would train alone; set "
+                f"both, as torchrun does, or unset {name} where this is the only process."
+            )
 
 
 def task_of_rank(rank: int, ranks: int, rendezvous: str, source: str) -> Task:
@@ -48,10 +69,7 @@ def whole_number(environ: Mapping[str, str], name: str, *, at_least: int = 0, be
     """
     text = environ[name]
     wanted = f"at least {at_least}" if below is None else f"from {at_least} to {below - 1}"
-    if not text.isdecimal() or int(text) < at_least or (below is not None and int(text) >= below):
-        raise InvalidValueError(f"{name} must be a whole number {wanted}, but got {text!r}.")
-    return int(text)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+    number = int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else -1
+    if number < at_least or (below is not None and number >= below):
+        raise InvalidValueError(f"{name} must be a whole number {wanted}, but got {shown(text)}.")
+    return number

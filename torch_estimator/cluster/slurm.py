@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from torch_estimator.cluster.addresses import bracketed, split_address
 from torch_estimator.cluster.ranks import task_of_rank, whole_number
 from torch_estimator.cluster.task import Task
 from torch_estimator.errors import InvalidValueError
@@ -40,7 +41,9 @@ def task_from_slurm(environ: Mapping[str, str]) -> Task | None:
             whole_number(environ, name) if name in environ else 0 for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
         )
         port = _FIRST_PORT + (job + 97 * step) % _PORTS
-    return task_of_rank(rank, ranks, f"{host}:{port}", SLURM)
+    rendezvous = f"{bracketed(host)}:{port}"
+    split_address(rendezvous, "MASTER_ADDR:MASTER_PORT")
+    return task_of_rank(rank, ranks, rendezvous, SLURM)
 
 
 def _first_host(environ: Mapping[str, str]) -> str:

@@ -37,6 +37,8 @@ class Task:
         source: What told so, such as ``TF_CONFIG``, for messages.
         model_dir: The job directory that the environment names, if it does.
         service: The ``service`` entry of TF_CONFIG, as it stands there.
+        session_master: What TF_CONFIG calls so, which is shown only.
+        eval_session_master: The same.
         device: What it computes on, as torch calls it; None for the first GPU, or else the CPU.
         is_copy: Whether it is forked from the process that is this task, which saves for both.
     """
@@ -50,6 +52,8 @@ class Task:
     source: str | None = None
     model_dir: str | None = None
     service: Mapping[str, Any] = field(default_factory=dict)
+    session_master: str | None = None
+    eval_session_master: str | None = None
     device: str | None = None
     is_copy: bool = False
 

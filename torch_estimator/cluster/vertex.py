@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from torch_estimator.cluster.addresses import checked_cluster
+from torch_estimator.cluster.json_text import json_object, shown
 from torch_estimator.cluster.task import EVALUATOR, PARAMETER_SERVER, WORKER, Task
-from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.errors import InvalidValueError
 
 _TYPE_OF_POOL = {
     "workerpool0": "chief",
@@ -23,12 +22,7 @@ def task_from_cluster_spec(text: str) -> Task:
         InvalidValueError: Where it is not JSON, or names a cluster or a task that cannot be.
         InvalidTypeError: Where an entry has the wrong type.
     """
-    try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidValueError(f"CLUSTER_SPEC is not JSON ({error}): {text!r}.") from error
-    if not isinstance(config, dict):
-        raise InvalidTypeError(f"CLUSTER_SPEC must be a JSON object, but got {text!r}.")
+    config = json_object(text, "CLUSTER_SPEC")
     pools = checked_cluster(config.get("cluster"), "CLUSTER_SPEC['cluster']", tuple(_TYPE_OF_POOL))
     if sum(map(len, pools.values())) <= 1:
         return Task(source="CLUSTER_SPEC")
@@ -39,10 +33,11 @@ def task_from_cluster_spec(text: str) -> Task:
         )
     task = config.get("task")
     pool, index = (task.get("type"), task.get("index")) if isinstance(task, dict) else (None, None)
-    if pool not in pools or not isinstance(index, int) or not 0 <= index < len(pools[pool]):
+    # True is a whole number of Python's, too.
+    if pool not in tuple(pools) or type(index) is not int or not 0 <= index < len(pools[pool]):
         raise InvalidValueError(
             f"CLUSTER_SPEC['task'] must name the type and the index of a replica in CLUSTER_SPEC['cluster'], which has "
-            f"{', '.join(f'{len(addresses)} in {name}' for name, addresses in pools.items())}, but got {task!r}."
+            f"{', '.join(f'{len(addresses)} in {name}' for name, addresses in pools.items())}, but got {shown(task)}."
         )
     return Task(
         type=_TYPE_OF_POOL[pool],

@@ -1,0 +1,32 @@
+"""JSON in a variable of the environment."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+
+_MOST_CHARACTERS = 200
+
+
+def json_object(text: str, name: str) -> dict[str, Any]:
+    """Reads the JSON object that the variable `name` holds.
+
+    Raises:
+        InvalidValueError: It is not JSON.
+        InvalidTypeError: It is something else than an object.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValueError(f"{name} is not JSON ({error}): {shown(text)}.") from error
+    if not isinstance(value, dict):
+        raise InvalidTypeError(f"{name} must be a JSON object, but got {shown(text)}.")
+    return value
+
+
+def shown(value: object) -> str:
+    """What a message shows of a value that may be long."""
+    text = repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
