@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +13,10 @@ import torch_estimator as te
 from scripts.storm_cluster import Line
 from scripts.storm_job import SEEN
 from torch_estimator.engine.checkpoint import checkpoint_paths, load_checkpoint
+from torch_estimator.engine.summaries import read_scalars
 
 _SAVING = re.compile(r"Saving checkpoints for (\d+)")
 _ENDED = re.compile(r"Training ended at global step (\d+)")
-_EVALUATED = re.compile(r"Saving dict for global step (\d+)")
 _FROM_CHECKPOINT = "trains twice on what it has read since"
 _TWICE = re.compile(r"where it stood (\d+) batches ago; these are trained on twice")
 
@@ -28,23 +27,18 @@ class Told:
 
     Attributes:
         saved: The steps of checkpoints, in the order of saving.
-        evaluated: The steps of evaluations.
         end: Global step at which the chief has ended.
         twice: How many batches were said to be trained on twice.
         uncounted: Whether more may be, since the server that knows has been restored from a checkpoint.
     """
 
     saved: list[int] = field(default_factory=list)
-    evaluated: list[int] = field(default_factory=list)
     end: int | None = None
     twice: int = 0
     uncounted: bool = False
 
     def see(self, line: Line) -> None:
         """Takes a line."""
-        if line.name.startswith("evaluator"):
-            self.evaluated += map(int, _EVALUATED.findall(line.text))
-            return
         self.saved += map(int, _SAVING.findall(line.text))
         self.twice += sum(map(int, _TWICE.findall(line.text)))
         self.uncounted |= _FROM_CHECKPOINT in line.text
@@ -79,7 +73,7 @@ def problems(job_dir: Path, told: Told, rows: Rows, killed: Sequence[str], *, se
         served: Whether parameters are with servers, where nobody takes a step again.
     """
     yield from _problems_of_checkpoints(job_dir, told)
-    yield from _problems_of_exports(job_dir, told, killed.count("evaluator 0"))
+    yield from _problems_of_exports(job_dir, told)
     yield from _problems_of_rows(job_dir, told, rows, killed, served)
 
 
@@ -98,7 +92,7 @@ def _problems_of_checkpoints(job_dir: Path, told: Told) -> Iterator[str]:
         yield f"training ended at global step {told.end}, but the checkpoints are of steps {steps}."
 
 
-def _problems_of_exports(job_dir: Path, told: Told, kills: int) -> Iterator[str]:
+def _problems_of_exports(job_dir: Path, told: Told) -> Iterator[str]:
     exports = sorted((job_dir / "export" / "census").glob("[0-9]*"))
     if not exports:
         yield "there is no final export."
@@ -107,12 +101,12 @@ def _problems_of_exports(job_dir: Path, told: Told, kills: int) -> Iterator[str]
             te.ExportedModel.load(export)
         except te.errors.UserError as error:
             yield f"an export does not load: {error}"
-    if told.end not in told.evaluated:
+    evaluated = [point.step for point in read_scalars(job_dir / "eval_storm").get("loss", ())]
+    if told.end not in evaluated:
         yield f"the last checkpoint, of step {told.end}, was not evaluated."
-    # One may be killed between what it says and what it writes down.
-    repeated = sum(count - 1 for count in Counter(told.evaluated).values())
-    if repeated > kills:
-        yield f"{repeated} evaluations were of checkpoints that were evaluated before: {told.evaluated}."
+    repeated = len(evaluated) - len(set(evaluated))
+    if repeated:
+        yield f"{repeated} evaluations were of checkpoints that were evaluated before: {evaluated}."
 
 
 def _problems_of_rows(job_dir: Path, told: Told, rows: Rows, killed: Sequence[str], served: bool) -> Iterator[str]:

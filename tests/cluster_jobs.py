@@ -50,12 +50,13 @@ class Cluster:
         program: Python.
         workers: How many workers there are beside the chief.
         servers: How many parameter servers there are.
+        chief: Whether there is a chief; else worker 0 is it.
     """
 
-    def __init__(self, program: str, workers: int = 1, servers: int = 0) -> None:
+    def __init__(self, program: str, workers: int = 1, servers: int = 0, *, chief: bool = True) -> None:
         self._program = program
         self.tasks = [
-            ("chief", 0),
+            *([("chief", 0)] if chief else []),
             *(("worker", index) for index in range(workers)),
             *(("ps", index) for index in range(servers)),
         ]

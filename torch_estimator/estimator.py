@@ -285,7 +285,9 @@ class Estimator:
         steps: int | None = None,
         max_steps: int | None = None,
         input_over_when_ended: bool = True,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> TrainingResult | None:
+        # is_over: asked by who trains while parameter servers cannot be reached, whether the chief has ended training.
         check_trains(self._config._task)
         check_input_fn(input_fn)
         check_positive("steps", steps)
@@ -314,7 +316,15 @@ class Estimator:
                     start = checkpoint.step if checkpoint is not None else 0
                 last_step = start + steps if steps is not None else max_steps
                 train = functools.partial(
-                    self._train_with, task, group, servers, input_fn, checkpoint, last_step, input_over_when_ended
+                    self._train_with,
+                    task,
+                    group,
+                    servers,
+                    input_fn,
+                    checkpoint,
+                    last_step,
+                    input_over_when_ended,
+                    is_over,
                 )
                 while True:
                     try:
@@ -351,6 +361,7 @@ class Estimator:
         checkpoint: Checkpoint | None,
         last_step: int | None,
         input_over_when_ended: bool,
+        is_over: Callable[[], bool],
         hooks: Sequence[Hook],
         listeners: Sequence[CheckpointSaverListener],
     ) -> TrainingResult:
@@ -394,6 +405,7 @@ class Estimator:
                 saved_step=saved_step,
                 agree=agree,
                 positions=positions,
+                is_over=is_over,
             )
             if task.rank and shares_input and not run.has_random_state:
                 # All of them go through the same input.

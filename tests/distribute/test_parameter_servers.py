@@ -14,6 +14,7 @@ from tests.cluster_jobs import Cluster, Ended, Process, ended
 from tests.jobs import checkpoint_steps
 from torch_estimator.engine.checkpoint import load_checkpoint
 from torch_estimator.parameter_server.key import KEY_FILE, make_key_file
+from torch_estimator.roles.training_state import read_training_state
 
 PROGRAM = """
 import logging, os, sys, time
@@ -31,7 +32,7 @@ config = te.RunConfig(
     save_checkpoints_steps=int(settings.get("save", 1000)),
     compile=settings.get("compile") == "True",
     session_creation_timeout_secs=float(settings.get("wait", 100)),
-    experimental_max_worker_delay_secs=0,
+    experimental_max_worker_delay_secs=int(settings.get("delay", 0)),
     train_distribute=te.distribute.ParameterServerStrategy(pipeline=True) if "pipeline" in settings else None,
 )
 rows = int(settings.get("rows", 960))
@@ -76,6 +77,16 @@ def optimizer(name):
     if name == "clipped":
         return te.optim.clip_gradients_by_norm(te.optim.Adagrad(lr=0.1), 0.05)
     return name
+
+
+class Dies(logging.Handler):
+    def emit(self, record):
+        if record.getMessage().startswith(settings["dies_when_it_says"]):
+            os.kill(os.getpid(), 9)
+
+
+if "dies_when_it_says" in settings:
+    logging.getLogger("torch_estimator").addHandler(Dies())
 
 
 color = fc.categorical_column_with_hash_bucket("color", 100)
@@ -153,6 +164,33 @@ def test_all_stop_at_the_last_step_and_where_one_of_them_stops(tmp_path: Path) -
     results = run(tmp_path / "stops", 16, 100_000, "repeat=1", "worker=120", "does=stops", workers=1)
     assert 119 <= max(checkpoint_steps(tmp_path / "stops")) < 100_000
     assert "a hook asked for it." in results[1].told
+
+
+def test_a_worker_that_comes_after_an_early_end_ends_with_the_others(tmp_path: Path) -> None:
+    results = run(tmp_path, 16, 1000, "repeat=1", "chief=3", "does=stops", "delay=2", "wait=30", workers=1)
+    assert max(checkpoint_steps(tmp_path)) == 3
+    assert "the others had ended it." in results[1].told
+
+
+def test_a_chief_that_is_killed_after_its_servers_have_ended_trains_no_further(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    arguments = (tmp_path, 16, None, "wait=1", "repeat=1", "chief=3", "does=stops")
+    says = "Training ended at global step"
+    killed, server = ended(
+        [
+            cluster.start(cluster.tasks[0], *arguments, f"dies_when_it_says={says}"),
+            cluster.start(cluster.tasks[1], *arguments),
+        ]
+    )
+    assert (killed.status, server.status) == (-9, 0), killed.told + server.told
+    # Servers that are there again, with nothing, must not have it go on.
+    again = ended([cluster.start(task, *arguments) for task in cluster.tasks])
+    assert [one.status for one in again] == [0, 0], again
+    assert "Training had ended when this process was killed; it takes no further step." in again[0].told
+    assert checkpoint_steps(tmp_path) == [0, 3]
+    state = read_training_state(str(tmp_path))
+    assert state is not None
+    assert state.ended
 
 
 def test_whoever_is_killed_comes_back_and_the_job_goes_on(tmp_path: Path) -> None:

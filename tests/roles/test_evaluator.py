@@ -13,6 +13,7 @@ import torch_estimator as te
 from tests.jobs import WritingExporter, checkpoint_steps, line, points
 from torch_estimator import files
 from torch_estimator.engine.checkpoint_index import hold_checkpoint
+from torch_estimator.engine.summaries import read_scalars
 from torch_estimator.roles.chief import run_chief
 from torch_estimator.roles.evaluator import Evaluator
 from torch_estimator.roles.training_state import TrainingState, read_training_state, write_training_state
@@ -29,12 +30,15 @@ class Job:
         self.max_steps = max_steps
         self.now = 0.0
         self.evaluated: list[tuple[float, int]] = []
+        self.evaluator_settings: dict[str, Any] = {}
+        self.is_killed_after: int | None = None
 
     def train(self, to: int) -> None:
         self.chief.train(lambda: points().repeat(), max_steps=to)
 
     def say(self, run: str, *, ended: bool) -> None:
-        write_training_state(self.model_dir, TrainingState(run=run, max_steps=self.max_steps, ended=ended))
+        state = TrainingState(run=run, max_steps=self.max_steps, ended=ended)
+        write_training_state(self.model_dir, state)
 
     def end(self) -> None:
         self.say("one", ended=True)
@@ -56,12 +60,15 @@ class Job:
                 thing()
 
         settings = {"steps": 2, "start_delay_secs": 0, "throttle_secs": 0, "exporters": exporters, **spec}
-        estimator = line(self.model_dir)
+        estimator = line(self.model_dir, **self.evaluator_settings)
         evaluate = estimator.evaluate
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             results = evaluate(*args, **kwargs)
             self.evaluated.append((self.now, int(results["global_step"])))
+            if self.is_killed_after == results["global_step"]:
+                self.is_killed_after = None
+                raise ConnectionError("killed after the evaluation")
             return results
 
         estimator.evaluate = noted  # type: ignore[method-assign]
@@ -113,9 +120,7 @@ def test_exporters_that_wait_for_the_final_model_get_it_where_it_was_evaluated_b
 def test_a_training_without_a_step_ends_the_evaluator(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "torch_estimator")
     assert job.follow([None, job.end]) is None
-    assert (
-        caplog.messages.count(f"There is no checkpoint in {job.model_dir} yet; waiting for the chief's first one.") == 1
-    )
+    assert caplog.messages.count(f"Waiting for the first checkpoint in {job.model_dir}.") == 1
 
 
 def test_one_that_comes_after_a_killed_one_repeats_no_evaluation_and_loses_no_export(job: Job) -> None:
@@ -213,12 +218,106 @@ def test_a_listener_stops_it_and_not_the_training(job: Job) -> None:
 def test_where_nothing_comes_it_says_so_every_ten_minutes(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     job.follow([*[None] * 1300, lambda: job.train(3), *[None] * 650, job.end])
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    missing = f"in {job.model_dir} for 600 s; see whether the chief runs and has the same model_dir."
+    hint = "see whether the chief runs and has the same model_dir."
     assert warnings == [
-        f"There has been no checkpoint {missing}",
-        f"There has been no checkpoint {missing}",
-        f"There has been no checkpoint after that of step 3 {missing}",
+        f"The evaluator has waited 600 s for the first checkpoint in {job.model_dir}; {hint}",
+        f"The evaluator has waited 1200 s for the first checkpoint in {job.model_dir}; {hint}",
+        f"The evaluator has waited 600 s for a checkpoint after that of step 3 in {job.model_dir}; {hint}",
     ]
+
+
+def test_a_throttle_is_named_as_what_is_waited_for(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    job.train(3)
+    job.follow([lambda: job.train(6), None, lambda: job.train(9), job.end], throttle_secs=100)
+    assert job.steps == [3, 9]
+    waits = [message for message in caplog.messages if message.startswith("Waiting for ")]
+    assert waits == [
+        f"Waiting for a checkpoint after that of step 3 in {job.model_dir}.",
+        "Waiting for start_delay_secs or throttle_secs of EvalSpec to pass.",
+    ]
+
+
+def test_only_the_first_sign_of_a_training_has_a_deadline(job: Job) -> None:
+    job.evaluator_settings = {"session_creation_timeout_secs": 20}
+    late = "has ended|see whether the chief runs and has the same model_dir"
+    with pytest.raises(
+        te.errors.ClusterError, match=rf"waited 20 s \(session.*\) for the first checkpoint in .*{late}"
+    ):
+        job.follow([None] * 21)
+    # The chief says that it trains, and compiles, and saves nothing for long.
+    job.follow([lambda: job.say("one", ended=False), *[None] * 60, lambda: job.train(3), *[None] * 60, job.end])
+    assert job.steps == [3]
+    with pytest.raises(te.errors.ClusterError, match=r"waited 20 s .* for a training after .*training\.json "):
+        job.follow([None] * 21)
+
+
+def test_other_max_steps_than_the_chief_s_are_named_and_the_chief_s_are_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for mine, theirs in ((50, 6), (3, 6), (50, None)):
+        job = Job(tmp_path / f"{mine} {theirs}", max_steps=theirs)
+        exporter = WritingExporter(only_final=True)
+
+        def begin(job: Job = job, mine: int = mine, theirs: int | None = theirs) -> None:
+            job.max_steps = theirs
+            job.say("one", ended=False)
+            job.max_steps = mine
+
+        def end(job: Job = job, theirs: int | None = theirs) -> None:
+            job.max_steps = theirs
+            job.end()
+
+        job.max_steps = mine
+        job.follow([begin, lambda job=job: job.train(3), None, lambda job=job: job.train(6), end], exporter)  # type: ignore[misc]
+        assert job.steps == [3, 6]
+        assert exporter.finals[-1]
+        assert (
+            f"TrainSpec has max_steps={mine} here, but max_steps={theirs} where training goes on, as "
+            f"{job.model_dir}/training.json says; following that training to its end."
+        ) in caplog.messages
+
+
+def test_a_training_that_was_interrupted_with_other_max_steps_does_not_end_it(tmp_path: Path) -> None:
+    before = Job(tmp_path, max_steps=3)
+    before.train(3)
+    before.say("one", ended=False)
+    job = Job(tmp_path, max_steps=6)
+    begin = [*[None] * 60, lambda: job.say("two", ended=False), lambda: job.train(6)]
+    job.follow([*begin, lambda: job.say("two", ended=True)])
+    assert job.steps == [3, 6]
+
+
+def test_it_leaves_evaluating_to_a_chief_that_does_it(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    state = TrainingState(run="one", max_steps=None, evaluates=True)
+    job.train(3)
+    assert job.follow([lambda: write_training_state(job.model_dir, state)], start_delay_secs=10) is None
+    assert job.steps == []
+    assert "Worker 0 evaluates and exports, since the cluster of its TF_CONFIG names neither" in caplog.text
+
+
+@pytest.mark.parametrize("name", [None, "named"])
+def test_what_was_evaluated_and_written_before_a_kill_is_exported_and_not_evaluated_again(
+    job: Job, name: str | None
+) -> None:
+    job.train(3)
+    job.is_killed_after = 3
+    killed, exporter = WritingExporter(), WritingExporter()
+    with pytest.raises(ConnectionError):
+        job.follow([], killed, name=name)
+    job.follow([lambda: job.train(6), job.end], exporter, name=name)
+    assert (job.steps, killed.steps, exporter.steps) == ([3, 6], [], [3, 6])
+    written = read_scalars(f"{job.model_dir}/eval" if name is None else f"{job.model_dir}/eval_{name}")["loss"]
+    assert [point.step for point in written] == [3, 6]
+    assert exporter.calls[0]["eval_result"]["loss"] == written[0].value
+    assert exporter.calls[0]["checkpoint_path"] == f"{job.model_dir}/model.ckpt-3"
+
+
+def test_what_somebody_else_has_evaluated_before_is_evaluated_here(job: Job) -> None:
+    job.train(3)
+    line(job.model_dir).evaluate(points, steps=1)
+    job.follow([job.end])
+    assert job.steps == [3]
 
 
 def test_what_is_being_evaluated_is_not_removed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster_jobs import Cluster, Process
+from tests.cluster_jobs import Cluster, Process, ended
 from tests.jobs import line
 from torch_estimator.engine.summaries import read_scalars
 
@@ -30,6 +30,12 @@ class Wait(te.Hook):
             wait_for(model_dir / "go")
 
 
+class Stop(te.Hook):
+    def after_step(self, context):
+        if context.global_step == 12:
+            context.request_stop()
+
+
 class Exporter(WritingExporter):
     def export(self, **arguments):
         if stop_in_export:
@@ -39,8 +45,8 @@ class Exporter(WritingExporter):
 
 
 result = te.train_and_evaluate(
-    line(model_dir, save_checkpoints_steps=10),
-    te.TrainSpec(lambda: points().repeat(), max_steps=35, hooks=[Wait()]),
+    line(model_dir, save_checkpoints_steps=10, train_distribute=te.distribute.MultiWorkerMirroredStrategy()),
+    te.TrainSpec(lambda: points().repeat(), max_steps=35, hooks=[Stop() if "early" in sys.argv else Wait()]),
     te.EvalSpec(points, steps=2, start_delay_secs=0, throttle_secs=0, exporters=Exporter()),
 )
 print("result", result)
@@ -85,3 +91,13 @@ def test_an_evaluator_that_was_killed_is_replaced_and_nothing_is_evaluated_twice
     # What was evaluated before the kill was exported after it.
     assert {int(file.name) for file in exported.iterdir()} == set(steps)
     assert line(tmp_path).get_variable_value("global_step") == 35
+
+
+def test_a_worker_alone_evaluates_and_an_evaluator_that_it_does_not_know_of_leaves_that_to_it(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, chief=False)
+    worker, evaluator = ended([cluster.start((name, 0), tmp_path, "early") for name in ("worker", "evaluator")])
+    assert (worker.status, evaluator.status) == (0, 0), worker.told + evaluator.told
+    assert "Worker 0 evaluates and exports, since " in evaluator.told
+    assert "result (None, None)" in evaluator.told
+    assert "'global_step': 12" in worker.told.rpartition("result ")[2]
+    assert [point.step for point in read_scalars(tmp_path / "eval")["loss"]] == [10, 12]

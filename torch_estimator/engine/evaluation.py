@@ -142,9 +142,10 @@ def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: 
     """Writes the metrics and the checkpoint's path as summaries, and logs them."""
     global_step = int(results["global_step"])
     with EventWriter(eval_dir) as events:
-        write_results(events, results)
+        # First, so that who finds metrics can tell of which checkpoint they are, whenever this process is killed.
         logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
         events.text("checkpoint_path", checkpoint_path, global_step)
+        write_results(events, results)
 
 
 def write_results(events: EventWriter, results: EvaluationResult) -> None:

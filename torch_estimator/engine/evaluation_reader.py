@@ -46,6 +46,27 @@ class EvaluationReader:
         return dict(sorted(results.items()))
 
 
+def evaluation_since(eval_dir: files.PathLike, checkpoint: str, since: float) -> dict[str, float] | None:
+    """Reads the metrics of one checkpoint back, as float32; None where none were written.
+
+    Args:
+        eval_dir: A path or URL.
+        checkpoint: Its name.
+        since: When the evaluation began, in seconds since 1970.
+    """
+    for name in files.listdir(eval_dir):
+        if "tfevents" in name:
+            of = ""
+            for event in events_of(files.join(eval_dir, name)):
+                for value in event.summary.value:
+                    if value.tag == "checkpoint_path" and event.wall_time >= since:
+                        of = files.basename(value.tensor.string_val[0].decode())
+                metrics = {value.tag: value.simple_value for value in event.summary.value}
+                if of == checkpoint and "loss" in metrics:
+                    return dict(sorted({**metrics, "global_step": event.step}.items()))
+    return None
+
+
 def _entries(path: str) -> Iterator[_Entry]:
     for event in events_of(path):
         if event.HasField("session_log") and event.session_log.status == event.session_log.START:

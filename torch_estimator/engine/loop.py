@@ -29,6 +29,7 @@ class StopReason(Enum):
     END_OF_INPUT = "the input ended"
     HOOK = "a hook asked for it"
     NAN_LOSS = "the loss became NaN"
+    OVER = "the others had ended it"
     PREEMPTED = "SIGTERM asked for it; start again to go on"
 
 

@@ -86,6 +86,7 @@ class TrainingRun:
         saved_step: Of the last checkpoint in the directory, or None; others of the group may have gone on from there.
         agree: Compares with the others of a group, formed again, what must be the same.
         positions: Where a group that is under way is in its input, as a `Snapshot` has it, or None.
+        is_over: Asked while a server cannot be reached, whether the chief has ended the training.
     """
 
     def __init__(
@@ -102,12 +103,14 @@ class TrainingRun:
         saved_step: int | None = None,
         agree: Callable[[Group], None] = lambda group: None,
         positions: Tensor | None = None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._group = group
         self._servers = servers
         self._saved_step = saved_step
         self._agree = agree
         self._positions = positions
+        self._is_over = is_over
         self._model = model
         self._config = config
         self._model_dir = model_dir
@@ -254,7 +257,7 @@ class TrainingRun:
         from torch_estimator.engine.served.token import Token
 
         strategy, task = self._config.train_distribute, self._config._task
-        token = Token(self._model_dir, servers.name)
+        token = Token(self._model_dir, servers.name, self._is_over)
         if not self._is_chief:
             servers.is_over = lambda: token.is_gone() or self._is_reached(last_step)
         self._steps = steps = ServedSteps(
@@ -275,7 +278,8 @@ class TrainingRun:
         try:
             steps.begin()
         except TrainingIsOver:
-            return TrainingResult(context.global_step, 0, StopReason.LAST_STEP)
+            reason = StopReason.LAST_STEP if self._is_reached(last_step) else StopReason.OVER
+            return TrainingResult(context.global_step, 0, reason)
         context.global_step = steps.global_step
         self._take_place(steps)
         result = run_training(_ServedFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
@@ -283,6 +287,8 @@ class TrainingRun:
             steps.deposit(self.position, at_once=True)
             steps.leave()
             return result
+        # Servers that have ended hold nothing to go on with.
+        self.wait()
         steps.end(stops=result.reason is StopReason.HOOK)
         # What came to the servers after the last step was not applied.
         return replace(result, reason=StopReason.LAST_STEP, global_step=steps.global_step) if steps.over else result

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch_estimator import files
 from torch_estimator.engine.evaluation import EvaluationResult
+from torch_estimator.engine.evaluation_reader import evaluation_since
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.roles.evaluation_record import EvaluationRecord
@@ -71,6 +72,8 @@ class SpecEvaluator:
         """Evaluates and exports; ``final`` where training has ended, else it is where ``max_steps`` is reached."""
         self._last_time = self._clock()
         self.last_step = step
+        if self._record is not None:
+            self._record.begin(self.spec.name, checkpoint_path)
         metrics = self._estimator.evaluate(
             input_fn=self.spec.input_fn,
             steps=self.spec.steps,
@@ -93,6 +96,16 @@ class SpecEvaluator:
         metrics = EvaluationResult(done.metrics.items(), batches=done.batches)
         exports = done.exports[: len(self.spec.all_exporters)]
         self._export_all(Outcome(metrics, exports, done.checkpoint_path, done.final))
+
+    def take_note(self) -> None:
+        """Completes the record of an evaluator that was killed between an evaluation's last event and its own word."""
+        begun = self._record.begun if self._record is not None else None
+        if self._record is None or begun is None or begun.name != (self.spec.name or ""):
+            return
+        checkpoint = files.basename(begun.checkpoint_path)
+        metrics = evaluation_since(self._estimator.eval_dir(self.spec.name), checkpoint, begun.at)
+        if metrics is not None:
+            self._record.evaluated(self.spec.name, begun.checkpoint_path, metrics, final=False)
 
     def finish(self) -> None:
         """Has those exporters that did not export the last evaluation do so now that it is the final one."""

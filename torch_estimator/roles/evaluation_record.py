@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -36,11 +37,30 @@ class SpecRecord:
     exports: list[str | None] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """An evaluation that was begun.
+
+    Attributes:
+        name: Of its spec.
+        checkpoint_path: What is evaluated.
+        at: When, in seconds since 1970.
+    """
+
+    name: str
+    checkpoint_path: str
+    at: float
+
+
 class EvaluationRecord:
-    """The file that says so, written at one stroke after each evaluation and each export.
+    """The file that says so, written at one stroke before and after each evaluation and after each export.
 
     Args:
         model_dir: Where it lies.
+
+    Attributes:
+        finished: The training to whose end has been seen, if any.
+        begun: The evaluation that is not known to have come to its end, if any.
 
     Raises:
         CheckpointError: It is damaged.
@@ -49,10 +69,12 @@ class EvaluationRecord:
     def __init__(self, model_dir: str) -> None:
         self._path = files.join(model_dir, NAME)
         self.finished: str | None = None
+        self.begun: Begun | None = None
         self._specs: dict[str, SpecRecord] = {}
         try:
             content = json.loads(files.read_text(self._path))
             self.finished = content["finished"]
+            self.begun = Begun(**content["begun"]) if content.get("begun") else None
             self._specs = {name: SpecRecord(**record) for name, record in content["specs"].items()}
         except (FileNotFoundError, NotADirectoryError):
             pass
@@ -65,6 +87,11 @@ class EvaluationRecord:
         """What is known of the spec called so."""
         return self._specs.get(name or "")
 
+    def begin(self, name: str | None, path: str) -> None:
+        """Before an evaluation."""
+        self.begun = Begun(name=name or "", checkpoint_path=path, at=time.time())
+        self._write()
+
     def evaluated(self, name: str | None, path: str, metrics: Mapping[str, Any], *, final: bool) -> None:
         """After an evaluation, before its exports."""
         self._specs[name or ""] = SpecRecord(
@@ -74,6 +101,7 @@ class EvaluationRecord:
             batches=getattr(metrics, "batches", 1),
             final=final,
         )
+        self.begun = None
         self._write()
 
     def exported(self, name: str | None, exports: list[str | None], *, final: bool) -> None:
@@ -90,6 +118,7 @@ class EvaluationRecord:
     def _write(self) -> None:
         content = {
             "finished": self.finished,
+            "begun": None if self.begun is None else asdict(self.begun),
             "specs": {name: asdict(record) for name, record in self._specs.items()},
         }
         files.write_atomic(self._path, json.dumps(content, indent=2).encode() + b"\n")

@@ -14,16 +14,15 @@ from torch_estimator.estimator import Estimator
 from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
 from torch_estimator.roles.evaluation import Outcome, SpecEvaluator
 from torch_estimator.roles.evaluation_record import EvaluationRecord
-from torch_estimator.roles.training_state import TrainingState, read_training_state
+from torch_estimator.roles.patience import Patience
+from torch_estimator.roles.training_state import TrainingState, training_state_path
+from torch_estimator.roles.training_watch import TrainingWatch
 from torch_estimator.specs import EvalSpec, TrainSpec
 
 logger = logging.getLogger("torch_estimator")
 
 _LOOK_EVERY_SECS = 1.0
-_SAY_EVERY_SECS = 600.0
-
-# For a chief that is started together with the evaluator to say that another training begins.
-_GRACE_SECS = 10.0
+_CHIEF_HINT = "see whether the chief runs and has the same model_dir"
 
 
 def run_evaluator(
@@ -46,7 +45,7 @@ class Evaluator:
 
     Args:
         estimator: What to evaluate.
-        max_steps: Global step at which training is over, or None.
+        max_steps: Global step at which training is over, or None; what the chief says of it counts more.
         specs: How to evaluate.
         listener: Asked around evaluations whether to go on.
         clock: Seconds that only go forward.
@@ -65,53 +64,80 @@ class Evaluator:
     ) -> None:
         self._estimator = estimator
         self._model_dir = estimator.model_dir
-        self._max_steps = max_steps
+        self._spec_max_steps = self._max_steps = max_steps
+        self._followed: str | None = None
         self._listener = listener
         self._clock = clock
         self._sleep = sleep
         self._record = EvaluationRecord(self._model_dir)
-        self._specs = [SpecEvaluator(estimator, spec, max_steps, clock, self._record) for spec in specs]
-        self._started = self._said_at = clock()
-        before = read_training_state(self._model_dir)
-        self._ended_before = before.run if before is not None and before.ended else None
+        self._specs = [SpecEvaluator(estimator, spec, None, clock, self._record) for spec in specs]
+        self._started = clock()
+        self._watch = TrainingWatch(self._model_dir, max_steps, clock)
+        self._patience = Patience("The evaluator", clock)
+        self._step_before = self._latest()[0]
+        self._has_sign = False
 
     def run(self) -> list[Outcome] | None:
         """Returns the last outcome of each spec, or None where one has none."""
         for one in self._specs:
+            one.take_note()
             done = self._record.of(one.spec.name)
             if done is not None:
                 self._safely(one.catch_up, done.checkpoint_path)
         while True:
             # Asked before the latest checkpoint is looked up, which then is the last one.
-            ended = self._ended_training()
-            latest = self._estimator.latest_checkpoint()
-            step = None if latest is None else checkpoint_step(files.basename(latest))
+            training = self._training()
+            if training is not None and self._is_left_to_chief(training):
+                break
+            ended = training if training is not None and training.ended else None
+            step, latest = self._latest()
             due = [one for one in self._specs if step is not None and self._is_due(one, step, ended is not None)]
             if due and latest is not None and step is not None:
-                if not self._evaluate(due, step, latest, final=ended is not None):
+                if not self._evaluate(due, step, latest, final=ended is not None or self._is_last(step)):
                     break
             elif ended is not None or (step is not None and self._is_last(step)):
                 self._finish(ended)
                 break
             else:
-                self._say_what_is_missing(step)
-                self._sleep(_LOOK_EVERY_SECS)
+                self._wait(training, step)
         outcomes = [one.outcome for one in self._specs]
         return None if None in outcomes else outcomes  # type: ignore[return-value]  # checked just before
 
-    def _ended_training(self) -> TrainingState | None:
-        """The training that has ended, unless it is an earlier one whose end has been dealt with."""
-        state = read_training_state(self._model_dir)
-        if state is None or not state.ended or state.max_steps != self._max_steps:
-            return None
-        if state.run == self._record.finished:
-            return None
-        if state.run == self._ended_before and self._clock() < self._started + _GRACE_SECS:
-            return None
-        return state
+    def _latest(self) -> tuple[int | None, str | None]:
+        latest = self._estimator.latest_checkpoint()
+        return None if latest is None else checkpoint_step(files.basename(latest)), latest
+
+    def _training(self) -> TrainingState | None:
+        training = self._watch.look(self._record.finished)
+        if training is None or training.run == self._followed:
+            return training
+        self._followed, self._max_steps = training.run, training.max_steps
+        if training.max_steps != self._spec_max_steps:
+            logger.warning(
+                "TrainSpec has max_steps=%s here, but max_steps=%s where training goes on, as %s says; following that "
+                "training to its end.",
+                self._spec_max_steps,
+                training.max_steps,
+                training_state_path(self._model_dir),
+            )
+        return training
+
+    def _is_left_to_chief(self, training: TrainingState) -> bool:
+        """Where nobody but this process knows that there is an evaluator."""
+        # What was begun by others before may be begun again by those who know.
+        is_known = self._estimator.config._task.has_evaluator
+        if not training.evaluates or (is_known and self._watch.is_of_before(training)):
+            return False
+        logger.warning(
+            "Worker 0 evaluates and exports, since the cluster of its TF_CONFIG names neither a chief nor an "
+            "evaluator; nothing is left to do here. Name one of them there to have an evaluator evaluate."
+        )
+        return True
 
     def _is_last(self, step: int) -> bool:
-        return self._max_steps is not None and step >= self._max_steps
+        earlier = self._watch.earlier
+        is_in_doubt = earlier is not None and not earlier.ended
+        return self._max_steps is not None and step >= self._max_steps and not is_in_doubt
 
     def _is_due(self, one: SpecEvaluator, step: int, ended: bool) -> bool:
         if one.last_step == step:
@@ -129,7 +155,7 @@ class Evaluator:
         for one in due:
             self._safely(functools.partial(one.evaluate, step, path, final=final), path)
         hold_checkpoint(self._model_dir, None)
-        self._said_at = self._clock()
+        self._patience.over()
         if not self._listener.after_eval():
             logger.info("The continuous_eval_listener asked to stop after an evaluation.")
             return False
@@ -152,16 +178,21 @@ class Evaluator:
             self._record.finish(ended.run)
         logger.info("Training is over, and its last checkpoint is evaluated.")
 
-    def _say_what_is_missing(self, step: int | None) -> None:
-        now = self._clock()
-        if step is None and self._said_at == self._started:
-            logger.info("There is no checkpoint in %s yet; waiting for the chief's first one.", self._model_dir)
-            self._said_at = now + 1e-9
-        elif now >= self._said_at + _SAY_EVERY_SECS:
-            self._said_at = now
-            logger.warning(
-                "There has been no %s in %s for %d s; see whether the chief runs and has the same model_dir.",
-                "checkpoint" if step is None else f"checkpoint after that of step {step}",
-                self._model_dir,
-                _SAY_EVERY_SECS,
-            )
+    def _wait(self, training: TrainingState | None, step: int | None) -> None:
+        earlier = self._watch.earlier
+        news = step is not None and (earlier is None or step != self._step_before)
+        self._has_sign = self._has_sign or training is not None or news
+        # Checkpoints may be hours apart, but those who train say at once that they do.
+        most_secs = None if self._has_sign else self._estimator.config.session_creation_timeout_secs
+        if step is None:
+            self._patience.wait(f"the first checkpoint in {self._model_dir}", _CHIEF_HINT, most_secs=most_secs)
+        elif any(one.last_step != step for one in self._specs):
+            self._patience.wait("start_delay_secs or throttle_secs of EvalSpec to pass", "there is a checkpoint")
+        elif earlier is not None and not self._has_sign:
+            path = training_state_path(self._model_dir)
+            what = f"a training after the one that {path} tells of, of max_steps={earlier.max_steps}"
+            self._patience.wait(f"{what} (here: {self._spec_max_steps})", _CHIEF_HINT, most_secs=most_secs)
+        else:
+            what = f"a checkpoint after that of step {step} in {self._model_dir}"
+            self._patience.wait(what, _CHIEF_HINT)
+        self._sleep(_LOOK_EVERY_SECS)

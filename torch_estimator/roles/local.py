@@ -6,11 +6,13 @@ import logging
 from collections.abc import Sequence
 
 from torch_estimator import files
+from torch_estimator.distribute.joining import end_servers
 from torch_estimator.engine.checkpoint_index import checkpoint_step
 from torch_estimator.engine.loop import StopReason
 from torch_estimator.errors import CheckpointError
 from torch_estimator.estimator import Estimator
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+from torch_estimator.roles.announcement import Announcement
 from torch_estimator.roles.checks import check_saves_checkpoints
 from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
 from torch_estimator.roles.evaluation import Outcome, SpecEvaluator
@@ -33,21 +35,19 @@ def run_local(
     # reached or the input at its end.
     unfinished = files.join(estimator.model_dir, _UNFINISHED)
     interrupted = files.exists(unfinished)
+    training = Announcement(estimator, train_spec, evaluates=True, heard=bool(estimator.config.cluster_spec))
     owed_step = _owed_evaluation(unfinished) if interrupted else None
     step = _latest_step(estimator)
     if not interrupted and train_spec.max_steps is not None and step is not None and step >= train_spec.max_steps:
         logger.info("Nothing to do: max_steps=%d is reached by the checkpoint of step %d.", train_spec.max_steps, step)
+        end_servers(estimator.config)
+        training.end()
         return None
     evaluators = [SpecEvaluator(estimator, spec, train_spec.max_steps) for spec in eval_specs]
     listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener, unfinished, owed_step)
     try:
-        result = estimator._train(
-            train_spec.input_fn,
-            train_spec.hooks,
-            (*(train_spec.saving_listeners or ()), listener),
-            max_steps=train_spec.max_steps,
-            input_over_when_ended=not interrupted,
-        )
+        listeners = (*(train_spec.saving_listeners or ()), listener)
+        result = training.train(listeners, input_over_when_ended=not interrupted)
     except Exception:
         if not interrupted and _latest_step(estimator) == step:
             # Nothing was trained, so nothing is owed; a kill leaves no time for this, and needs none.
@@ -55,6 +55,7 @@ def run_local(
         raise
     finished = not listener.vetoed and _finish(estimator, evaluators, continuous_eval_listener)
     files.remove_tree(unfinished)
+    training.end()
     if finished and result is not None:
         _say_if_early(result.reason, _latest_step(estimator), train_spec.max_steps)
     outcomes = [evaluator.outcome for evaluator in evaluators]

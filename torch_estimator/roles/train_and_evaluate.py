@@ -34,7 +34,8 @@ def train_and_evaluate(
     checkpoint always is. A job killed at any point and started again goes on where it stood.
 
     In a cluster each process does its own part: the chief and the workers train together, the chief saves, and the
-    evaluator follows the checkpoints until training is over; without an evaluator the chief does its work, too.
+    evaluator follows the checkpoints until training is over. Where there can be no evaluator, and where worker 0 is the
+    chief and the cluster lists no evaluator, the chief does its work, too.
 
     Args:
         estimator: What to train.

@@ -1,4 +1,4 @@
-"""What those who train tell the evaluator: a small file in the model directory."""
+"""What those who train tell others: a small file in the model directory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from torch_estimator import files
 from torch_estimator.errors import CheckpointError
+from torch_estimator.process_start import process_start
 
 NAME = "training.json"
 
@@ -19,17 +20,26 @@ class TrainingState:
     Attributes:
         run: Its name, another one for every call.
         max_steps: As in its `TrainSpec`.
+        evaluates: Whether the chief evaluates, too, so that an evaluator has nothing to do.
+        over_at: When its last checkpoint was saved, in seconds since 1970, and all that was left was to end; else None.
         ended: Whether it has ended, so that the latest checkpoint is its last.
     """
 
     run: str
     max_steps: int | None
+    evaluates: bool = False
+    over_at: float | None = None
     ended: bool = False
 
 
-def new_training(max_steps: int | None) -> TrainingState:
+def new_training(max_steps: int | None, *, evaluates: bool = False) -> TrainingState:
     """Returns the state of a training that begins."""
-    return TrainingState(run=uuid.uuid4().hex, max_steps=max_steps)
+    return TrainingState(run=uuid.uuid4().hex, max_steps=max_steps, evaluates=evaluates)
+
+
+def training_state_path(model_dir: str) -> str:
+    """Where the file is."""
+    return files.join(model_dir, NAME)
 
 
 def write_training_state(model_dir: str, state: TrainingState) -> None:
@@ -40,7 +50,7 @@ def write_training_state(model_dir: str, state: TrainingState) -> None:
     """
     try:
         files.makedirs(model_dir)
-        files.write_atomic(files.join(model_dir, NAME), json.dumps(asdict(state)).encode() + b"\n")
+        files.write_atomic(training_state_path(model_dir), json.dumps(asdict(state)).encode() + b"\n")
     except OSError as error:
         raise CheckpointError(
             f"model_dir {model_dir} cannot be written: {files.reason(error)}; use another model_dir."
@@ -53,7 +63,7 @@ def read_training_state(model_dir: str) -> TrainingState | None:
     Raises:
         CheckpointError: It cannot be read, or is not of this kind.
     """
-    path = files.join(model_dir, NAME)
+    path = training_state_path(model_dir)
     try:
         return TrainingState(**json.loads(files.read_text(path)))
     except (FileNotFoundError, NotADirectoryError):
@@ -64,3 +74,28 @@ def read_training_state(model_dir: str) -> TrainingState | None:
         raise CheckpointError(
             f"{path} is damaged: {files.reason(error)}; remove it, and start the chief again."
         ) from error
+
+
+class EndOfTraining:
+    """Asked whether the training that this process belongs to is over.
+
+    One that was over before this process began is an earlier one: the next is still to begin.
+
+    Args:
+        model_dir: Of the training.
+    """
+
+    def __init__(self, model_dir: str) -> None:
+        self._model_dir = model_dir
+        self._began = process_start()
+        self._found = self._look()
+
+    def __call__(self) -> bool:
+        state = self._look()
+        if state is None or state.over_at is None:
+            return False
+        # The first holds whatever the clocks of two machines say; the second, also for one that was slow to start.
+        return state != self._found or state.over_at > self._began
+
+    def _look(self) -> TrainingState | None:
+        return read_training_state(self._model_dir)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch_estimator.estimator import Estimator
 from torch_estimator.roles.checks import check_saves_checkpoints
 from torch_estimator.roles.continuous_eval_listener import ContinuousEvalListener
+from torch_estimator.roles.training_state import EndOfTraining
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EvalSpec, TrainSpec
 
@@ -27,12 +28,14 @@ def run_worker(
     """Trains; with parameter servers it starts later than those before it."""
     config = estimator.config
     check_saves_checkpoints(config)
+    # Made before the delay, in which a short training may both begin and end.
+    is_over = EndOfTraining(estimator.model_dir)
     if config.num_ps_replicas:
         delay = worker_delay_secs(config)
         if delay:
             logger.info("Waiting %d s before training starts here.", delay)
             time.sleep(delay)
-    estimator._train(train_spec.input_fn, train_spec.hooks, (), max_steps=train_spec.max_steps)
+    estimator._train(train_spec.input_fn, train_spec.hooks, (), max_steps=train_spec.max_steps, is_over=is_over)
 
 
 def worker_delay_secs(config: RunConfig) -> int:

@@ -8,7 +8,6 @@ import platform
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -18,10 +17,12 @@ import numpy as np
 import torch
 
 from torch_estimator.engine.fingerprint.libraries import file_digest, library_of_module, own_sources
+from torch_estimator.process_start import process_start
 
 _CPU_FACTS = ("model name", "flags", "Features", "CPU part", "cpu model")
 _CUDA_MATMUL = ("tf32", "fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction")
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
+_BEGUN = process_start()
 _VARIABLES = ("TORCHINDUCTOR_", "AOT_INDUCTOR", "TORCH_COMPILE")
 
 
@@ -135,16 +136,3 @@ def _sources() -> Iterator[str]:
         # Written since this process began: what was imported may have been another content.
         edited = f" while running at {stat.st_mtime_ns}" if stat.st_mtime > _BEGUN else ""
         yield f"source {name} {digest}{edited}"
-
-
-def _begun() -> float:
-    """When this process began, in seconds since 1970."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-        return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return time.time()
-
-
-_BEGUN = _begun()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
 from torch_estimator import files
 from torch_estimator.errors import ClusterError
@@ -16,12 +17,14 @@ class Token:
     Args:
         model_dir: Of the training.
         name: What the cluster calls this process.
+        is_over: Whether the chief has told elsewhere that it has ended the training, to one that never read the word.
     """
 
-    def __init__(self, model_dir: str, name: str) -> None:
+    def __init__(self, model_dir: str, name: str, is_over: Callable[[], bool] = lambda: False) -> None:
         self._model_dir = model_dir
         self._path = files.join(model_dir, _NAME)
         self._name = name
+        self._is_over = is_over
         self._was_read = False
 
     def make(self) -> str:
@@ -50,8 +53,8 @@ class Token:
             ) from error
 
     def is_gone(self) -> bool:
-        """Whether the training whose word was read has ended."""
-        return self._was_read and not files.exists(self._path)
+        """Whether the training of this process has ended."""
+        return (self._was_read and not files.exists(self._path)) or self._is_over()
 
     def remove(self) -> None:
         """After the end of the training."""

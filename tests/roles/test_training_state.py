@@ -1,0 +1,38 @@
+"""What is told of a training, and which training is the one that a worker belongs to."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from torch_estimator.process_start import process_start
+from torch_estimator.roles.training_state import EndOfTraining, TrainingState, write_training_state
+
+TRAINING = TrainingState(run="one", max_steps=None)
+
+
+def test_the_end_of_an_earlier_training_is_not_that_of_the_next(tmp_path: Path) -> None:
+    model_dir = str(tmp_path)
+    write_training_state(model_dir, replace(TRAINING, over_at=process_start() - 1, ended=True))
+    is_over = EndOfTraining(model_dir)
+    assert not is_over()
+    write_training_state(model_dir, replace(TRAINING, run="two"))
+    assert not is_over()
+    write_training_state(model_dir, replace(TRAINING, run="two", over_at=time.time()))
+    assert is_over()
+
+
+def test_a_training_that_ended_while_this_process_was_starting_is_its_own(tmp_path: Path) -> None:
+    write_training_state(str(tmp_path), replace(TRAINING, over_at=time.time()))
+    assert EndOfTraining(str(tmp_path))()
+
+
+def test_an_end_is_seen_where_the_clock_of_the_chief_is_behind(tmp_path: Path) -> None:
+    is_over = EndOfTraining(str(tmp_path))
+    write_training_state(str(tmp_path), replace(TRAINING, over_at=process_start() - 60))
+    assert is_over()
+
+
+def test_without_a_word_nothing_is_over(tmp_path: Path) -> None:
+    assert not EndOfTraining(str(tmp_path / "absent"))()

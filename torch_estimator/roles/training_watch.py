@@ -1,0 +1,54 @@
+"""Which training the checkpoints in a directory are of, for one that follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch_estimator.roles.training_state import TrainingState, read_training_state
+
+# For a chief that is started together with the evaluator to say that another training begins.
+_GRACE_SECS = 10.0
+
+
+class TrainingWatch:
+    """Tells the training that goes on, or has just ended, from earlier ones.
+
+    Args:
+        model_dir: Of the training.
+        max_steps: That it is expected to have.
+        clock: Seconds that only go forward.
+
+    Attributes:
+        earlier: The training that the directory tells of, where that is an earlier one.
+    """
+
+    def __init__(self, model_dir: str, max_steps: int | None, clock: Callable[[], float]) -> None:
+        self.earlier: TrainingState | None = None
+        self._model_dir = model_dir
+        self._max_steps = max_steps
+        self._clock = clock
+        self._grace_ends = clock() + _GRACE_SECS
+        self._before = read_training_state(model_dir)
+
+    def look(self, finished: str | None) -> TrainingState | None:
+        """Returns what the chief has told of the training to follow; None where it has told nothing yet.
+
+        Args:
+            finished: The training to whose end has been seen, if any.
+        """
+        state = read_training_state(self._model_dir)
+        is_earlier = state is not None and (state.run == finished or self._is_earlier(state))
+        self.earlier = state if is_earlier else None
+        return None if is_earlier else state
+
+    def is_of_before(self, state: TrainingState) -> bool:
+        """Whether the training had begun before this was made."""
+        return self._before is not None and state.run == self._before.run
+
+    def _is_earlier(self, state: TrainingState) -> bool:
+        if self._before is None or not self.is_of_before(state):
+            return False
+        if state.max_steps != self._max_steps:
+            # Going on with more steps begins a training anew, unless the one before is found to go on itself.
+            return self._before.ended or not state.ended
+        return self._before.ended and self._clock() < self._grace_ends
