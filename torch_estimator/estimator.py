@@ -24,13 +24,14 @@ from torch_estimator.distribute.lost import LeftBehind, PeerLost, TrainingOver
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
 from torch_estimator.distribute.strategies import FullyShardedStrategy
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from torch_estimator.engine.description import describe_optimizers, describe_training
 from torch_estimator.engine.evaluation import run_evaluation, write_evaluation, write_results
 from torch_estimator.engine.loop import StopReason, TrainingResult
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.prediction import run_prediction
 from torch_estimator.engine.preemption import Preempted
 from torch_estimator.engine.random_state import isolated, seeded
-from torch_estimator.engine.replicas.agreement import agree_on_training
+from torch_estimator.engine.replicas.agreement import agree_on, agree_on_training
 from torch_estimator.engine.replicas.handover import handed, leader_of
 from torch_estimator.engine.sharded.rows import is_sharded
 from torch_estimator.engine.sharded.units import shard
@@ -373,7 +374,12 @@ class Estimator:
             shares_input = task.type == REPLICA
             model_dir = None if shares_input else self.model_dir
             positions = None
-            agree = functools.partial(agree_on_training, model=model, model_dir=model_dir, config=self._config)
+            # A schedule moves what it sets, so they are described as they are at first.
+            trainers = model.make_optimizers() if sharded is None else None
+            description = {} if group is None and servers is None else describe_training(model, trainers)
+            agree = functools.partial(
+                agree_on_training, description=description, model_dir=model_dir, config=self._config
+            )
             if group is not None and group.was_under_way:
                 agree(group)
                 snapshot = handed(group, leader_of(group.statuses)[0], None)
@@ -390,11 +396,15 @@ class Estimator:
                     input_over_when_ended = bool(group.gather_texts("yes" if input_over_when_ended else "")[0])
             if group is not None and sharded is not None:
                 shard(model, group, sharded, from_chief=checkpoint is None)
+                trainers = model.make_optimizers()
+                agree_on(group, describe_optimizers(model.module, trainers))
+            assert trainers is not None
             if task.rank and not shares_input:
                 # What each of them drops out or shuffles is its own.
                 torch.manual_seed((torch.initial_seed() + task.rank) % 2**63)
             run = TrainingRun(
                 model,
+                trainers,
                 self._dataset(input_fn, ModeKeys.TRAIN, task),
                 config=self._config,
                 model_dir=self.model_dir,
@@ -404,6 +414,7 @@ class Estimator:
                 servers=servers,
                 saved_step=saved_step,
                 agree=agree,
+                description=description,
                 positions=positions,
                 is_over=is_over,
             )

@@ -18,6 +18,7 @@ PROGRAM = """
 import gc, logging, os, sys, time
 import numpy as np
 import pyarrow
+import torch
 import torch_estimator as te
 from torch_estimator import feature_column as fc
 from torch_estimator.distribute.mesh import Mesh
@@ -85,11 +86,20 @@ linear = [color, fc.crossed_column(["color", "shape"], 1000)]
 if "lists" in settings:
     linear.append(fc.categorical_column_with_identity("tags", 20, multivalent=True))
 width = int(settings.get(f"width_of_{config.task_type}", 16))
+rate = float(settings.get(f"rate_of_{config.task_type}", 0.05))
+
+
+def decayed(named):
+    return torch.optim.lr_scheduler.ExponentialLR(te.optim.Adagrad(lr=rate)(named), 0.9)
+
+
 estimator = te.DNNLinearCombinedClassifier(
     model_dir=model_dir.replace("{}", config.task_type),
     linear_feature_columns=linear,
     dnn_feature_columns=[fc.embedding_column(color, 4), fc.numeric_column("size")],
     dnn_hidden_units=[width, 8],
+    dnn_optimizer=decayed if "decayed" in settings else te.optim.Adagrad(lr=rate),
+    dnn_activation_fn=torch.tanh if f"tanh_of_{config.task_type}" in settings else torch.relu,
     dnn_dropout=float(settings["dropout"]) if "dropout" in settings else None,
     batch_norm="norm" in settings,
     config=config,
@@ -186,7 +196,7 @@ def test_a_job_that_goes_on_is_the_same_as_one_that_was_never_interrupted(
 def test_who_is_killed_is_handed_what_the_others_have_and_no_step_is_lost(
     tmp_path: Path, victim: int, at: int, more: tuple[str, ...]
 ) -> None:
-    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "norm=1", "save=7", *more)
+    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "norm=1", "decayed=1", "save=7", *more)
     cluster = Cluster(PROGRAM, workers=2)
     arguments = (tmp_path / "killed", 16, 30, *settings)
     kind, number = cluster.tasks[victim]
@@ -306,17 +316,35 @@ def test_who_hangs_is_named_by_those_that_wait_for_it(tmp_path: Path) -> None:
     assert max(checkpoint_steps(tmp_path)) == 30
 
 
-def test_different_models_and_model_dirs_are_named(tmp_path: Path) -> None:
-    differ = Cluster(PROGRAM).run(tmp_path / "differ", 16, 30, "width_of_worker=12")
-    for result in differ:
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        (
+            "width_of_worker=12",
+            'the variables: dnn/hiddenlayer_0/kernel is [[5, 12], "torch.float32"] on worker 0, and [[5, 16], '
+            '"torch.float32"] on chief 0',
+        ),
+        (
+            "rate_of_worker=0.5",
+            "the optimizers: lr of Adagrad of dnn.input_from_feature_columns.input_layer.tables.0.weight and 6 more is "
+            "0.5 on worker 0, and 0.05 on chief 0",
+        ),
+        (
+            "tanh_of_worker=1",
+            'the model: module.dnn.activation_fn is "_VariableFunctionsClass.tanh" on worker 0, and '
+            '"_VariableFunctionsClass.relu" on chief 0',
+        ),
+    ],
+)
+def test_different_programs_are_named(tmp_path: Path, setting: str, named: str) -> None:
+    for result in Cluster(PROGRAM).run(tmp_path, 16, 30, setting):
         assert result.status == 2
-        assert (
-            "error: worker 0 and the chief must run the same program, but differ in the variables: "
-            'dnn/hiddenlayer_0/bias is [[12], "torch.float32"], and [[16], "torch.float32"] for the chief.'
-        ) in result.told
-    apart = Cluster(PROGRAM).run(tmp_path / "of {}", 16, 30)
+        assert f"error: worker 0 and chief 0 must run the same program, but differ in {named}; start" in result.told
+
+
+def test_different_model_dirs_are_named(tmp_path: Path) -> None:
     unseen = f"error: worker 0 does not see the chief's model_dir: in its {tmp_path}/of worker there is no file"
-    for result in apart:
+    for result in Cluster(PROGRAM).run(tmp_path / "of {}", 16, 30):
         assert result.status == 2
         assert unseen in result.told
 

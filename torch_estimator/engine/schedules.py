@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -32,6 +32,9 @@ class Schedules:
 
     def __bool__(self) -> bool:
         return bool(self._schedulers)
+
+    def __iter__(self) -> Iterator[LRScheduler]:
+        return iter(self._schedulers)
 
     def go_to(self, global_step: int) -> None:
         """Moves schedules just made on to where they stand after so many steps."""

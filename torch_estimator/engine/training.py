@@ -22,6 +22,7 @@ from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, Checkpo
 from torch_estimator.engine.checkpoint_index import checkpoint_step
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.compiled.choice import GRADIENTS, AnySteps, steps_for
+from torch_estimator.engine.description import Description, Trainers
 from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.hook_states import hook_states, restore_hooks
 from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
@@ -75,6 +76,7 @@ class TrainingRun:
 
     Args:
         model: Built for training; its weights are the initial ones.
+        trainers: Its optimizers and schedules, just made.
         dataset: The training data.
         config: When to save, log and summarise.
         model_dir: Where to.
@@ -85,6 +87,7 @@ class TrainingRun:
         servers: That hold its parameters, or None.
         saved_step: Of the last checkpoint in the directory, or None; others of the group may have gone on from there.
         agree: Compares with the others of a group, formed again, what must be the same.
+        description: What must be the same of all who train with the servers.
         positions: Where a group that is under way is in its input, as a `Snapshot` has it, or None.
         is_over: Asked while a server cannot be reached, whether the chief has ended the training.
     """
@@ -92,6 +95,7 @@ class TrainingRun:
     def __init__(
         self,
         model: Model,
+        trainers: Trainers,
         dataset: Dataset,
         *,
         config: RunConfig,
@@ -102,6 +106,7 @@ class TrainingRun:
         servers: Links | None = None,
         saved_step: int | None = None,
         agree: Callable[[Group], None] = lambda group: None,
+        description: Description | None = None,
         positions: Tensor | None = None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -109,13 +114,14 @@ class TrainingRun:
         self._servers = servers
         self._saved_step = saved_step
         self._agree = agree
+        self._description = description or {}
         self._positions = positions
         self._is_over = is_over
         self._model = model
         self._config = config
         self._model_dir = model_dir
         self._checkpoint = checkpoint
-        self._optimizers, self._schedules = model.make_optimizers()
+        self._optimizers, self._schedules = trainers
         self._is_sharded = group is not None and isinstance(config.train_distribute, FullyShardedStrategy)
         if self._is_sharded:
             check_optimizers(model, self._optimizers)
@@ -266,6 +272,7 @@ class TrainingRun:
             lambda step, part, before: self._steps_of(step, last_step, before, part),
             schedules=self._schedules,
             token=token,
+            description=self._description,
             strategy=strategy if isinstance(strategy, ParameterServerStrategy) else ParameterServerStrategy(),
             names=[task.name_of_rank(rank) for rank in range(task.num_workers)],
             restored=self._restored,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -103,8 +102,3 @@ class ServerPlan:
     def dense_size(self) -> int:
         """Numbers in all dense parameters."""
         return sum(one.size for one in self.dense)
-
-    @property
-    def digest(self) -> str:
-        """The same for equal plans only."""
-        return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()[:16]

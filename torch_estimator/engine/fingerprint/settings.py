@@ -63,7 +63,7 @@ def _read_by(reader: Any) -> Iterator[tuple[str, Any]]:
         return
     code = code_facts(reader.__code__)
     for chain in code.globals:
-        yield ".".join(chain), _followed(reader.__globals__, chain)
+        yield ".".join(chain), followed(reader.__globals__, chain)
     for level, name in code.imports:
         module = vars(sys.modules.get(absolute_name(reader, level, name), ModuleType("none")))
         for word in sorted(code.words & module.keys()):
@@ -85,7 +85,7 @@ def _function_in(value: Any) -> Any:
     return value.__func__ if isinstance(value, staticmethod | classmethod) else value
 
 
-def _followed(found: Mapping[str, Any], chain: tuple[str, ...]) -> Any:
+def followed(found: Mapping[str, Any], chain: tuple[str, ...]) -> Any:
     """What a dotted name stands for, as far as it goes through modules and attributes of objects."""
     value = None
     for name in chain:

@@ -35,10 +35,10 @@ _OF_STATE_DICTS = (
     "_load_state_dict_post_hooks",
     "_non_persistent_buffers_set",
 )
-_APART = frozenset({*_MODULE_HOOKS, *sum(_MODULE_HOOKS.values(), ()), *_MODULE_PARTS, *_OF_STATE_DICTS})
+MODULE_APART = frozenset({*_MODULE_HOOKS, *sum(_MODULE_HOOKS.values(), ()), *_MODULE_PARTS, *_OF_STATE_DICTS})
 
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-_OPTIMIZER_APART = frozenset(
+OPTIMIZER_APART = frozenset(
     {
         *_OPTIMIZER_HOOKS,
         "_optimizer_state_dict_pre_hooks",
@@ -100,7 +100,7 @@ def _storage(walk: Walk, value: Tensor) -> int:
 def _module(walk: Walk, value: nn.Module) -> None:
     attributes = instance_attributes(walk, value)
     walk.kind(type(value))
-    walk.attributes(attributes, _APART)
+    walk.attributes(attributes, MODULE_APART)
     for name in _MODULE_PARTS:
         parts: Mapping[str, Any] = attributes.get(name, {})
         if parts:
@@ -126,7 +126,7 @@ def _hooks(walk: Walk, hooks: _Hooks, *flags: _Hooks) -> None:
 def _optimizer(walk: Walk, value: torch.optim.Optimizer) -> None:
     attributes = instance_attributes(walk, value)
     walk.kind(type(value))
-    walk.attributes(attributes, _OPTIMIZER_APART)
+    walk.attributes(attributes, OPTIMIZER_APART)
     for name in _OPTIMIZER_HOOKS:
         _hooks(walk, attributes.get(name, {}))
     walk.write("defaults")

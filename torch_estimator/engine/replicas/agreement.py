@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from torch_estimator import files
 from torch_estimator.distribute.strategies import FullyShardedStrategy
-from torch_estimator.engine.model import Model
+from torch_estimator.engine.description import Description, difference, digest_of
 from torch_estimator.errors import ClusterError
 from torch_estimator.run_config import RunConfig
 
@@ -42,7 +41,7 @@ def _agree_on_model_dir(group: Group, model_dir: str) -> None:
 def agree_on_training(
     group: Group,
     *,
-    model: Model,
+    description: Description,
     model_dir: str | None,
     config: RunConfig,
     begins_with: str | None = None,
@@ -52,7 +51,7 @@ def agree_on_training(
 
     Args:
         group: The replicas.
-        model: Built for training.
+        description: Of the training, from its beginning.
         model_dir: Where the chief saves checkpoints; None where all of them are copies of the chief's process.
         config: Of the training.
         begins_with: The checkpoint to start from; None where there is none, or others are under way.
@@ -61,31 +60,41 @@ def agree_on_training(
     Raises:
         ClusterError: It is not the same; names the first difference.
     """
-    from torch_estimator import __version__
-
     if model_dir is not None:
         _agree_on_model_dir(group, model_dir)
     strategy = config.train_distribute
-    description = {
-        "the versions": {"torch": torch.__version__, "torch-estimator": __version__},
+    start = {
         "the checkpoint to start from": begins_with,
         "the last step": last_step,
-        "the variables": {name: [list(one.shape), str(one.dtype)] for name, one in model.variables().items()},
         "the settings": {
             "compile": config.compile,
             "mixed_precision": config.mixed_precision,
             "train_distribute": repr(strategy) if isinstance(strategy, FullyShardedStrategy) else None,
         },
     }
+    agree_on(group, {**start, **description})
+
+
+def agree_on(group: Group, description: Mapping[str, Any]) -> None:
+    """Raises on all replicas where one of them describes what it does otherwise than the chief.
+
+    Digests are exchanged first, the descriptions only where these differ.
+
+    Args:
+        group: The replicas.
+        description: JSON by section.
+
+    Raises:
+        ClusterError: It is not the same; names the first difference.
+    """
+    digests = group.gather_texts(digest_of(description))
+    if len({digests[rank] for rank in group.here}) == 1:
+        return
     texts = group.gather_texts(json.dumps(description))
     described = {rank: json.loads(texts[rank]) for rank in group.here}
     for rank, other in described.items():
-        for what, chiefs in described[0].items():
-            if other[what] != chiefs:
-                raise ClusterError(
-                    f"{group.name(rank)} and the chief must run the same program, but differ in {what}: "
-                    f"{_difference(other[what], chiefs)}."
-                )
+        if problem := difference(group.name(rank), other, group.name(0), described[0]):
+            raise ClusterError(problem)
 
 
 def _problem(path: str, token: str, model_dir: str) -> str:
@@ -98,15 +107,3 @@ def _problem(path: str, token: str, model_dir: str) -> str:
             f"in its {model_dir} there is no file that the chief has just written ({files.reason(error)}); give all "
             "of them one that they share."
         )
-
-
-def _difference(other: Any, chiefs: Any) -> str:
-    if isinstance(other, dict) and isinstance(chiefs, dict):
-        for key in sorted(other.keys() | chiefs.keys()):
-            if other.get(key) != chiefs.get(key):
-                return f"{key} is {_shown(other.get(key))}, and {_shown(chiefs.get(key))} for the chief"
-    return f"{_shown(other)}, and {_shown(chiefs)} for the chief"
-
-
-def _shown(value: Any) -> str:
-    return "absent" if value is None else json.dumps(value)

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from torch_estimator import __version__
 from torch_estimator.distribute.strategies import ParameterServerStrategy
 from torch_estimator.engine.batches import Batches, batch_size
 from torch_estimator.engine.compiled.choice import GRADIENTS, AnySteps, EagerSteps
 from torch_estimator.engine.compiled.steps import CompiledSteps
+from torch_estimator.engine.description import Description, difference
 from torch_estimator.engine.replicas.packing import HEADER, Layout
 from torch_estimator.engine.replicas.steps import NoRoom
 from torch_estimator.engine.schedules import Schedules
@@ -43,6 +43,8 @@ from torch_estimator.parameter_server.server import POSITION, SINCE
 logger = logging.getLogger("torch_estimator")
 
 _LAYOUT = "layout"
+_WORD = "the token of its model_dir"
+_DESCRIPTION = "description"
 # Between two looks at hooks.
 _STROKE_SECS = 0.05
 _MOST_STEPS = 128
@@ -67,6 +69,7 @@ class ServedSteps:
         compiled: Makes what takes the steps, from what it had saved before.
         schedules: Of the optimizers; moved on to the servers' global step.
         token: Of this training, the same for all of its processes.
+        description: Of this training, from its beginning.
         strategy: How.
         names: Of all that train, by rank; the first one, the chief, gives the servers what they hold.
         restored: For the chief: puts the last checkpoint into the model and its optimizers; returns its global step.
@@ -90,6 +93,7 @@ class ServedSteps:
         *,
         schedules: Schedules,
         token: Token,
+        description: Description,
         strategy: ParameterServerStrategy,
         names: Sequence[str],
         restored: Callable[[], int],
@@ -108,7 +112,8 @@ class ServedSteps:
         self._compiled = compiled
         self._schedules = schedules
         self._token = token
-        self._about: Mapping[str, Any] = {}
+        self._description = description
+        self._word = ""
         self._is_chief = links.rank == 0
         self._strategy = strategy
         self._names = list(names)
@@ -145,7 +150,7 @@ class ServedSteps:
             TrainingIsOver: They have ended.
         """
         if self._is_chief:
-            self._about = {"the token of its model_dir": self._token.make(), "torch-estimator": __version__}
+            self._word = self._token.make()
             answers = self._links.tell_all(Kind.HELLO)
             for index, (header, about) in enumerate(answers):
                 if header.kind is not Kind.EMPTY:
@@ -157,7 +162,7 @@ class ServedSteps:
             answers = self._links.tell_all(Kind.HELLO)
         else:
             self._links.wait_until(self._all_hold, "the chief to give the parameter servers their parameters")
-            self._about = {"the token of its model_dir": self._token.read(), "torch-estimator": __version__}
+            self._word = self._token.read()
             answers = self._links.tell_all(Kind.HELLO)
             for index, (_, about) in enumerate(answers):
                 self._check(index, about)
@@ -309,15 +314,19 @@ class ServedSteps:
         return all(header.kind is Kind.OK for header, _ in self._links.tell_all(Kind.STATUS))
 
     def _check(self, index: int, about: Mapping[str, Any]) -> None:
-        for what, ours in self._about_of(index).items():
-            if about.get(what) != ours:
-                raise ClusterError(
-                    f"ps {index} serves another training than this one: {what} is {about.get(what)!r} there, and "
-                    f"{ours!r} here. End it, and start it again; or name other addresses."
-                )
+        if about.get(_WORD) != self._word:
+            raise ClusterError(
+                f"ps {index} serves another training than this one: {_WORD} is {about.get(_WORD)!r} there, and "
+                f"{self._word!r} here. End it, and start it again; or name other addresses."
+            )
+        chief = "the chief before it" if self._is_chief else self._names[0]
+        mine = self._names[self._links.rank]
+        if problem := difference(mine, self._description, chief, about.get(_DESCRIPTION, {})):
+            raise ClusterError(f"{problem[:-1]}, or start the parameter servers again, too.")
 
     def _about_of(self, index: int) -> dict[str, Any]:
-        return {**self._about, "the digest of all variables and optimizers": self._placement.plans[index].digest}
+        # One of them can tell who comes.
+        return {_WORD: self._word} if index else {_WORD: self._word, _DESCRIPTION: self._description}
 
     def _start(self, servers: Sequence[int], step: int) -> None:
         if 0 in servers and step:

@@ -1,0 +1,114 @@
+"""A training in sections of settings by name."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torch_estimator.engine.description.account import Account
+from torch_estimator.engine.description.code import Code
+from torch_estimator.engine.description.difference import bounded
+from torch_estimator.engine.description.plain import is_own
+from torch_estimator.engine.fingerprint.torch_objects import OPTIMIZER_APART
+from torch_estimator.engine.model import Model
+from torch_estimator.engine.schedules import Schedules
+from torch_estimator.optim.clipping import clippings_of
+
+Description = dict[str, dict[str, Any]]
+Trainers = tuple[Sequence[torch.optim.Optimizer], Schedules]
+
+OPTIMIZERS = "the optimizers"
+
+# How torch computes the same, which it may choose by the device.
+_NOT_SETTINGS = frozenset({"params", "param_names", "foreach", "fused", "capturable"})
+# A schedule puts a function of its own around the step.
+_OPTIMIZER_APART = OPTIMIZER_APART | {"step"}
+
+
+def describe_training(model: Model, trainers: Trainers | None) -> Description:
+    """Returns what all who train a model together must have alike.
+
+    Args:
+        model: Built for training.
+        trainers: As just made, before a checkpoint or a schedule has changed them; None where there are none yet.
+    """
+    from torch_estimator import __version__
+
+    code = Code()
+    account = Account(code)
+    account.note("module", model.module)
+    if model.spec.head is not None:
+        account.enter("head", model.spec.head)
+    elif model.spec.loss is not None:
+        _note_loss(account, model.spec.loss)
+    if model.spec.transform is not None:
+        account.note("linear columns", model.spec.transform.linear)
+        account.note("columns", model.spec.transform.dnn)
+    optimizers = {} if trainers is None else _optimizers(code, model.module, *trainers)
+    return bounded(
+        {
+            "the versions": {"torch": torch.__version__, "torch-estimator": __version__},
+            "the variables": {name: [list(one.shape), str(one.dtype)] for name, one in model.variables().items()},
+            "the model": account.settings,
+            OPTIMIZERS: optimizers,
+            # Another Python has other code for the same lines.
+            f"the code under Python {'.'.join(platform.python_version_tuple()[:2])}": code.described(),
+        }
+    )
+
+
+def describe_optimizers(module: nn.Module, trainers: Trainers) -> Description:
+    """Returns the part of `describe_training` that is about optimizers."""
+    return bounded({OPTIMIZERS: _optimizers(Code(), module, *trainers)})
+
+
+def _note_loss(account: Account, loss: Any) -> None:
+    account.note("loss", loss)
+    if "loss" not in account.settings:
+        # An object of the user's own.
+        account.enter("loss", loss)
+
+
+def _optimizers(
+    code: Code, module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], schedules: Schedules
+) -> dict[str, Any]:
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    found: dict[str, Any] = {}
+    for optimizer in optimizers:
+        kind = type(optimizer).__qualname__
+        for group in optimizer.param_groups:
+            own = [names.get(id(one), "?") for one in group["params"]]
+            of = _some(own)
+            found[f"the optimizer of {of}"] = kind
+            found[f"what is trained by {kind} of {of}"] = own
+            for setting, value in sorted(group.items()):
+                if setting not in _NOT_SETTINGS:
+                    _note(found, code, f"{setting} of {kind} of {of}", value)
+        account = Account(code)
+        account.enter("", optimizer, _OPTIMIZER_APART)
+        for place, clipping in enumerate(clippings_of([optimizer])):
+            account.note(f".gradient clipping {place}", clipping)
+        of = _some([names.get(id(one), "?") for group in optimizer.param_groups for one in group["params"]])
+        found |= {f"{path[1:]} of {kind} of {of}": value for path, value in account.settings.items() if path}
+    account = Account(code)
+    for place, schedule in enumerate(schedules):
+        account.enter(f"schedule {place}", schedule)
+    return found | account.settings
+
+
+def _some(names: Sequence[str]) -> str:
+    if not names:
+        return "nothing"
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _note(found: dict[str, Any], code: Code, path: str, value: Any) -> None:
+    if is_own(path.partition(" ")[0]):
+        return
+    account = Account(code)
+    account.note(path, value.item() if isinstance(value, Tensor) and value.numel() == 1 else value)
+    found |= account.settings
