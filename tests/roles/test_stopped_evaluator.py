@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_jobs import Cluster, Ended, ended
+from tests.cluster_jobs import Cluster, Ended, ended, wait_until
 from tests.jobs import checkpoint_steps
-from tests.roles.test_separate_evaluator import wait_until
 from torch_estimator.engine.summaries import read_scalars
 
 # Those who train wait after some steps until they are let go on; the evaluator, where it is said, does so once.
