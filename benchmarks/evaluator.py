@@ -1,7 +1,7 @@
 """What an evaluator costs those who train beside it: `scripts/bench evaluator`.
 
-A chief and one parameter server on this machine train the census sample, batches of 40, with a checkpoint every 1,000
-steps: without an evaluator; beside one that is stopped with SIGSTOP in the middle of an evaluation, so that it takes no
+A chief and one parameter server on this machine train the census sample, batches of 40, with a dozen checkpoints:
+without an evaluator; beside one that is stopped with SIGSTOP in the middle of an evaluation, so that it takes no
 processor from them, but would keep waiting whoever waits for it; and beside one that evaluates each checkpoint that it
 comes to on the whole test file, which takes its share of the processors. The promise is about the one that is stopped.
 """
@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.census.setup import empty_cache
 from benchmarks.parameter_servers import DATA
 from benchmarks.protocol import Side, alternate, at_least, conclude, machine_line, run_cluster, table
+from examples import options
 
 SIDES = {
     "none": "no evaluator",
@@ -39,14 +40,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--data", type=Path, default=DATA, help="folder with adult.data.csv and adult.test.csv")
     add("--rounds", type=int, default=5, help="how often every side runs")
+    add(
+        "--steps",
+        type=options.at_least(36),
+        default=12_000,
+        help="of every run, of which a third warms up (default: 12000)",
+    )
     add("--quick", action="store_true", help="one round of few steps, to see that it runs")
     args = parser.parse_args(arguments)
     if not (args.data / "adult.data.csv").is_file():
         parser.error(f"{args.data} has no adult.data.csv; name the folder of the census files with --data")
 
     def run(key: str, variables: Mapping[str, str]) -> dict[str, Any]:
-        steps, warmup, every = (64, 32, 16) if args.quick else (12_000, 4_000, 1_000)
-        given = ["--data", args.data, "--steps", steps, "--warmup", warmup, "--save-every", every]
+        steps = 72 if args.quick else args.steps
+        given = ["--data", args.data, "--steps", steps, "--warmup", steps // 3, "--save-every", steps // 12]
         own = ["--compile", "no" if args.quick else "yes", "--evaluator", key]
         return run_cluster(_SIDE, [*given, *own], evaluator=key != "none", variables=variables)
 
