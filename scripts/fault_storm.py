@@ -6,6 +6,8 @@ servers and evaluator are killed in a random order: most once all is well again 
 is not, the evaluator also after the end of the training. The job has to end by itself with status 0, with checkpoints
 that load, whose steps ascend and the last of which is that of the last step, with the final export, and after every
 row was trained on in every epoch. Those that train in step must end with the very bits of a job that nobody disturbed.
+After a kill that comes alone, the next step has to come within 2 s where it was a server's, and within 8 s where it was
+that of a worker who trains in step; fewer than 20 kills are too few to judge that by.
 """
 
 from __future__ import annotations
@@ -21,17 +23,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.protocol import conclude
 from examples.options import at_least, positive
 from scripts.kill_storm import DATA, ROOT, StormError, differences
 from scripts.storm_checks import Rows, Told, problems
 from scripts.storm_cluster import LAUNCHER, Line, StormCluster
 from scripts.storm_job import PACE, STEP
-from scripts.storm_times import Kill, table
+from scripts.storm_times import SERVED, TOGETHER, Kill, table, verdicts
 from torch_estimator.engine.checkpoint import Checkpoint, load_checkpoint
 
 ROLES = ("chief", "worker", "ps", "evaluator")
 
 _BATCH = 40
+_JUDGED_KILLS = 20
 _SILENCE_SECS = 300.0
 _LOOK_SECS = 0.5
 
@@ -223,6 +227,9 @@ def storm(args: argparse.Namespace) -> Iterator[str]:
     one = struck.run("struck", strikes)
     landed = [kill.name for kill in one.kills]
     print(f"{len(landed)} of {args.kills} kills landed in {time.monotonic() - began:.0f} s.\n\n{table(one.kills)}\n")
+    times = verdicts(one.kills, TOGETHER if args.synchronous else SERVED)
+    if conclude(times, quick=args.kills < _JUDGED_KILLS):
+        yield "the next step came later than promised, as said above."
     if one.strikes:
         yield f"the job had ended {len(one.strikes)} kills before the last; give more --steps."
     yield from problems(work / "struck", one.told, rows, landed, served=not args.synchronous)

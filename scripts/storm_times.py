@@ -1,14 +1,22 @@
-"""How long a cluster takes from a kill to its next step, told from its lines."""
+"""How long a cluster takes from a kill to its next step, told from its lines, and whether that is what is promised."""
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.protocol import Verdict, at_most
 from scripts.storm_cluster import LAUNCHER, Line
 from scripts.storm_job import STEP
+
+SERVED = {"ps": 2.0}
+"""By role, how many seconds at most to the next step, where parameters are with servers."""
+
+TOGETHER = {"worker": 8.0}
+"""The same for those that train in step."""
 
 _AGAIN = re.compile(r"started (.*) again, restart")
 _HOLDS = re.compile(r"ps \d+ holds \d+ numbers")
@@ -91,6 +99,35 @@ def table(kills: Sequence[Kill]) -> str:
         )
         rows.append(f"{role:10} {len(some):6} {len(alone):6} {_told(secs[0]):>20} {_told(secs[1]):>20}")
     return "\n".join(rows)
+
+
+def verdicts(kills: Sequence[Kill], most: Mapping[str, float]) -> list[Verdict]:
+    """By role, whether the worst of the kills that came alone was followed by a step in time.
+
+    Where a second process died before all was well again, the step waited for that one, too: this is counted, not
+    judged.
+
+    Args:
+        kills: That have landed.
+        most: `SERVED` or `TOGETHER`.
+    """
+    return [_verdict([kill for kill in kills if kill.role == role], role, limit) for role, limit in most.items()]
+
+
+def _verdict(kills: Sequence[Kill], role: str, limit: float) -> Verdict:
+    alone, others = (_step_secs([kill for kill in kills if kill.alone == one]) for one in (True, False))
+    overlapping = f" ({_within(others, limit)} that overlapped with another)" if others else ""
+    what = f"seconds from a kill of {role} to the next step, {_within(alone, limit)} in time{overlapping}; the worst"
+    return at_most(what, limit, max(alone, default=None), digits=2)
+
+
+def _step_secs(kills: Sequence[Kill]) -> list[float]:
+    """Without a step after it, a kill is as bad as can be."""
+    return [math.inf if kill.step_secs is None else kill.step_secs for kill in kills]
+
+
+def _within(secs: Sequence[float], limit: float) -> str:
+    return f"{sum(one <= limit for one in secs)} of {len(secs)}"
 
 
 def _told(secs: Sequence[float]) -> str:

@@ -10,7 +10,8 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO, TextIOWrapper
 from multiprocessing.connection import Connection
@@ -135,3 +136,13 @@ def ended(processes: Sequence[Process]) -> list[Ended]:
         for process in processes:
             process.kill()
     return [Ended(process.status or 0, text) for process, text in zip(processes, told, strict=True)]
+
+
+def wait_until(holds: Callable[[], bool], *processes: Process) -> None:
+    """Waits until something holds; none of these processes may end before."""
+    deadline = time.monotonic() + _SECS
+    while not holds():
+        for process in processes:
+            assert process.status is None, process.wait()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -13,7 +13,7 @@ from scripts import fault_storm
 from scripts.storm_checks import Rows, Told, problems, seen
 from scripts.storm_cluster import LAUNCHER, Line
 from scripts.storm_job import SEEN
-from scripts.storm_times import Kill, table
+from scripts.storm_times import SERVED, TOGETHER, Kill, table, verdicts
 from torch_estimator.engine.summaries import EventWriter
 
 
@@ -38,6 +38,7 @@ def test_a_cluster_survives_a_kill_of_each_role(tmp_path: Path, capsys: pytest.C
     assert f"{len(names)} of {len(names)} kills landed" in printed
     for name in names:
         assert f"killed {name} at step " in printed
+    assert "A quick run, too short to judge by:\nseconds from a kill of ps to the next step, " in printed
     assert "killed evaluator 0 at step " in printed.partition("; training had ended")[0].splitlines()[-1]
 
 
@@ -92,6 +93,27 @@ def test_times_are_those_of_the_first_step_that_a_kill_does_not_hinder() -> None
     lines = table([worker, server, chief]).splitlines()
     assert lines[1].split() == ["worker", "1", "1", "0.20,", "worst", "0.20", "2.50,", "worst", "2.50"]
     assert lines[3].split() == ["chief", "1", "0", "-", "-"]
+
+
+def test_the_worst_kill_of_a_role_that_came_alone_is_judged() -> None:
+    def kill(name: str, secs: float | None, *, alone: bool = True) -> Kill:
+        return Kill(name, 10.0, together=False, alone=alone, step_secs=secs)
+
+    kills = [kill("ps 0", 0.5), kill("ps 1", 1.9), kill("ps 0", 2.4, alone=False), kill("worker 0", 8.5)]
+
+    (served,) = verdicts(kills, SERVED)
+    (late,) = verdicts([*kills, kill("ps 1", 2.1)], SERVED)
+    (without_a_step,) = verdicts([*kills, kill("ps 1", None)], SERVED)
+    (together,) = verdicts(kills, TOGETHER)
+    (none,) = verdicts([], TOGETHER)
+
+    of_servers = "seconds from a kill of ps to the next step"
+    of_others = "(0 of 1 that overlapped with another)"
+    assert str(served) == f"{of_servers}, 2 of 2 in time {of_others}; the worst: at most 2: 1.90, holds"
+    assert str(late) == f"{of_servers}, 2 of 3 in time {of_others}; the worst: at most 2: 2.10, DOES NOT HOLD"
+    assert without_a_step.holds is False
+    assert together.holds is False
+    assert none.holds is None
 
 
 def test_rows_are_counted_by_what_was_written_down(tmp_path: Path) -> None:

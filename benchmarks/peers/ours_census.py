@@ -52,6 +52,7 @@ def build_estimator(args: argparse.Namespace, model_dir: str) -> te.DNNLinearCom
             model_dir=model_dir,
             compile=COMPILE[args.compile],
             random_seed=args.seed,
+            **({"save_checkpoints_steps": args.save_every} if args.save_every else {}),
             train_distribute=te.distribute.ParameterServerStrategy(pipeline=True) if args.pipeline else None,
             experimental_max_worker_delay_secs=0,
         ),
@@ -122,6 +123,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--cached", action="store_true", help="keep rows in memory, with the host half of the columns applied")
     add("--pipeline", action="store_true", help="with parameter servers: gradients one step older")
     add("--raw", action="store_true", help="with parameter servers: plain TCP instead of ZeroMQ")
+    add("--save-every", type=int, help="steps from checkpoint to checkpoint; by default RunConfig's seconds")
     add("--sleep-ms", type=float, default=0.0, help="in a cluster: milliseconds to wait before each step")
     return arguments
 

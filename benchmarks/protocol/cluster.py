@@ -1,4 +1,4 @@
-"""A side as a cluster: parameter servers and workers beside the chief, all on this machine, each with its TF_CONFIG."""
+"""A side as a cluster: the chief and others beside it, all on this machine, each with its TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def run_cluster(
     *,
     workers: int = 0,
     servers: int = 1,
+    evaluator: bool = False,
     variables: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Runs a side's script, which takes ``--cluster``, once for each task; gives what the chief's last line says.
@@ -30,12 +31,14 @@ def run_cluster(
         arguments: Of every process.
         workers: How many beside the chief.
         servers: How many parameter servers.
+        evaluator: Whether there is one.
         variables: Of the environment.
     """
     tasks = [("chief", 0), *(("worker", n) for n in range(workers)), *(("ps", n) for n in range(servers))]
     cluster: dict[str, list[str]] = {}
     for (kind, _), port in zip(tasks, free_ports(len(tasks)), strict=True):
         cluster.setdefault(kind, []).append(f"localhost:{port}")
+    beside = [*tasks[1:], *([("evaluator", 0)] if evaluator else [])]
 
     def of(kind: str, index: int) -> dict[str, str]:
         config = {"cluster": cluster, "task": {"type": kind, "index": index}}
@@ -53,7 +56,7 @@ def run_cluster(
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            for task in tasks[1:]
+            for task in beside
         ]
         try:
             return side.run(given, variables=of("chief", 0))

@@ -179,16 +179,26 @@ class Overtaken(WritingExporter):
         return super().export(*args, **kwargs)
 
 
-def test_a_checkpoint_that_disappears_is_passed_over(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("half", [False, True])
+def test_a_checkpoint_that_disappears_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, half: bool
+) -> None:
+    job = Job(tmp_path, keep_checkpoint_max=1)
+    path = f"{job.model_dir}/model.ckpt-3"
+
     def removed() -> None:
+        hold_checkpoint(job.model_dir, None)
         job.train(6)
-        files.remove_tree(f"{job.model_dir}/model.ckpt-3")
+        assert not files.exists(path)
+        if half:
+            # Of what is just being removed, the directory is there to the last.
+            files.makedirs(path)
 
     job.train(3)
     exporter = Overtaken(removed)
     job.follow([job.end], exporter)
     assert (job.steps, exporter.steps) == ([3, 6], [6])
-    gone = f"Checkpoint {job.model_dir}/model.ckpt-3 was removed before it was evaluated and exported."
+    gone = f"Checkpoint {path} was removed before it was evaluated and exported; going on with the newest."
     assert gone in caplog.messages
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster_jobs import Cluster, Process, ended
+from tests.cluster_jobs import Cluster, ended, wait_until
 from tests.jobs import line
 from torch_estimator.engine.summaries import read_scalars
 
@@ -51,15 +49,6 @@ result = te.train_and_evaluate(
 )
 print("result", result)
 """
-
-
-def wait_until(holds: Callable[[], bool], *processes: Process) -> None:
-    deadline = time.monotonic() + 120
-    while not holds():
-        for process in processes:
-            assert process.status is None, process.wait()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_an_evaluator_that_was_killed_is_replaced_and_nothing_is_evaluated_twice_or_lost(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from torch_estimator import files
+from torch_estimator.engine.checkpoint import checkpoint_paths
 from torch_estimator.engine.checkpoint_index import checkpoint_step, hold_checkpoint
 from torch_estimator.errors import InvalidValueError, UserError
 from torch_estimator.estimator import Estimator
@@ -166,9 +167,13 @@ class Evaluator:
         try:
             action()
         except (UserError, OSError):
-            if files.exists(path):
+            # What is being removed is partly there, but not named any more.
+            named = map(files.basename, checkpoint_paths(self._model_dir))
+            if files.exists(path) and files.basename(path) in named:
                 raise
-            logger.warning("Checkpoint %s was removed before it was evaluated and exported.", path)
+            logger.warning(
+                "Checkpoint %s was removed before it was evaluated and exported; going on with the newest.", path
+            )
 
     def _finish(self, ended: TrainingState | None) -> None:
         for one in self._specs:
