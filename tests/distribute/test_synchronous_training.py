@@ -331,8 +331,7 @@ def test_who_hangs_is_named_by_those_that_wait_for_it(tmp_path: Path) -> None:
         ),
         (
             "tanh_of_worker=1",
-            'the model: module.dnn.activation_fn is "_VariableFunctionsClass.tanh" on worker 0, and '
-            '"_VariableFunctionsClass.relu" on chief 0',
+            'the model: module.dnn.activation_fn is "tanh" on worker 0, and "relu" on chief 0',
         ),
     ],
 )
