@@ -276,7 +276,7 @@ def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> N
     assert unseen in apart.told
     assert (
         "error: worker 1 and chief 0 must run the same program, but differ in the optimizers: lr of Adagrad of "
-        "dnn.input_from_feature_columns.input_layer.tables.0.weight and 6 more is 0.05 on worker 1, and 0.2 on chief 0"
+        "dnn.input_from_feature_columns.input_layer.tables.0.weight and 6 more is 0.001 on worker 1, and 0.2 on chief 0"
     ) in differs.told
     assert "error: ps 0 serves another training than this one: the token of its model_dir is" in another.told
 

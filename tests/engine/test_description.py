@@ -54,6 +54,16 @@ def weighted(weight: int) -> Callable[[Tensor, Tensor], Tensor]:
     return loss
 
 
+class Squared:
+    """A loss with a setting, and no module."""
+
+    def __init__(self, scale: int) -> None:
+        self.scale = scale
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self.scale * (outputs - labels).square().mean()
+
+
 def sgd(**settings: Any) -> Any:
     return functools.partial(torch.optim.SGD, **{"lr": 0.1, **settings})
 
@@ -94,10 +104,11 @@ _OF = "of first.weight and 3 more"
         (
             {"module": Net(activation=torch.tanh)},
             {"module": Net(activation=nn.Tanh())},
-            'the model: module.activation is "_VariableFunctionsClass.tanh" on worker 0, and "Tanh" on chief 0',
+            'the model: module.activation is "tanh" on worker 0, and "Tanh" on chief 0',
         ),
         ({"module": Net(sizes=[1, 2])}, {}, 'the model: module.sizes is "[1, 2]" on worker 0, and absent on chief 0'),
         ({"module": Net().double()}, {}, 'the variables: first.weight is [[4, 3], "torch.float64"] on worker 0'),
+        ({"loss": Squared(2)}, {"loss": Squared(3)}, "the model: loss.scale is 2 on worker 0, and 3 on chief 0"),
         ({"loss": weighted(2)}, {"loss": weighted(3)}, "the model: loss.weight is 2 on worker 0, and 3 on chief 0"),
         (
             {"loss": nn.L1Loss()},
@@ -181,7 +192,12 @@ def test_words_and_buckets_of_columns_are_compared() -> None:
 
 
 class Excused(Net):
-    not_in_fingerprint = ("seed",)
+    not_in_fingerprint = ("seed", "made")
+    made = 0
+
+    def __init__(self, **own: Any) -> None:
+        super().__init__(**own)
+        Excused.made += 1
 
 
 def test_what_is_a_process_own_is_not_compared() -> None:
@@ -197,6 +213,7 @@ def test_what_is_a_process_own_is_not_compared() -> None:
             started=time.time(),
             config=te.RunConfig(model_dir=f"runs of {rank}"),
             options={"rank": rank, "depth": 3},
+            parts={object(), ("a", 1), flat},
             seed=rank,
         )
         module.register_forward_hook(lambda *_: None) if rank else None
@@ -216,7 +233,7 @@ def test_the_description_of_a_huge_model_is_bounded_and_still_tells() -> None:
     def of(*rates: float) -> dict[str, Any]:
         return described(module=nn.Sequential(*map(nn.Dropout, rates), nn.Linear(3, 1)))
 
-    even, late = [0.1] * 3000, [*[0.1] * 2999, 0.3]
+    even, late = [0.1] * 1400, [*[0.1] * 1399, 0.3]
     assert len(of(*even)["the model"]) == 4097
-    assert "module.0.p is 0.2 on worker 0, and 0.1 on chief 0" in told(of(*[0.2] * 3000), of(*even))
+    assert "module.0.p is 0.2 on worker 0, and 0.1 on chief 0" in told(of(*[0.2] * 1400), of(*even))
     assert "the model: what follows the first 4096 is" in told(of(*late), of(*even))

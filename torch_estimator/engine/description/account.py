@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import Any
 
@@ -12,9 +11,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from torch_estimator.engine.description.code import Code
+from torch_estimator.engine.description.code import Code, library_of
 from torch_estimator.engine.description.plain import is_own, plain
-from torch_estimator.engine.fingerprint.libraries import library_of_module
 from torch_estimator.engine.fingerprint.objects import instance_attributes
 from torch_estimator.engine.fingerprint.torch_objects import MODULE_APART
 from torch_estimator.engine.fingerprint.walk import Walk
@@ -47,6 +45,12 @@ class Account:
         self._walk = Walk()
         self._met: set[int] = set()
 
+    def note_part(self, path: str, value: Any) -> None:
+        """Notes a loss or a head, which may be an object of the user's own."""
+        self.note(path, value)
+        if path not in self.settings and library_of(type(value)) in _KNOWN:
+            self.enter(path, value)
+
     def note(self, path: str, value: Any) -> None:
         """Notes a value and what it holds."""
         if value is None:
@@ -56,7 +60,7 @@ class Account:
         elif isinstance(value, Tensor):
             if not is_lazy(value):
                 self.settings[path] = [list(value.shape), str(value.dtype)]
-        elif isinstance(value, list | tuple | set | frozenset | Mapping):
+        elif isinstance(value, list | tuple | dict):
             self._items(path, value)
         elif isinstance(value, functools.partial):
             for part, one in (("", value.func), (".args", value.args), (".keywords", value.keywords)):
@@ -88,7 +92,7 @@ class Account:
         if len(value) > _MOST_ITEMS or id(value) in self._met:
             return
         self._met.add(id(value))
-        pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
         for place, (key, one) in enumerate(pairs):
             if not (isinstance(key, str) and is_own(key)):
                 name = key if isinstance(key, str | int) else place
@@ -96,14 +100,15 @@ class Account:
 
     def _function(self, path: str, value: Any) -> None:
         function = value.__func__ if isinstance(value, MethodType) else value
-        self.settings[path] = function.__qualname__
+        # What is made in C is called as the class that it belongs to there.
+        self.settings[path] = function.__qualname__ if isinstance(function, FunctionType) else function.__name__
         if not isinstance(function, FunctionType) or id(function) in self._met:
             return
         self._met.add(id(function))
         self._code.note_function(function)
         names, defaults = function.__code__.co_varnames[: function.__code__.co_argcount], function.__defaults__ or ()
         held = {
-            **dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)),
+            **dict(zip(names[len(names) - len(defaults) :], defaults, strict=False)),
             **(function.__kwdefaults__ or {}),
             **dict(zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)),
         }
@@ -114,7 +119,7 @@ class Account:
     def _module(self, path: str, module: nn.Module) -> None:
         if id(module) in self._met:
             return
-        if _library(type(module)) in _KNOWN:
+        if library_of(type(module)) in _KNOWN:
             self.enter(path, module, _MODULE_APART)
             if not module.training:
                 self.settings[f"{path}.training"] = False
@@ -135,12 +140,8 @@ def _content(cell: CellType) -> Any:
         return None
 
 
-def _library(kind: type) -> str | None:
-    return library_of_module(str(kind.__module__))
-
-
 def _is_known(value: object) -> bool:
     """Whether an object is made of settings."""
     if isinstance(value, LRScheduler | Clipping):
         return True
-    return _library(type(value)) == "torch_estimator" and not isinstance(value, RunConfig | Optimizer)
+    return library_of(type(value)) == "torch_estimator" and not isinstance(value, RunConfig | Optimizer)

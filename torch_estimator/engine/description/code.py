@@ -14,6 +14,11 @@ from torch_estimator.engine.fingerprint.settings import followed
 _DIGITS = 12
 
 
+def library_of(kind: type) -> str | None:
+    """The package that a class belongs to, or None for the user's own."""
+    return library_of_module(str(kind.__module__))
+
+
 class Code:
     """Notes functions and classes of the user, and those that they name in turn; a library's are told by its version.
 
@@ -47,15 +52,16 @@ class Code:
     def note_class(self, kind: type) -> None:
         """Notes what of a class and its bases is the user's."""
         for base in kind.__mro__:
-            if id(base) in self._met or library_of_module(str(base.__module__)) is not None:
+            if id(base) in self._met or library_of(base) is not None:
                 continue
             self._met.add(id(base))
+            skipped = vars(base).get("not_in_fingerprint", ())
             for name, value in vars(base).items():
                 if isinstance(value, property):
                     value = value.fget
                 value = value.__func__ if isinstance(value, staticmethod | classmethod) else value
                 self._note(value)
-                found = None if name.startswith("__") or is_own(name) else plain(value)
+                found = None if name.startswith("__") or name in skipped or is_own(name) else plain(value)
                 if found is not None:
                     self._settings[f"{base.__qualname__}.{name}"] = found
 

@@ -41,10 +41,8 @@ def describe_training(model: Model, trainers: Trainers | None) -> Description:
     code = Code()
     account = Account(code)
     account.note("module", model.module)
-    if model.spec.head is not None:
-        account.enter("head", model.spec.head)
-    elif model.spec.loss is not None:
-        _note_loss(account, model.spec.loss)
+    account.note_part("head", model.spec.head)
+    account.note_part("loss", model.spec.loss)
     if model.spec.transform is not None:
         account.note("linear columns", model.spec.transform.linear)
         account.note("columns", model.spec.transform.dnn)
@@ -66,13 +64,6 @@ def describe_optimizers(module: nn.Module, trainers: Trainers) -> Description:
     return bounded({OPTIMIZERS: _optimizers(Code(), module, *trainers)})
 
 
-def _note_loss(account: Account, loss: Any) -> None:
-    account.note("loss", loss)
-    if "loss" not in account.settings:
-        # An object of the user's own.
-        account.enter("loss", loss)
-
-
 def _optimizers(
     code: Code, module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], schedules: Schedules
 ) -> dict[str, Any]:
@@ -90,6 +81,8 @@ def _optimizers(
                     _note(found, code, f"{setting} of {kind} of {of}", value)
         account = Account(code)
         account.enter("", optimizer, _OPTIMIZER_APART)
+        # Keras' has it there.
+        account.note(".learning_rate", getattr(optimizer, "learning_rate", None))
         for place, clipping in enumerate(clippings_of([optimizer])):
             account.note(f".gradient clipping {place}", clipping)
         of = _some([names.get(id(one), "?") for group in optimizer.param_groups for one in group["params"]])
