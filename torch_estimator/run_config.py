@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from torch_estimator.cluster import Task, task_from_environment
-from torch_estimator.cluster.task import CHIEFS, EVALUATOR
+from torch_estimator.cluster.task import CHIEFS, EVALUATOR, WAIT_SECS
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
 from torch_estimator.distribute.strategies import (
     FullyShardedStrategy,
@@ -95,7 +95,7 @@ class RunConfig:
         MirroredStrategy | MultiWorkerMirroredStrategy | FullyShardedStrategy | ParameterServerStrategy | None
     ) = None
     eval_distribute: MirroredStrategy | MultiWorkerMirroredStrategy | None = None
-    session_creation_timeout_secs: float = 7200
+    session_creation_timeout_secs: float = WAIT_SECS
     experimental_max_worker_delay_secs: int | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
 
