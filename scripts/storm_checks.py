@@ -17,8 +17,7 @@ from torch_estimator.engine.summaries import read_scalars
 
 _SAVING = re.compile(r"Saving checkpoints for (\d+)")
 _ENDED = re.compile(r"Training ended at global step (\d+)")
-_FROM_CHECKPOINT = "trains twice on what it has read since"
-_TWICE = re.compile(r"where it stood (\d+) batches ago; these are trained on twice")
+_TWICE = re.compile(r"where it stood (?:at most )?(\d+) batches ago; these are trained on twice")
 
 
 @dataclass(slots=True)
@@ -28,20 +27,17 @@ class Told:
     Attributes:
         saved: The steps of checkpoints, in the order of saving.
         end: Global step at which the chief has ended.
-        twice: How many batches were said to be trained on twice.
-        uncounted: Whether more may be, since the server that knows has been restored from a checkpoint.
+        twice: How many batches were said to be trained on twice, at most.
     """
 
     saved: list[int] = field(default_factory=list)
     end: int | None = None
     twice: int = 0
-    uncounted: bool = False
 
     def see(self, line: Line) -> None:
         """Takes a line."""
         self.saved += map(int, _SAVING.findall(line.text))
         self.twice += sum(map(int, _TWICE.findall(line.text)))
-        self.uncounted |= _FROM_CHECKPOINT in line.text
         ended = _ENDED.search(line.text)
         if ended and line.name == "chief 0":
             self.end = int(ended[1])
@@ -124,7 +120,7 @@ def _problems_of_rows(job_dir: Path, told: Told, rows: Rows, killed: Sequence[st
         return
     # Of a process that is killed, one batch may have been computed and not sent.
     unsent = sum(name.startswith(("chief", "worker")) for name in killed)
-    if not told.uncounted and again > rows.batch * (told.twice + unsent):
+    if again > rows.batch * (told.twice + unsent):
         yield f"{again} rows were seen again, but the log told of {told.twice} batches of {rows.batch} only."
     # Servers that come back count on from the last checkpoint.
     if not any(name.startswith("ps") for name in killed) and not 0 <= batches - told.end <= unsent:

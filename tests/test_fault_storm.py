@@ -134,6 +134,7 @@ def test_what_a_job_has_lost_is_named(tmp_path: Path) -> None:
         ("chief 0", "Saving checkpoints for 2 into there."),
         ("chief 0", "Training ended at global step 5: the input ended."),
         ("worker 0", "Going on with the input where it stood 1 batches ago; these are trained on twice."),
+        ("worker 0", "Going on with the input where it stood at most 1 batches ago; these are trained on twice."),
     ):
         told.see(Line(0.0, name, text))
 
@@ -149,7 +150,7 @@ def test_what_a_job_has_lost_is_named(tmp_path: Path) -> None:
     assert "the last checkpoint, of step 5, was not evaluated." in found
     assert "1 evaluations were of checkpoints that were evaluated before: [2, 2]." in found
     assert "1 of 3 rows were seen less than 1 times, row 3 the first of them." in found
-    assert "5 rows were seen again, but the log told of 1 batches of 2 only." in found
+    assert "5 rows were seen again, but the log told of 2 batches of 2 only." in found
     assert "5 steps were counted for 4 batches." in found
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from torch_estimator.cluster import Task, task_from_environment
 from torch_estimator.cluster.cluster_spec import ClusterSpec
-from torch_estimator.cluster.task import CHIEFS, EVALUATOR, PARAMETER_SERVER, WORKER
+from torch_estimator.cluster.task import CHIEFS, EVALUATOR, PARAMETER_SERVER, WAIT_SECS, WORKER
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
 from torch_estimator.distribute.strategies import (
     FullyShardedStrategy,
@@ -29,7 +29,6 @@ class _Default:
 
 _DEFAULT: Final = _Default()
 _DEFAULT_SAVE_CHECKPOINTS_SECS: Final = 600
-_DEFAULT_WAIT_SECS: Final = 7200
 _MOST_WAIT_SECS: Final = 1_000_000_000
 _WHOLE_NUMBERS: Final = (
     "save_summary_steps",
@@ -97,7 +96,7 @@ class RunConfig:
         MirroredStrategy | MultiWorkerMirroredStrategy | FullyShardedStrategy | ParameterServerStrategy | None
     ) = None
     eval_distribute: MirroredStrategy | MultiWorkerMirroredStrategy | None = None
-    session_creation_timeout_secs: float = _DEFAULT_WAIT_SECS
+    session_creation_timeout_secs: float = WAIT_SECS
     experimental_max_worker_delay_secs: int | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
 
@@ -158,7 +157,7 @@ class RunConfig:
     def _resolve_wait(self) -> None:
         secs = self.session_creation_timeout_secs
         if secs is None:
-            object.__setattr__(self, "session_creation_timeout_secs", _DEFAULT_WAIT_SECS)
+            object.__setattr__(self, "session_creation_timeout_secs", WAIT_SECS)
         elif secs > _MOST_WAIT_SECS:
             raise InvalidValueError(
                 f"session_creation_timeout_secs must be at most {_MOST_WAIT_SECS}, but got {secs}; every wait "

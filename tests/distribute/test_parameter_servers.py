@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -243,6 +245,80 @@ def test_sigterm_to_the_chief_has_a_checkpoint_saved_and_servers_wait_for_the_ne
     assert max(checkpoint_steps(tmp_path)) == 200
 
 
+def test_sigterm_ends_who_waits_for_a_server_or_for_the_chief(tmp_path: Path) -> None:
+    alone, early = Cluster(PROGRAM, workers=0, servers=1), Cluster(PROGRAM, workers=1, servers=1)
+    server = early.start(("ps", 0), tmp_path, 16, 100)
+    waiting = [alone.start(("chief", 0), tmp_path, 16, 100), early.start(("worker", 0), tmp_path, 16, 100)]
+    for one in waiting:
+        wait_until_it_heeds_sigterm(one)
+        os.kill(one.pid, signal.SIGTERM)
+    chief, worker = ended(waiting)
+    server.kill()
+    server.wait()
+    assert (chief.status, worker.status) == (143, 143), chief.told + worker.told
+    assert re.search(
+        r"^SIGTERM came while chief 0 waited for ps 0 at \S+, which cannot be reached, so that no checkpoint could be "
+        "written; start again to go on.$",
+        chief.told,
+        re.M,
+    )
+    assert "SIGTERM came while worker 0 waited for the chief to give the parameter servers their" in worker.told
+
+
+def test_sigterm_to_a_chief_that_has_lost_its_server_says_that_nothing_could_be_saved(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    arguments = (tmp_path, 16, 100_000, "repeat=1", "slow=0.005")
+    server, chief = (cluster.start(task, *arguments) for task in (("ps", 0), ("chief", 0)))
+    wait_for_checkpoint(tmp_path, 0, {("chief", 0): chief})
+    server.kill()
+    server.wait()
+    os.kill(chief.pid, signal.SIGTERM)
+    (result,) = ended([chief])
+    assert result.status == 143, result.told
+    assert "which cannot be reached, so that no checkpoint could be written; start again to go on." in result.told
+
+
+def test_sigterm_to_a_chief_that_waits_for_others_leaves_them_the_servers(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, servers=1)
+    server = cluster.start(("ps", 0), tmp_path, 1, None)
+    # 7 and 6 batches of one.
+    chief = cluster.start(("chief", 0), tmp_path, 1, None, "rows=13")
+    read_until(chief, "The input has ended here; waiting for worker 0.")
+    os.kill(chief.pid, signal.SIGTERM)
+    (first,) = ended([chief])
+    assert first.status == 143, first.told
+    assert max(checkpoint_steps(tmp_path)) == 7
+    results = ended([*(cluster.start(task, tmp_path, 1, None, "rows=13") for task in cluster.tasks[:2]), server])
+    assert [one.status for one in results] == [0, 0, 0], [one.told for one in results]
+    assert max(checkpoint_steps(tmp_path)) == 13
+
+
+def test_who_dies_together_with_its_server_says_how_many_batches_it_repeats_at_most(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, servers=1)
+    arguments = (tmp_path, 16, 500, "repeat=1", "slow=0.002")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    for task in (("worker", 0), ("chief", 0), ("chief", 0)):
+        # One is for each hundred steps.
+        read_until(running[task], "loss = ")
+    for victim in (("worker", 0), ("ps", 0)):
+        running[victim].kill()
+        running[victim].wait()
+        running[victim] = cluster.start(victim, *arguments)
+    chief, worker, ps = ended(list(running.values()))
+    assert (chief.status, worker.status, ps.status) == (0, 0, 0), chief.told + worker.told
+    known = re.search(r"goes on where that stood at global step 0, at most (\d+) batches before", chief.told)
+    assert known is not None, chief.told
+    twice = re.search(r"where it stood at most (\d+) batches ago; these are trained on twice", worker.told)
+    assert twice is not None, worker.told
+    assert int(twice[1]) == int(known[1]) >= 100
+
+
+def test_a_server_that_no_chief_comes_to_ends_as_its_run_config_says(tmp_path: Path) -> None:
+    (server,) = ended([Cluster(PROGRAM, workers=0, servers=1).start(("ps", 0), tmp_path, 1, 10, "wait=0.5")])
+    assert server.status == 2
+    assert "error: ps 0 waited 0.5 s (session_creation_timeout_secs) for the chief to give it its par" in server.told
+
+
 def test_a_failed_training_leaves_its_parameters_as_they_were_before(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM, workers=0, servers=1)
     server = cluster.start(("ps", 0), tmp_path, 16, 40, "repeat=1")
@@ -306,6 +382,21 @@ def test_who_has_not_the_key_of_the_cluster_ends_and_the_others_train_encrypted(
     assert f"with the key in {tmp_path}/key" in trained[0].told
     assert max(checkpoint_steps(tmp_path / "job")) == 100
     assert trained[2].told.count("ps 0 has refused somebody who has another key than this server") == 1
+
+
+def wait_until_it_heeds_sigterm(process: Process) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{process.pid}/status").read_text(), re.M)
+        assert caught is not None
+        if int(caught[1], 16) >> (signal.SIGTERM - 1) & 1:
+            return
+        assert time.monotonic() < deadline, process.status
+        time.sleep(0.02)
+
+
+def read_until(process: Process, text: str) -> None:
+    assert any(text in line for line in process.stdout)
 
 
 def wait_for_checkpoint(model_dir: Path, step: int, running: Mapping[tuple[str, int], Process]) -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -176,7 +182,14 @@ def test_positions_of_inputs_are_kept_for_who_comes_back(served: Served) -> None
     served.push(served.links.header(Kind.EXCHANGE, PUSHES))
     told = served.links.tell_all(Kind.HELLO)[0][1]
     assert (told["position"], told["since"]) == ({"row": 9}, 1)
-    assert served.links.state()[0][1]["positions"] == {"0": {"row": 9}, "1": {"row": 3}}
+    positions = served.links.state()[0][1]["positions"]
+    assert positions == {"0": {"row": 9, "since": 1}, "1": {"row": 3, "since": 0}}
+    served.start(positions=positions, lost=20)
+    told = served.links.tell_all(Kind.HELLO)[0][1]
+    assert (told["since"], told["at_most"]) == (21, True)
+    served.links.deposit({"row": 10})
+    told = served.links.tell_all(Kind.HELLO)[0][1]
+    assert (told["position"], told["since"], told["at_most"]) == ({"row": 10}, 0, False)
 
 
 def test_nothing_is_applied_after_the_last_step(served: Served) -> None:
@@ -225,18 +238,92 @@ def test_it_ends_when_the_chief_says_so_and_all_know(served: Served) -> None:
 
 def test_whoever_else_sends_something_is_refused(served: Served) -> None:
     context: zmq.Context[Any] = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    socket.setsockopt(zmq.RCVTIMEO, 5000)
-    socket.connect(f"tcp://{served.address}")
+    door = context.socket(zmq.DEALER)
+    door.setsockopt(zmq.RCVTIMEO, 5000)
+    door.connect(f"tcp://{served.address}")
     told = []
     for message in (b"GET / HTTP/1.1", b"TEPS" + bytes([9, 0]) + bytes(42)):
-        socket.send(message)
-        told.append(socket.recv_multipart()[1].decode())
+        door.send(message)
+        told.append(door.recv_multipart()[1].decode())
     context.destroy(linger=0)
     assert "no part of a torch-estimator cluster" in told[0]
     assert "another version of torch-estimator, whose messages are of version 9, not 1" in told[1]
     served.start()
     assert served.pull()[0].step == 5
+
+
+def test_a_server_that_has_lost_its_parameters_tells_the_chief_how_far_the_others_were(served: Served) -> None:
+    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES, 17)) is Kind.EMPTY
+    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES, 12)) is Kind.EMPTY
+    ((header, _),) = served.links.tell_all(Kind.HELLO)
+    assert (header.kind, header.step) == (Kind.EMPTY, 17)
+
+
+def test_who_waits_for_the_chief_says_so_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    address, clock = f"localhost:{free_port()}", itertools.count(0, 50)
+    with (
+        closing(ParameterServer("ps 0", address, wait_secs=120, clock=lambda: next(clock))) as server,
+        pytest.raises(ClusterError, match=rf"^ps 0 waited 120 s \(session_cr.*\) for the chief .* ps 0 at {address}.$"),
+    ):
+        server.serve()
+    told = [record.getMessage() for record in caplog.records if "has waited" in record.getMessage()]
+    assert told == ["ps 0 has waited 100 s for the chief to give it its parameters."]
+
+
+def test_who_comes_after_the_training_ends(caplog: pytest.LogCaptureFixture) -> None:
+    clock = itertools.count(0, 50)
+    address = f"localhost:{free_port()}"
+    with closing(ParameterServer("ps 0", address, is_over=lambda: True, clock=lambda: next(clock))) as server:
+        server.serve()
+    assert caplog.messages[-1] == "ps 0 ends: training is over."
+
+
+def test_who_holds_parameters_waits_for_the_chief_for_ever() -> None:
+    address, now = f"localhost:{free_port()}", [0.0]
+    server = ParameterServer("ps 0", address, wait_secs=1, clock=lambda: now[0])
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    with closing(server), closing(Links("chief 0", 0, [address], wait_secs=60)) as links:
+        one = Served(address, links, thread)
+        one.start()
+        now[0] = 1e6
+        # It has looked around after the first.
+        assert one.pull()[0].step == one.pull()[0].step == 5
+        links.tell_all(Kind.END)
+        assert one.has_ended()
+
+
+def test_a_process_that_no_chief_comes_to_ends_with_a_sentence() -> None:
+    address = f"localhost:{free_port()}"
+    config = {"cluster": {"chief": ["chief:1"], "ps": [address]}, "task": {"type": "ps", "index": 0}}
+    ended = subprocess.run(
+        [sys.executable, "-m", "torch_estimator.parameter_server", "--session-creation-timeout-secs", "0.1"],
+        env={**os.environ, "TF_CONFIG": json.dumps(config)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith("error: ps 0 waited 0.1 s (session_creation_timeout_secs) for the")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("host", ["[::1]", "localhost", "127.0.0.1"])
+def test_loopback_is_reached_by_each_of_its_names(host: str) -> None:
+    if host == "[::1]" and not socket.has_dualstack_ipv6():
+        pytest.skip("there is no IPv6 here")
+    address = f"{host}:{free_port()}"
+    server = ParameterServer("ps 0", address)
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    with closing(server), closing(Links("chief 0", 0, [address], wait_secs=20)) as links:
+        assert links.tell_all(Kind.HELLO)[0][0].kind is Kind.EMPTY
+        links.tell_all(Kind.END)
+        thread.join(timeout=20)
+
+
+def test_what_is_no_address_is_named() -> None:
+    with pytest.raises(ClusterError, match=r"^'a b:1' of ps 0 is no address \(Invalid argument\); name a host and"):
+        Links("chief 0", 0, ["a b:1"], wait_secs=1)
 
 
 def test_a_port_in_use_is_named(served: Served) -> None:

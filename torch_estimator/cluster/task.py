@@ -17,6 +17,9 @@ PARAMETER_SERVER = "ps"
 WORKER = "worker"
 EVALUATOR = "evaluator"
 
+WAIT_SECS = 7200.0
+"""How long the tasks of a cluster wait for each other where nobody says, as in tf.estimator."""
+
 REPLICA = "replica"
 """Of a `MirroredStrategy`: the processes that one task is while it trains."""
 

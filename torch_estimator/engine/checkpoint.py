@@ -68,6 +68,17 @@ def latest_checkpoint(model_dir: files.PathLike) -> str | None:
     return None if index is None else _resolve(model_dir, index.latest)
 
 
+def is_reached(model_dir: files.PathLike, last_step: int | None) -> bool:
+    """Whether the latest checkpoint in `model_dir` is of `last_step`, or of one after it.
+
+    Raises:
+        CheckpointError: As `latest_checkpoint`.
+    """
+    latest = latest_checkpoint(model_dir)
+    step = None if latest is None else checkpoint_step(files.basename(latest))
+    return step is not None and last_step is not None and step >= last_step
+
+
 def checkpoint_paths(model_dir: files.PathLike) -> list[str]:
     """Returns the paths of the checkpoints in `model_dir` by step.
 

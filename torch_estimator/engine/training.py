@@ -17,9 +17,8 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
 from torch_estimator.distribute.strategies import FullyShardedStrategy, ParameterServerStrategy
 from torch_estimator.engine.batches import Batches
-from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from torch_estimator.engine.checkpoint import Checkpoint, is_reached, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
-from torch_estimator.engine.checkpoint_index import checkpoint_step
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.compiled.choice import GRADIENTS, AnySteps, steps_for
 from torch_estimator.engine.description import Description, Trainers
@@ -264,8 +263,9 @@ class TrainingRun:
 
         strategy, task = self._config.train_distribute, self._config._task
         token = Token(self._model_dir, servers.name, self._is_over)
+        servers.is_preempted = lambda: context.preempted
         if not self._is_chief:
-            servers.is_over = lambda: token.is_gone() or self._is_reached(last_step)
+            servers.is_over = lambda: token.is_gone() or is_reached(self._model_dir, last_step)
         self._steps = steps = ServedSteps(
             servers,
             self._pushed_step,
@@ -285,11 +285,14 @@ class TrainingRun:
         try:
             steps.begin()
         except TrainingIsOver:
-            reason = StopReason.LAST_STEP if self._is_reached(last_step) else StopReason.OVER
+            reason = StopReason.LAST_STEP if is_reached(self._model_dir, last_step) else StopReason.OVER
             return TrainingResult(context.global_step, 0, reason)
         context.global_step = steps.global_step
         self._take_place(steps)
         result = run_training(_ServedFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
+        if result.reason is StopReason.END_OF_INPUT and context.preempted and not steps.over:
+            # The chief, which was waiting for the others.
+            result = replace(result, reason=StopReason.PREEMPTED)
         if result.reason is StopReason.PREEMPTED:
             steps.deposit(self.position, at_once=True)
             steps.leave()
@@ -299,11 +302,6 @@ class TrainingRun:
         steps.end(stops=result.reason is StopReason.HOOK)
         # What came to the servers after the last step was not applied.
         return replace(result, reason=StopReason.LAST_STEP, global_step=steps.global_step) if steps.over else result
-
-    def _is_reached(self, last_step: int | None) -> bool:
-        latest = latest_checkpoint(self._model_dir)
-        step = None if latest is None else checkpoint_step(files.basename(latest))
-        return step is not None and last_step is not None and step >= last_step
 
     def _positions_of_others(self, workers: int) -> dict[str, Any]:
         saved = self._saved_state.get(REPLICAS) or ()
@@ -319,11 +317,13 @@ class TrainingRun:
         """Goes on with the input where whoever was here before stood."""
         if steps.position is None:
             self._restore_position(self._saved_state, self._over_when_ended)
-            return
-        self._restore_position(steps.position, steps.position[_OVER])
+        else:
+            self._restore_position(steps.position, steps.position[_OVER])
         if steps.repeated and self._config.resume_input:
             logger.info(
-                "Going on with the input where it stood %d batches ago; these are trained on twice.", steps.repeated
+                "Going on with the input where it stood %s%d batches ago; these are trained on twice.",
+                "at most " if steps.repeated_at_most else "",
+                steps.repeated,
             )
 
     def position(self) -> dict[str, Any]:

@@ -3,14 +3,29 @@
 It runs no program of the user's, which would import torch: it serves within half a second.
 """
 
+import argparse
+import sys
+from collections.abc import Sequence
+
 from torch_estimator.cluster.resolve import task_from_environment
-from torch_estimator.cluster.task import PARAMETER_SERVER
+from torch_estimator.cluster.task import PARAMETER_SERVER, WAIT_SECS
 from torch_estimator.errors import InvalidValueError, exit_on_user_error
 from torch_estimator.roles.parameter_server import run_parameter_server
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Serves until training ends; a mistake of the user's is a sentence and exit status 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m torch_estimator.parameter_server", description="The parameter server that TF_CONFIG names."
+    )
+    parser.add_argument(
+        "--session-creation-timeout-secs",
+        type=_positive,
+        default=WAIT_SECS,
+        metavar="SECS",
+        help="how long to wait for the chief (%(default)g)",
+    )
+    args = parser.parse_args(arguments)
     with exit_on_user_error():
         task = task_from_environment()
         if task.type != PARAMETER_SERVER:
@@ -18,8 +33,15 @@ def main() -> None:
                 f"{task.source or 'The environment'} says that this process is {task}, which is no parameter server; "
                 f"TF_CONFIG must have a task of type {PARAMETER_SERVER!r}."
             )
-        run_parameter_server(task)
+        run_parameter_server(task, wait_secs=args.session_creation_timeout_secs)
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be positive, but got {text}")
+    return value
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_estimator.errors import ClusterError
-from torch_estimator.parameter_server.plan import ServerPlan
+from torch_estimator.parameter_server.plan import ServerPlan, TablePlan
 
 VERSION = 1
 
@@ -83,7 +83,7 @@ class Header(NamedTuple):
         """Reads one.
 
         Raises:
-            ClusterError: It is none, or one of another version.
+            ClusterError: It is none, one of another version, or of a kind that there is not.
         """
         if len(message) < _HEADER.size:
             raise ClusterError("Somebody who is no part of a torch-estimator cluster has sent a message.")
@@ -95,7 +95,10 @@ class Header(NamedTuple):
                 f"A process of the cluster has another version of torch-estimator, whose messages are of version "
                 f"{version}, not {VERSION}; install the same version everywhere."
             )
-        return cls(Kind(kind), worker, flags, life, number, step)
+        try:
+            return cls(Kind(kind), worker, flags, life, number, step)
+        except ValueError as error:
+            raise ClusterError(f"A process of the cluster has sent a message of kind {kind}, which is none.") from error
 
 
 class Push(NamedTuple):
@@ -125,14 +128,21 @@ def pack_exchange(header: Header, push: Push | None, pull: Sequence[np.ndarray])
 
 
 def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | None, list[np.ndarray]]:
-    """The push, if there is one, and by table the ids of rows that are asked for; views of the message."""
+    """The push, if there is one, and by table the ids of rows that are asked for; views of the message.
+
+    Raises:
+        ClusterError: It is not of this plan.
+    """
     reader = _Reader(message)
     tables = len(plan.tables)
     pushes = bool(flags & PUSHES)
     counts = reader.read(np.int64, tables * (1 + pushes)).tolist()
     pushed = [reader.read(np.int64, count) for count in counts[: tables * pushes]]
     pull = [reader.read(np.int64, count) for count in counts[tables * pushes :]]
+    for ids, table in zip([*pushed, *pull], plan.tables * (1 + pushes), strict=True):
+        _check_rows(ids, table)
     if not pushes:
+        reader.end()
         return None, pull
     dtype = np.dtype(plan.dtype)
     numbers = reader.read(np.float64, plan.moving_count)
@@ -142,6 +152,7 @@ def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | 
         for ids, table in zip(pushed, plan.tables, strict=True)
     ]
     present = reader.read(np.uint8, len(plan.dense))
+    reader.end()
     return Push(numbers, present, dense, list(zip(pushed, values, strict=True))), pull
 
 
@@ -176,14 +187,22 @@ def pack_arrays(header: Header, content: Mapping[str, Any], arrays: Mapping[str,
 
 
 def unpack_arrays(frames: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What `pack_arrays` was given; the arrays are views of the frames."""
-    content = json.loads(bytes(frames[1]))
-    described = content.pop("arrays", {})
-    arrays = {
-        name: np.frombuffer(frame, dtype).reshape(shape)
-        for (name, (dtype, shape)), frame in zip(described.items(), frames[2:], strict=True)
-    }
-    return content, arrays
+    """What `pack_arrays` was given; the arrays are views of the frames.
+
+    Raises:
+        ClusterError: They are something else.
+    """
+    try:
+        content = json.loads(bytes(frames[1]))
+        described = content.pop("arrays", {})
+        arrays = {
+            name: np.frombuffer(frame, dtype).reshape(shape)
+            for (name, (dtype, shape)), frame in zip(described.items(), frames[2:], strict=True)
+        }
+        return content, arrays
+    # Whatever goes wrong with bytes that somebody has sent, they are what is wrong.
+    except Exception as error:
+        raise ClusterError(f"A message of the cluster cannot be read ({type(error).__name__}).") from error
 
 
 def is_small(frames: Sequence[Any]) -> bool:
@@ -199,6 +218,18 @@ class _Reader:
     def read(self, dtype: Any, count: int) -> np.ndarray:
         if not count:
             return np.empty(0, dtype)
+        if not 0 < count * np.dtype(dtype).itemsize <= len(self._message) - self._at:
+            raise ClusterError("A message of the cluster ends before what it is to hold.")
         numbers = np.frombuffer(self._message, dtype, count, self._at)
         self._at += numbers.nbytes
         return numbers
+
+    def end(self) -> None:
+        if self._at != len(self._message):
+            raise ClusterError("A message of the cluster is longer than what it is to hold.")
+
+
+def _check_rows(ids: np.ndarray, table: TablePlan) -> None:
+    # A negative one is a large one, too.
+    if len(ids) and ids.view(np.uint64).max() >= table.rows:
+        raise ClusterError(f"A message of the cluster names a row that {table.name} has not, of {table.rows}.")

@@ -85,12 +85,24 @@ class ServerPlan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ServerPlan:
-        """Returns what `as_json` was called on."""
+        """Returns what `as_json` was called on.
+
+        Raises:
+            KeyError, TypeError, ValueError: It was not called on a plan.
+        """
+        if value["dtype"] not in ("float32", "float64"):
+            raise ValueError(value["dtype"])
         return cls(
             dtype=value["dtype"],
             groups=tuple(GroupPlan(one["rule"], one["settings"], tuple(one["moving"])) for one in value["groups"]),
-            dense=tuple(DensePlan(one["name"], tuple(one["shape"]), one["group"]) for one in value["dense"]),
-            tables=tuple(TablePlan(**one) for one in value["tables"]),
+            dense=tuple(
+                DensePlan(one["name"], tuple(map(whole_number, one["shape"])), whole_number(one["group"]))
+                for one in value["dense"]
+            ),
+            tables=tuple(
+                TablePlan(one["name"], *(whole_number(one[key]) for key in ("rows", "dim", "group")))
+                for one in value["tables"]
+            ),
         )
 
     @property
@@ -102,3 +114,14 @@ class ServerPlan:
     def dense_size(self) -> int:
         """Numbers in all dense parameters."""
         return sum(one.size for one in self.dense)
+
+
+def whole_number(value: Any) -> int:
+    """Returns a value of JSON that has to count something.
+
+    Raises:
+        ValueError: It does not.
+    """
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(value)
+    return value

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import zmq
 
 from torch_estimator.cluster.addresses import LOOPBACK, split_address
+from torch_estimator.cluster.task import WAIT_SECS
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.clocks import Clocks
 from torch_estimator.parameter_server.curve import secure_server
@@ -20,6 +23,7 @@ from torch_estimator.parameter_server.messages import (
     STOPS,
     Header,
     Kind,
+    Push,
     is_small,
     pack_arrays,
     pack_json,
@@ -30,12 +34,9 @@ from torch_estimator.parameter_server.messages import (
 from torch_estimator.parameter_server.plan import ServerPlan
 from torch_estimator.parameter_server.refusals import EVENTS, Refusal, monitored, refusal
 from torch_estimator.parameter_server.shard import Shard
+from torch_estimator.parameter_server.start import AT_MOST, POSITION, SINCE, unpack_start
 
 logger = logging.getLogger("torch_estimator")
-
-
-POSITION, SINCE = "position", "since"
-"""What the answer to a hello holds beside what the chief has given."""
 
 _WAIT_MS = 500
 
@@ -52,14 +53,30 @@ class ParameterServer:
         name: What the cluster calls it.
         address: ``host:port``. It listens on loopback where that is the host's name, else on all interfaces.
         key: Of those who are let in; None is everybody, unencrypted.
+        wait_secs: How long to wait for the chief to give it its parameters.
+        is_over: Asked while it waits, whether the training has ended before.
+        clock: Seconds that only go forward.
 
     Raises:
         ClusterError: The address cannot be used.
     """
 
-    def __init__(self, name: str, address: str, key: Key | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        key: Key | None = None,
+        *,
+        wait_secs: float = WAIT_SECS,
+        is_over: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._name = name
+        self._address = address
         self._key = key
+        self._wait_secs = wait_secs
+        self._is_over_before = is_over
+        self._clock = clock
         host, port = split_address(address, "the address of a parameter server")
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
@@ -70,8 +87,11 @@ class ParameterServer:
         self._monitor = self._socket.get_monitor_socket(EVENTS)
         if key is not None:
             secure_server(self._socket, key)
+        # Without IPv6 on the machine, all interfaces are those that there are.
+        self._socket.setsockopt(zmq.IPV6, 1)
+        local = "[::1]" if host == "::1" else "127.0.0.1"
         try:
-            self._socket.bind(f"tcp://127.0.0.1:{port}" if host in LOOPBACK else f"tcp://*:{port}")
+            self._socket.bind(f"tcp://{local if host in LOOPBACK else '*'}:{port}")
         except zmq.ZMQError as error:
             self.close()
             why = os.strerror(error.errno or 0)
@@ -91,16 +111,22 @@ class ParameterServer:
         self._left: set[int] = set()
         self._positions: dict[str, Any] = {}
         self._since: dict[int, int] = {}
+        self._not_told: set[int] = set()
         self._silent: set[int] = set()
         self._clocks = Clocks()
         self._waiting: list[tuple[Any, list[Any]]] = []
         self._silence_secs: float | None = None
         self._looked_at = 0.0
-        self._refused: dict[Refusal, float] = {}
+        self._refused: dict[Refusal | str, float] = {}
+        self._waits_since = self._said_at = clock()
         logger.info("%s listens on %s%s.", name, address, f" for who has the key in {key.path}" if key else "")
 
     def serve(self) -> None:
-        """Answers until training has ended and all who train know it."""
+        """Answers until training has ended and all who train know it.
+
+        Raises:
+            ClusterError: No chief has come.
+        """
         ended_at: float | None = None
         while True:
             try:
@@ -116,8 +142,8 @@ class ParameterServer:
                     # Its gradients were applied when it came.
                     self._respond(identity, frames)
             if self._ended:
-                ended_at = ended_at or time.monotonic()
-                if not self._active() or time.monotonic() > ended_at + _LINGER_SECS:
+                ended_at = ended_at or self._clock()
+                if not self._active() or self._clock() > ended_at + _LINGER_SECS:
                     logger.info("%s ends: training is over.", self._name)
                     return
 
@@ -139,14 +165,21 @@ class ParameterServer:
         """What to send back; None where its sender has to wait for slower ones."""
         try:
             header = Header.unpack(frames[0])
+            self._check_is_of_cluster(header.worker)
+            answer = self._answers(header, frames)
             self._hear(header.worker)
-            return self._answers(header, frames)
+            return answer
         except ClusterError as error:
-            logger.warning("%s", error)
+            # One that says the same of other numbers follows soon enough.
+            self._say_refused(re.sub(r"\d+", "", str(error)), f"{self._name} has refused a message. {error}")
             return pack_json(Header(Kind.REFUSED, 0), {"reason": str(error)})
 
     def _answers(self, header: Header, frames: list[Any]) -> list[Any] | None:
         match header.kind:
+            case Kind.STATE | Kind.EXCHANGE | Kind.DEPOSIT | Kind.LEAVE if self._shard is None:
+                # The chief is told how far the others have come with parameters that were lost.
+                self._step = max(self._step, header.step)
+                return [self._header(header, Kind.EMPTY).pack()]
             case Kind.EXCHANGE:
                 answer = self._exchange(header, frames[0])
                 return None if answer is None else [answer]
@@ -154,13 +187,14 @@ class ParameterServer:
                 self._left.discard(header.worker)
                 return pack_json(self._header(header, self._kind()), {**self._about, **self._place_of(header.worker)})
             case Kind.START:
-                self._start(*unpack_arrays([bytes(frames[0]), *frames[1:]]))
+                self._start(frames)
                 return [self._header(header, Kind.OK).pack()]
             case Kind.STATE if self._shard is not None:
-                return pack_arrays(self._header(header, Kind.OK), {"positions": self._positions}, self._shard.arrays())
+                return pack_arrays(self._header(header, Kind.OK), {"positions": self._places()}, self._shard.arrays())
             case Kind.DEPOSIT:
                 self._positions[str(header.worker)] = unpack_arrays(frames)[0]
                 self._since[header.worker] = 0
+                self._not_told.discard(header.worker)
                 return [self._header(header, Kind.OK).pack()]
             case Kind.STATUS:
                 self._clocks.rest(header.worker)
@@ -173,18 +207,18 @@ class ParameterServer:
                 self._left.add(header.worker)
                 self._ended = True
                 return [self._header(header, Kind.OK).pack()]
-        return [self._header(header, Kind.EMPTY).pack()]
+        raise ClusterError(f"A process of the cluster has sent an answer, {header.kind.name}, where nobody has asked.")
 
     def _exchange(self, header: Header, message: Any) -> bytes | None:
-        if self._shard is None or self._plan is None:
-            return self._header(header, Kind.EMPTY).pack()
+        assert self._shard is not None
+        assert self._plan is not None
         push, pull = unpack_exchange(message, self._plan, header.flags)
         self._clocks.meet(header.worker, header.life, self._active())
         over = self._is_over()
         if push is not None and self._applied.get(header.worker) != (header.life, header.number):
             if over:
                 return self._header(header, Kind.OVER).pack()
-            self._shard.apply(push)
+            self._apply(self._shard, push, header.worker)
             self._step += 1
             self._since[header.worker] = self._since.get(header.worker, 0) + 1
             self._applied[header.worker] = header.life, header.number
@@ -195,43 +229,97 @@ class ParameterServer:
             return self._header(header, Kind.OVER if over else Kind.OK).pack()
         return pack_parameters(self._header(header, Kind.OK), *self._shard.parameters(pull))
 
-    def _start(self, content: dict[str, Any], arrays: Any) -> None:
-        self._plan = ServerPlan.from_json(content["plan"])
-        self._shard = Shard(self._plan, arrays)
-        self._about = content["about"]
-        self._step, self._last_step = content["step"], content["last_step"]
-        self._names, self._silence_secs = content["names"], content["silence_secs"]
-        self._positions, self._since = dict(content["positions"]), {}
+    def _apply(self, shard: Shard, push: Push, worker: int) -> None:
+        try:
+            shard.apply(push)
+        # Optimizers stumble in many ways over settings and state that make no sense to them; both were sent.
+        except Exception as error:
+            raise ClusterError(
+                f"{self._name} cannot update its parameters as {self._names[worker]} asks "
+                f"({type(error).__name__}: {error}); see the settings of the optimizers."
+            ) from error
+
+    def _start(self, frames: list[Any]) -> None:
+        # The header's memory goes with the message.
+        start, self._shard = unpack_start([bytes(frames[0]), *frames[1:]])
+        self._plan, self._about = start.plan, dict(start.about)
+        self._step, self._last_step = start.step, start.last_step
+        self._names, self._silence_secs = list(start.names), start.silence_secs
+        self._positions = dict(start.positions)
+        ranks = range(len(self._names))
+        self._since = {rank: self._positions.get(str(rank), {}).get(SINCE, 0) + start.lost for rank in ranks}
+        self._not_told = set(ranks if start.lost else ())
         self._stopped = self._ended = False
-        self._applied.clear()
-        self._clocks = Clocks(content["max_staleness"])
-        count = sum(one.size for one in arrays.values())
+        for known in (self._applied, self._seen, self._left, self._silent):
+            known.clear()
+        self._clocks = Clocks(start.max_staleness)
+        count = sum(one.size for one in self._shard.arrays().values())
         logger.info("%s holds %d numbers, from global step %d on.", self._name, count, self._step)
 
     def _place_of(self, worker: int) -> dict[str, Any]:
         """Where the input of a worker stood, and how many batches it has trained on since."""
-        return {POSITION: self._positions.get(str(worker)), SINCE: self._since.get(worker, 0)}
+        return {
+            POSITION: self._positions.get(str(worker)),
+            SINCE: self._since.get(worker, 0),
+            AT_MOST: worker in self._not_told,
+        }
+
+    def _places(self) -> dict[str, Any]:
+        """Of all who have told where their input stands."""
+        return {rank: {**one, SINCE: self._since.get(int(rank), 0)} for rank, one in self._positions.items()}
+
+    def _check_is_of_cluster(self, worker: int) -> None:
+        if self._names and not 0 <= worker < len(self._names):
+            raise ClusterError(
+                f"{self._name} serves {', '.join(self._names)}, and has heard of a process that would be number "
+                f"{worker + 1} of them; see whether that has another TF_CONFIG, or belongs to another cluster."
+            )
 
     def _hear(self, worker: int) -> None:
-        self._seen[worker] = time.monotonic()
+        if not self._names:
+            return
+        self._seen[worker] = self._clock()
         if worker in self._silent:
             self._silent.discard(worker)
             logger.info("%s is back.", self._names[worker])
 
     def _look_around(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if now > self._looked_at + _WAIT_MS / 1000:
             self._looked_at = now
+            if self._shard is None and not self._ended:
+                self._look_for_chief(now)
             self._look_for_silence(now)
             self._look_for_refused(now)
 
     def _look_for_refused(self, now: float) -> None:
         for event, value in monitored(self._monitor):
             why = refusal(event, value) or Refusal.GONE
-            if now > self._refused.get(why, -math.inf) + _SAY_AGAIN_SECS:
+            if self._say_refused(why, why.told_by_server(self._name, self._key)):
                 # Of one who has been told of, more may follow.
-                self._refused |= {why: now, Refusal.GONE: now}
-                logger.warning("%s", why.told_by_server(self._name, self._key))
+                self._refused[Refusal.GONE] = now
+
+    def _say_refused(self, why: Refusal | str, sentence: str) -> bool:
+        """Returns whether it was time to."""
+        now = self._clock()
+        if now <= self._refused.get(why, -math.inf) + _SAY_AGAIN_SECS:
+            return False
+        self._refused[why] = now
+        logger.warning("%s", sentence)
+        return True
+
+    def _look_for_chief(self, now: float) -> None:
+        waited = now - self._waits_since
+        if waited > self._wait_secs:
+            raise ClusterError(
+                f"{self._name} waited {self._wait_secs:g} s (session_creation_timeout_secs) for the chief to give it "
+                f"its parameters; see whether that runs, and looks for {self._name} at {self._address}."
+            )
+        if now > self._said_at + _SAY_AGAIN_SECS:
+            self._said_at = now
+            self._ended = self._is_over_before()
+            if not self._ended:
+                logger.warning("%s has waited %.0f s for the chief to give it its parameters.", self._name, waited)
 
     def _look_for_silence(self, now: float) -> None:
         if self._silence_secs is None:

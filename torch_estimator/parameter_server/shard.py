@@ -21,9 +21,18 @@ class Shard:
         plan: What there is.
         arrays: By ``dense/<index>/<key>`` and ``table/<index>/<key>`` the parameters (key ``value``) and the
             optimizers' state; of a table the rows that are here.
+
+    Raises:
+        ValueError: Parameters have other shapes than the plan's. Whatever else there is that makes no sense raises as
+            Python does, here or where the optimizers use it.
     """
 
     def __init__(self, plan: ServerPlan, arrays: Arrays) -> None:
+        shapes = {f"dense/{index}/{VALUE}": one.shape for index, one in enumerate(plan.dense)}
+        shapes |= {f"table/{index}/{VALUE}": (one.rows, one.dim) for index, one in enumerate(plan.tables)}
+        for name, shape in shapes.items():
+            if arrays[name].shape != shape:
+                raise ValueError(f"{name} has the shape {arrays[name].shape}, not {shape}")
         self._settings: list[dict[str, Any]] = [dict(group.settings) for group in plan.groups]
         self._moving = [(index, key) for index, group in enumerate(plan.groups) for key in group.moving]
         self._dense = np.zeros(plan.dense_size, plan.dtype)

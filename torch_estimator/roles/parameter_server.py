@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 
 from torch_estimator.cluster.task import Task
@@ -9,8 +10,18 @@ from torch_estimator.parameter_server.key import key_from_environment
 from torch_estimator.parameter_server.server import ParameterServer
 
 
-def run_parameter_server(task: Task) -> None:
-    """Serves."""
+def run_parameter_server(task: Task, *, wait_secs: float, is_over: Callable[[], bool] = lambda: False) -> None:
+    """Serves.
+
+    Args:
+        task: This process.
+        wait_secs: How long to wait for the chief.
+        is_over: Whether the training has ended before.
+
+    Raises:
+        ClusterError: The address cannot be used, or no chief has come.
+    """
     assert task.address is not None
-    with closing(ParameterServer(str(task), task.address, key_from_environment())) as server:
+    key = key_from_environment()
+    with closing(ParameterServer(str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)) as server:
         server.serve()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_estimator.cluster.task import EVALUATOR, MASTER, PARAMETER_SERVER, Task, check_trains
+from torch_estimator.engine.checkpoint import is_reached
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.roles.chief import run_chief
@@ -63,7 +64,11 @@ def train_and_evaluate(
         raise InvalidTypeError(f"continuous_eval_listener must be a ContinuousEvalListener, but got {listener!r}.")
     task = estimator.config._task
     if task.type == PARAMETER_SERVER:
-        run_parameter_server(task)
+        run_parameter_server(
+            task,
+            wait_secs=estimator.config.session_creation_timeout_secs,
+            is_over=lambda: is_reached(estimator.model_dir, train_spec.max_steps),
+        )
         return None, None
     outcomes = _role(task)(estimator, train_spec, eval_specs, listener)
     if outcomes is None:

@@ -38,7 +38,7 @@ from torch_estimator.parameter_server.messages import (
     pack_exchange,
     unpack_parameters,
 )
-from torch_estimator.parameter_server.server import POSITION, SINCE
+from torch_estimator.parameter_server.start import AT_MOST, POSITION, SINCE
 
 logger = logging.getLogger("torch_estimator")
 
@@ -83,6 +83,7 @@ class ServedSteps:
         positions: Where all inputs stood when last heard, by rank.
         position: Where that of this process stood, if it comes in the place of another one.
         repeated: How many batches have been trained on since, and will be again.
+        repeated_at_most: Whether they may be fewer.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class ServedSteps:
         self.positions = positions
         self.position: Mapping[str, Any] | None = None
         self.repeated = 0
+        self.repeated_at_most = False
         self._deposited_at = -math.inf
         self._links = links
         self._halves = halves
@@ -158,7 +160,8 @@ class ServedSteps:
             empty = [index for index, (header, _) in enumerate(answers) if header.kind is Kind.EMPTY]
             if len(empty) < len(answers):
                 logger.info("Parameter servers are at global step %d; going on with them.", answers[0][0].step)
-            self._start(empty, self._at)
+            # The others, who go on, have told a server that has come back how far all were.
+            self._start(empty, self._at, max(self._at, answers[0][0].step))
             answers = self._links.tell_all(Kind.HELLO)
         else:
             self._links.wait_until(self._all_hold, "the chief to give the parameter servers their parameters")
@@ -167,7 +170,8 @@ class ServedSteps:
             for index, (_, about) in enumerate(answers):
                 self._check(index, about)
         header, about = answers[0]
-        self._at, self.position, self.repeated = header.step, about[POSITION], about[SINCE]
+        self._at, self.position = header.step, about[POSITION]
+        self.repeated, self.repeated_at_most = about[SINCE], about[AT_MOST]
         self._begun_at = self._at
 
     def deposit(self, position: Callable[[], Mapping[str, Any]], *, at_once: bool = False) -> None:
@@ -268,13 +272,14 @@ class ServedSteps:
 
     def _wait_for_others(self) -> None:
         """Where the chief's own input has ended: until those of all others have, also of those still to come."""
-        started = said = time.monotonic()
-        while not self.over:
+        started, said = time.monotonic(), -math.inf
+        while not self.over and not self._links.is_preempted():
             header, known = self._links.tell_all(Kind.STATUS)[0]
             now = time.monotonic()
-            waits_for = set(known["active"])
+            everybody = set(range(len(self._names)))
+            waits_for = everybody.intersection(known["active"])
             if now < started + _COMING_SECS:
-                waits_for |= set(range(len(self._names))).difference(known["left"], known["silent"])
+                waits_for = everybody.difference(known["left"], known["silent"])
             waits_for.discard(self._links.rank)
             if not waits_for or (self._last_step is not None and header.step >= self._last_step):
                 return
@@ -328,12 +333,15 @@ class ServedSteps:
         # One of them can tell who comes.
         return {_WORD: self._word} if index else {_WORD: self._word, _DESCRIPTION: self._description}
 
-    def _start(self, servers: Sequence[int], step: int) -> None:
-        if 0 in servers and step:
+    def _start(self, servers: Sequence[int], step: int, known: int) -> None:
+        """Gives servers what the model has at global step `step`, where steps up to `known` have been taken."""
+        lost = max(0, known - step)
+        if 0 in servers and lost:
             logger.info(
                 "Who starts again without having told ps 0 where its input stands goes on where that stood at global "
-                "step %d, and trains twice on what it has read since.",
+                "step %d, at most %d batches before.",
                 step,
+                lost,
             )
         most = self._strategy.max_staleness
         for index in servers:
@@ -348,18 +356,21 @@ class ServedSteps:
                 "max_staleness": most,
                 "names": self._names,
                 "positions": {} if index else self.positions,
+                "lost": 0 if index else lost,
             }
             self._links.start(index, content, self._placement.arrays(index))
 
     def _revive(self, servers: Sequence[int]) -> None:
         """Deals with servers that have died and come back with nothing."""
         names = ", ".join(f"ps {index}" for index in servers)
+        # Whoever tells its position before it dies, has nothing read twice.
+        self._deposited_at = -math.inf
         if not self._is_chief:
             self._links.wait_until(self._all_hold, f"the chief to restore {names}")
             return
         step = self._restored()
         logger.warning("%s has lost what it held; restoring it from the checkpoint of global step %d.", names, step)
-        self._start(servers, step)
+        self._start(servers, step, self._at)
 
     def _wanted(self, batches: Batches, number: int) -> list[Mentioned]:
         ids = self._lookups.ids(batches, number)
@@ -393,8 +404,10 @@ class ServedSteps:
             return {}
         if answers:
             at = answers[0][0].step
-            # Restored from a checkpoint.
-            self._went_back |= at < self._at
+            if at < self._at:
+                # Restored from a checkpoint, also by the chief before this process has noticed.
+                self._went_back = True
+                self._deposited_at = -math.inf
             self._at = at
             self.over = any(answer.kind is Kind.OVER for answer, _ in answers.values())
         return answers

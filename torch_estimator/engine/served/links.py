@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
 import secrets
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import zmq
 
+from torch_estimator.cluster.addresses import LOOPBACK, split_address
+from torch_estimator.engine.preemption import Preempted
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.curve import secure_client
 from torch_estimator.parameter_server.key import Key
@@ -24,6 +29,8 @@ logger = logging.getLogger("torch_estimator")
 _LOOK_EVERY_MS = 50
 _SAY_EVERY_SECS = 10.0
 _LOOK_FOR_END_EVERY_SECS = 1.0
+# For a connection that is made anew just when SIGTERM comes.
+_MOST_SECS_TO_GO = 0.5
 _HEARTBEAT_MS = 2000
 _SILENCE_MS = 10_000
 _HANDSHAKES_IN_DOUBT = 5
@@ -49,6 +56,7 @@ class Links:
         name: What the cluster calls this process.
         rank: Of this process.
         is_over: Asked while a server cannot be reached, whether it has ended with the training.
+        is_preempted: Asked while something is waited for, whether SIGTERM has asked this process to go.
     """
 
     def __init__(
@@ -62,7 +70,12 @@ class Links:
         self._wait_secs = wait_secs
         self._context = zmq.Context()
         self.is_over: Callable[[], bool] = lambda: False
-        self._links = [_Link(self._context, index, address, key) for index, address in enumerate(addresses)]
+        self.is_preempted: Callable[[], bool] = lambda: False
+        try:
+            self._links = [_Link(self._context, index, address, key) for index, address in enumerate(addresses)]
+        except ClusterError:
+            self.close()
+            raise
 
     def __len__(self) -> int:
         return len(self._links)
@@ -77,6 +90,7 @@ class Links:
 
         Raises:
             ClusterError: A server cannot be reached, or refuses.
+            Preempted: SIGTERM has come while a server cannot be reached.
         """
         self.send(questions)
         return self.collect(questions)
@@ -118,6 +132,7 @@ class Links:
 
     def _answer(self, link: _Link, question: Frames) -> tuple[Header, Frames]:
         started = said = looked = time.monotonic()
+        goes_at = math.inf
         while True:
             frames = link.receive()
             if frames is not None:
@@ -137,6 +152,10 @@ class Links:
                 looked = now
                 if self.is_over():
                     raise TrainingIsOver
+            if link.is_connected or not self.is_preempted():
+                goes_at = math.inf
+            elif now > (goes_at := min(goes_at, now + _MOST_SECS_TO_GO)):
+                self._go(f"{link.name} at {link.address}, which cannot be reached")
             if now > started + self._wait_secs:
                 raise ClusterError(
                     f"{self.name} waited {self._wait_secs:g} s (session_creation_timeout_secs of RunConfig) for "
@@ -151,10 +170,13 @@ class Links:
 
         Raises:
             ClusterError: It has not come to be.
+            Preempted: SIGTERM has come before.
         """
         started = said = time.monotonic()
         while not is_so():
             now = time.monotonic()
+            if self.is_preempted():
+                self._go(what)
             if now > started + self._wait_secs:
                 raise ClusterError(
                     f"{self.name} waited {self._wait_secs:g} s (session_creation_timeout_secs of RunConfig) for "
@@ -164,6 +186,11 @@ class Links:
                 said = now
                 logger.warning("%s has waited %.0f s for %s.", self.name, now - started, what)
             time.sleep(_LOOK_EVERY_MS / 1000)
+
+    def _go(self, waits_for: str) -> NoReturn:
+        lost = "" if self.rank else ", so that no checkpoint could be written"
+        logger.error("SIGTERM came while %s waited for %s%s; start again to go on.", self.name, waits_for, lost)
+        raise Preempted
 
 
 class _Link:
@@ -190,7 +217,12 @@ class _Link:
         if key is not None:
             secure_client(self._socket, key)
         self._monitor = self._socket.get_monitor_socket(EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        self._socket.connect(f"tcp://{address}")
+        self._socket.setsockopt(zmq.IPV6, _needs_ipv6(address))
+        try:
+            self._socket.connect(f"tcp://{address}")
+        except zmq.ZMQError as error:
+            why = os.strerror(error.errno or 0)
+            raise ClusterError(f"{address!r} of {self.name} is no address ({why}); name a host and a port.") from error
 
     def send(self, frames: Frames) -> None:
         # Only a connection that was refused takes nothing; others keep it until they are connected.
@@ -225,3 +257,16 @@ class _Link:
             if self._has_had_key:
                 self.refusal = Refusal.OTHER_KEY
             self._has_had_key = has_key(self.address)
+
+
+def _needs_ipv6(address: str) -> bool:
+    """Whether a host has addresses of IPv6 only; libzmq would ask for no others once it is told of IPv6."""
+    host, port = split_address(address, "the address of a parameter server")
+    if host in LOOPBACK:
+        return host == "::1"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        # Names of machines that are to come are looked up by libzmq again.
+        return False
+    return all(family == socket.AF_INET6 for family, *_ in found)
