@@ -15,7 +15,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from tests.cluster_jobs import free_port
-from tests.parameter_server.test_server import ARRAYS, GIVEN
+from tests.parameter_server.test_server import GIVEN
 from torch_estimator.engine.served.links import Links
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.curve import secure_client
@@ -225,7 +225,7 @@ def test_large_messages_arrive_as_they_are(tmp_path: Path) -> None:
     content = {"position": np.random.default_rng(0).integers(0, 1 << 62, 200_000).tolist()}
     with serving(address, key), closing(Links("worker 0", 1, [address], wait_secs=WAIT_SECS, key=key)) as links:
         assert len(b"".join(map(bytes, pack_json(Header(Kind.DEPOSIT, 1), content)))) > 1 << 20
-        links.start(0, {**GIVEN, "step": 0}, ARRAYS)
+        links.start(0, {**GIVEN, "plan": {"dtype": "float32", "groups": [], "dense": [], "tables": []}, "step": 0}, {})
         links.deposit(content)
         assert links.tell_all(Kind.HELLO)[0][1]["position"] == content
         links.tell_all(Kind.LEAVE)

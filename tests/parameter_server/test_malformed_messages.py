@@ -30,6 +30,9 @@ from torch_estimator.parameter_server.messages import (
 
 Message = list[bytes]
 
+# Servers import torch for its optimizers, which takes seconds.
+LIGHT = {**GIVEN["plan"], "groups": GIVEN["plan"]["groups"][:1] * 2}
+
 PUSH = Push(
     np.array([0.5, 0.25]), np.ones(2, np.uint8), np.ones(5, np.float32), [(np.array([1, 3]), np.ones((2, 1), "f4"))]
 )
@@ -40,7 +43,8 @@ def packed(kind: Kind, worker: int = 0, flags: int = 0) -> bytes:
 
 
 def start(**content: Any) -> Message:
-    return [bytes(one) for one in pack_arrays(Header(Kind.START, 0), {**GIVEN, "step": 5, **content}, ARRAYS)]
+    given = {**GIVEN, "plan": LIGHT, "step": 5, **content}
+    return [bytes(one) for one in pack_arrays(Header(Kind.START, 0), given, ARRAYS)]
 
 
 def exchange(flags: int, push: Push | None, *rows: int) -> bytes:
@@ -69,7 +73,7 @@ MALFORMED: dict[str, tuple[Message, str]] = {
     "no object": ([packed(Kind.DEPOSIT), b"[1]"], r"cannot be read \(TypeError\)"),
     "no plan": (start(plan={}), r"given to be held makes no sense \(KeyError\)"),
     "other shapes": (
-        start(plan={**GIVEN["plan"], "tables": [{"name": "wide", "rows": 5, "dim": 1, "group": 0}]}),
+        start(plan={**LIGHT, "tables": [{"name": "wide", "rows": 5, "dim": 1, "group": 0}]}),
         r"makes no sense \(ValueError\)",
     ),
     "nobody": (start(names=[]), r"makes no sense \(ValueError\)"),
@@ -120,7 +124,7 @@ def test_what_cannot_be_understood_is_refused_with_a_reason_and_logged_once(
     stranger: Stranger,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    served.start()
+    served.start(plan=LIGHT)
     before = held(served)
     for name, (message, reason) in MALFORMED.items():
         for _ in range(2):
@@ -136,12 +140,12 @@ def test_what_cannot_be_understood_is_refused_with_a_reason_and_logged_once(
 
 
 def test_what_the_optimizers_cannot_do_is_refused(served: Served, stranger: Stranger) -> None:  # noqa: F811
-    ftrl = {**GIVEN["plan"], "groups": [{"rule": "Ftrl", "settings": {"lr": 1.0}, "moving": []}] * 2}
+    ftrl = {**LIGHT, "groups": [{"rule": "Ftrl", "settings": {"lr": 1.0}, "moving": []}] * 2}
     assert stranger.send(start(plan=ftrl))[0] is Kind.OK
     kind, told = stranger.send([exchange(PUSHES, PUSH._replace(numbers=PUSH.numbers[:0]))])
     assert kind is Kind.REFUSED
     assert told.startswith("ps 0 cannot update its parameters as chief 0 asks (KeyError: ")
-    served.start()
+    served.start(plan=LIGHT)
     assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
 
 
@@ -151,7 +155,7 @@ def test_a_server_that_holds_nothing_yet_refuses_as_well(served: Served, strange
     assert stranger.send(MALFORMED["half a push"][0])[0] is Kind.EMPTY
     with closing(Links("worker 6", 7, [served.address], wait_secs=60)) as foreign:
         foreign.tell_all(Kind.HELLO)
-    served.start(silence_secs=60.0)
+    served.start(plan=LIGHT, silence_secs=60.0)
     assert served.whereabouts() == {"active": [0], "left": [], "silent": []}
 
 
@@ -189,7 +193,7 @@ def test_no_message_ends_a_server_or_changes_what_it_holds_where_it_is_refused(
     served: Served,  # noqa: F811
     stranger: Stranger,
 ) -> None:
-    served.start()
+    served.start(plan=LIGHT)
     refused = 0
 
     @tried(120)
@@ -205,8 +209,8 @@ def test_no_message_ends_a_server_or_changes_what_it_holds_where_it_is_refused(
             assert held(served) == before
         else:
             # It was a message all the same.
-            served.start()
-        assert served.pull(3, 0)[0].step == before["step"] if kind is Kind.REFUSED else 5
+            served.start(plan=LIGHT)
+        assert served.pull(3, 0)[0].step == (before["step"] if kind is Kind.REFUSED else 5)
 
     answers()
     assert refused > 40

@@ -50,7 +50,7 @@ ARRAYS = {
 }
 
 
-GIVEN = {
+GIVEN: dict[str, Any] = {
     "plan": PLAN.as_json(),
     "about": {"job": "one"},
     "last_step": None,

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import zmq
 
 from torch_estimator.cluster.addresses import LOOPBACK, split_address
@@ -231,7 +232,9 @@ class ParameterServer:
 
     def _apply(self, shard: Shard, push: Push, worker: int) -> None:
         try:
-            shard.apply(push)
+            # What grows beyond all numbers here is met by those who train as a loss that is none.
+            with np.errstate(all="ignore"):
+                shard.apply(push)
         # Optimizers stumble in many ways over settings and state that make no sense to them; both were sent.
         except Exception as error:
             raise ClusterError(
