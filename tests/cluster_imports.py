@@ -4,6 +4,7 @@
 import pandas
 import pyarrow
 import tensorboard.compat.proto.event_pb2
+import torch._dynamo
 import torch.distributed
 import torch.distributed.fsdp
 import torch.distributed.tensor

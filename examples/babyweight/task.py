@@ -80,8 +80,12 @@ def train(args: argparse.Namespace) -> Mapping[str, Any] | None:
     """Trains up to `--train-steps`, evaluating on the way, and exports; gives the last metrics, if any."""
     estimator = build_estimator(args)
     train_spec = te.TrainSpec(
-        input_fn=lambda: (
-            read_csv(args.train_files).shuffle(SHUFFLE_ROWS, seed=args.seed).repeat().batch(args.train_batch_size)
+        input_fn=lambda input_context: (
+            read_csv(args.train_files)
+            .shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+            .shuffle(SHUFFLE_ROWS, seed=args.seed)
+            .repeat()
+            .batch(args.train_batch_size)
         ),
         max_steps=args.train_steps,
     )

@@ -121,12 +121,11 @@ def run(*arguments: object) -> str:
     return one.told
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
-def test_replicas_compute_what_one_does_with_their_batches_together(tmp_path: Path, replicas: int) -> None:
-    told = run(tmp_path / "mirrored", 48 // replicas, 100, f"replicas={replicas}", "shuffle=1")
+def test_three_replicas_compute_what_one_does_with_their_batches_together(tmp_path: Path) -> None:
+    told = run(tmp_path / "mirrored", 16, 100, "replicas=3", "shuffle=1")
     run(tmp_path / "one", 48, 100, "shuffle=1")
     assert_close(tmp_path / "mirrored", tmp_path / "one")
-    assert f"Training on {replicas} replicas: cpu" in told
+    assert "Training on 3 replicas: cpu" in told
     assert told.count("Saving checkpoints for 100") == 1
     assert {file.parent for file in (tmp_path / "mirrored").rglob("events.*")} == {tmp_path / "mirrored"}
 

@@ -13,7 +13,12 @@ SHUFFLE_BATCHES = 250
 
 
 def read_csv(
-    files: Sequence[str], *, batch_size: int, num_epochs: int | None = 1, shuffle_seed: int | None = None
+    files: Sequence[str],
+    *,
+    batch_size: int,
+    num_epochs: int | None = 1,
+    shuffle_seed: int | None = None,
+    input_context: te.InputContext | None = None,
 ) -> te.data.Dataset:
     """Batches of census rows with their labels.
 
@@ -22,9 +27,12 @@ def read_csv(
         batch_size: Rows in a batch.
         num_epochs: How often to go through the files; None goes on for ever.
         shuffle_seed: The order's seed; None keeps the order of the files.
+        input_context: Which part of the rows to read where several processes train; None for all.
     """
     used = [name for name in columns.CSV_COLUMNS if name not in columns.UNUSED]
     rows = te.data.Dataset.from_csv(files, column_names=columns.CSV_COLUMNS, select_columns=used, label=columns.LABEL)
+    if input_context is not None:
+        rows = rows.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
     if shuffle_seed is not None:
         rows = rows.shuffle(SHUFFLE_BATCHES * batch_size, seed=shuffle_seed)
     return rows.repeat(num_epochs).batch(batch_size)

@@ -75,11 +75,12 @@ def train(args: argparse.Namespace) -> Mapping[str, Any] | None:
     wide, deep = featurizer.wide_and_deep_columns(args.embedding_size)
     serving_input = input.SERVING_INPUTS[args.export_format](wide + deep)
     train_spec = te.TrainSpec(
-        input_fn=lambda: input.read_csv(
+        input_fn=lambda input_context: input.read_csv(
             args.train_files,
             batch_size=args.train_batch_size,
             num_epochs=args.num_epochs,
             shuffle_seed=args.seed,
+            input_context=input_context,
         ),
         max_steps=args.train_steps,
     )
