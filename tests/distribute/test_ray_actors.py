@@ -27,7 +27,7 @@ _SECS = 300
 # Ends with its stdin, and so with the tests.
 RAY = """
 import sys, ray
-print(ray.init(num_cpus=4, object_store_memory=80 * 2**20).address_info["address"], flush=True)
+print(ray.init(num_cpus=2, object_store_memory=80 * 2**20).address_info["address"], flush=True)
 sys.stdin.read()
 """
 
@@ -164,7 +164,7 @@ def test_a_cluster_without_room_is_told_what_is_asked_for(cluster: dict[str, str
     assert job.end() == 2
     assert job.told.endswith(
         "error: the Ray cluster has had no room for 3 actors (SPREAD) within 0.1 s: they need 100 CPU each and 0 GPU "
-        "for those that train, and it has 4 CPU and 0 GPU in all; add nodes, or ask for less with --cpus, --gpus or "
+        "for those that train, and it has 2 CPU and 0 GPU in all; add nodes, or ask for less with --cpus, --gpus or "
         "another --strategy.\n"
     )
 
