@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from typing import TYPE_CHECKING
 
 from torch_estimator.cluster.task import Task
@@ -77,8 +78,9 @@ def add_to(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the job; returns its exit status."""
     # What needs POSIX is not imported for the other commands.
+    from torch_estimator.jobs.job import Job
     from torch_estimator.jobs.limits import Limits
-    from torch_estimator.jobs.local_job import LocalJob
+    from torch_estimator.jobs.local_process import LocalProcess
     from torch_estimator.jobs.program import Program
 
     job_dir = () if options.job_dir is None else ("--job-dir", options.job_dir)
@@ -88,16 +90,19 @@ def run(options: argparse.Namespace) -> int:
         arguments=(*options.arguments, *job_dir),
     )
     limits = Limits(max_restarts=options.max_restarts, finish_secs=options.finish_secs, stop_secs=options.stop_secs)
-    return LocalJob(program, _tasks(options), limits).run()
+    return Job(functools.partial(LocalProcess, program), _tasks(options), limits).run()
 
 
 def _tasks(options: argparse.Namespace) -> list[Task]:
-    from torch_estimator.jobs.local_cluster import LocalCluster
+    from torch_estimator.jobs.layout import Layout
+    from torch_estimator.jobs.ports import free_ports
 
     counts = ("worker_count", "parameter_server_count", "evaluator", "start_port")
     given = {name: getattr(options, name) for name in counts if getattr(options, name) is not None}
     if options.distributed:
-        return LocalCluster(**given).tasks()
+        start_port = given.pop("start_port", None)
+        layout = Layout(**given)
+        return layout.tasks([f"localhost:{port}" for port in free_ports(len(layout.addressed), start_port)])
     if given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise InvalidValueError(f"{names} can be given together with --distributed only; add it.")

@@ -1,4 +1,4 @@
-"""The processes of a job on this machine, from the start of the first to the end of the last."""
+"""The processes of a job, from the start of the first to the end of the last."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from torch_estimator.cluster.task import EVALUATOR, PARAMETER_SERVER, Task
 from torch_estimator.errors import UserError
 from torch_estimator.jobs.limits import Limits
 from torch_estimator.jobs.output import Output
-from torch_estimator.jobs.process import Process
-from torch_estimator.jobs.program import Program
+from torch_estimator.jobs.process import Lines, Process, Start
 from torch_estimator.jobs.signals import signals_to
 from torch_estimator.jobs.status import USER_ERROR, described, for_shells
 
@@ -24,23 +23,24 @@ _NAME = "launcher"
 _LOOK_EVERY_SECS = 0.1
 
 
-class LocalJob:
+class Job:
     """A program as several tasks at once.
 
     Whatever happens is put into a queue, from signal handlers and from a thread per process, and dealt with in the
-    main thread, which also starts all processes: on Linux they are killed when it is gone, however that comes.
+    main thread, which also starts all processes: on Linux those of this machine are killed when it is gone, however
+    that comes.
 
     Args:
-        program: What each process runs.
+        start: Starts a process.
         tasks: One process each; the chief is among them.
         limits: What is put up with.
         clock: Seconds that only go forward.
     """
 
     def __init__(
-        self, program: Program, tasks: Sequence[Task], limits: Limits, *, clock: Callable[[], float] = time.monotonic
+        self, start: Start, tasks: Sequence[Task], limits: Limits, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._program = program
+        self._start_one = start
         self._tasks = list(tasks)
         self._restarts = Counter[str]()
         self._limits = limits
@@ -91,12 +91,15 @@ class LocalJob:
 
     def _start(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
-            process = Process(
-                task, self._program, (self._stdout, self._stderr), self._tasks.index(task), on_end=self._tell_end
-            )
+            process = Process(task, self._start_one, self._lines_of(task), on_end=self._tell_end)
             if self._finish_at is not None:
                 process.end_by(self._finish_at)
             self._running.append(process)
+
+    def _lines_of(self, task: Task) -> Lines:
+        name, color = str(task), self._tasks.index(task)
+        outputs = (self._stdout, self._stderr)
+        return [(output, output.prefix(name, color) if task.is_of_cluster else b"") for output in outputs]
 
     def _tell_end(self, process: Process, status: int) -> None:
         self._events.put(functools.partial(self._take_end, process, status))
