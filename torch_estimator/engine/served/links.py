@@ -73,7 +73,7 @@ class Links:
         self.is_preempted: Callable[[], bool] = lambda: False
         try:
             self._links = [_Link(self._context, index, address, key) for index, address in enumerate(addresses)]
-        except ClusterError:
+        except BaseException:
             self.close()
             raise
 
