@@ -13,7 +13,9 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """What leads to the machine itself."""
 
 _LAST_PORT = 65_535
-_ADDRESS = re.compile(r"(?:\[(?P<number>[^\[\]]*)\]|(?P<name>[\w.-]+)):0*(?P<port>[0-9]+)")
+# The parts of a name are as long as the name service takes them.
+_NAME = r"[\w-]{1,63}(?:\.[\w-]{1,63})*\.?"
+_ADDRESS = re.compile(rf"(?:\[(?P<number>[^\[\]]*)\]|(?P<name>{_NAME})):0*(?P<port>[0-9]+)")
 
 
 def checked_cluster(cluster: object, where: str, types: Sequence[str]) -> dict[str, tuple[str, ...]]:
