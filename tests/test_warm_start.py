@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import torch
 
 import torch_estimator as te
 from torch_estimator import files
@@ -87,3 +88,31 @@ def test_an_estimator_takes_a_path_or_settings_and_nothing_else(tmp_path: pathli
         TypeError, match=r"^warm_start_from must be a checkpoint, a directory of checkpoints or WarmSta"
     ):
         te.Estimator(line_model_fn, str(tmp_path / "job"), warm_start_from=3)  # type: ignore[arg-type]
+
+
+def test_optimizers_are_made_of_what_was_warm_started(tmp_path: pathlib.Path) -> None:
+    class Anchored(torch.optim.SGD):
+        """Keeps what its parameters begin with."""
+
+        made: ClassVar[list[list[torch.Tensor]]] = []
+
+        def __init__(self, params: Any) -> None:
+            own = list(params)
+            super().__init__(own, lr=0.1)
+            self.made.append([one.detach().clone() for _, one in own])
+
+    def estimator(name: str, **settings: Any) -> te.Estimator:
+        return te.LinearRegressor(
+            [te.feature_column.numeric_column("x")], model_dir=tmp_path / name, optimizer=Anchored, **settings
+        )
+
+    before = estimator("before")
+    before.train(lambda: te.data.Dataset.from_arrays({"x": [1.0, 2.0]}, [3.0, 5.0]).batch(2), max_steps=2)
+    after = estimator("after", warm_start_from=str(tmp_path / "before"))
+    after.train(lambda: te.data.Dataset.from_arrays({"x": [1.0, 2.0]}, [3.0, 5.0]).batch(2), max_steps=1)
+
+    warm = sorted(float(one) for one in Anchored.made[-1])
+    values = [before.get_variable_value(name) for name in before.get_variable_names() if name.startswith("linear/")]
+    trained = sorted(value.item() for value in values if value.size == 1)
+    assert warm == pytest.approx(trained)
+    assert any(warm)

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import logging
+import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 
 from torch_estimator import files
+from torch_estimator.cluster.ranks import check_trains_alone
 from torch_estimator.cluster.task import REPLICA, Task, check_trains
 from torch_estimator.data.normalise import to_dataset
 from torch_estimator.distribute.joining import connected_servers, end_servers, forked_replicas, joined_group
@@ -290,6 +292,8 @@ class Estimator:
     ) -> TrainingResult | None:
         # is_over: asked by who trains while parameter servers cannot be reached, whether the chief has ended training.
         check_trains(self._config._task)
+        if self._config._task.source is None:
+            check_trains_alone(os.environ)
         check_input_fn(input_fn)
         check_positive("steps", steps)
         check_positive("max_steps", max_steps)
@@ -315,7 +319,7 @@ class Estimator:
                     # A chief that has lost another process saves what it has begun to, while that one is started again.
                     checkpoint = self._last_checkpoint()
                     start = checkpoint.step if checkpoint is not None else 0
-                last_step = start + steps if steps is not None else max_steps
+                last_step = int(start + steps) if steps is not None else None if max_steps is None else int(max_steps)
                 train = functools.partial(
                     self._train_with,
                     task,
@@ -374,6 +378,9 @@ class Estimator:
             shares_input = task.type == REPLICA
             model_dir = None if shares_input else self.model_dir
             positions = None
+            if checkpoint is None and not (group is not None and group.was_under_way):
+                # Optimizers may keep a copy of what they begin with.
+                self._warm_start(model)
             # A schedule moves what it sets, so they are described as they are at first.
             trainers = model.make_optimizers() if sharded is None else None
             description = {} if group is None and servers is None else describe_training(model, trainers)
@@ -386,14 +393,11 @@ class Estimator:
                 checkpoint, last_step = snapshot.as_checkpoint(self.model_dir), snapshot.last_step
                 positions = snapshot.positions
                 logger.info("The others are at global step %d; going on with them.", snapshot.step)
-            else:
-                if checkpoint is None:
-                    self._warm_start(model)
-                if group is not None:
-                    begins_with = None if checkpoint is None else files.basename(checkpoint.path)
-                    agree(group, begins_with=begins_with, last_step=last_step)
-                    # Only the chief knows whether this training was interrupted.
-                    input_over_when_ended = bool(group.gather_texts("yes" if input_over_when_ended else "")[0])
+            elif group is not None:
+                begins_with = None if checkpoint is None else files.basename(checkpoint.path)
+                agree(group, begins_with=begins_with, last_step=last_step)
+                # Only the chief knows whether this training was interrupted.
+                input_over_when_ended = bool(group.gather_texts("yes" if input_over_when_ended else "")[0])
             if group is not None and sharded is not None:
                 shard(model, group, sharded, from_chief=checkpoint is None)
                 trainers = model.make_optimizers()

@@ -125,6 +125,9 @@ def _status(done: Future[int]) -> int:
         return done.result()
     except RayActorError:
         return -signal.SIGKILL
+    except Exception as error:
+        print(f"Ray could not run it: {error}", file=sys.stderr)
+        return 1
 
 
 @contextmanager

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+import torch_estimator as te
 from torch_estimator.cluster import Task, task_from_environment
-from torch_estimator.errors import UserError
+from torch_estimator.cluster.ranks import check_trains_alone
+from torch_estimator.errors import InvalidValueError, UserError
 
 POOLS = {
     "workerpool0": ["a:2222"],
@@ -108,6 +110,28 @@ def test_slurm_takes_an_address_of_numbers() -> None:
 )
 def test_what_tools_set_for_one_process_is_no_cluster(environ: dict[str, str]) -> None:
     assert task_from_environment(environ) == Task()
+    check_trains_alone(environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "given", "missing"),
+    [
+        ({"RANK": "1"}, "RANK is '1'", "WORLD_SIZE"),
+        ({"RANK": "0", "MASTER_ADDR": "host"}, "RANK is '0'", "WORLD_SIZE"),
+        ({"RANK": "1", "WORLD_SIZE": ""}, "RANK is '1'", "WORLD_SIZE"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is '2'", "RANK"),
+        ({"RANK": "", "WORLD_SIZE": "2"}, "WORLD_SIZE is '2'", "RANK"),
+    ],
+)
+def test_who_cannot_find_the_others_evaluates_but_does_not_train(
+    environ: dict[str, str], given: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    estimator = te.BaselineRegressor()
+    said = f"^{given}, but {missing} is not set, without which every process would train alone; set both, as"
+    with pytest.raises(InvalidValueError, match=said):
+        estimator.train(lambda: te.data.Dataset.from_arrays({"a": [1.0]}, [1.0]).batch(1))
 
 
 def test_a_number_of_ranks_alone_may_stand_in_a_batch_script() -> None:
@@ -150,19 +174,6 @@ def test_a_batch_script_and_a_step_of_one_task_are_no_cluster() -> None:
         (
             {"CLUSTER_SPEC": json.dumps({"cluster": {"workerpool0": ["a:" + "9" * 5000]}})},
             r"CLUSTER_SPEC\['cluster'\]\['workerpool0'\]\[0\] is 'a:9{197}…, but ports go from 1 to 65535\.$",
-        ),
-        *(
-            (
-                environ,
-                rf"{given}, but {missing} is not set, without which every process would train alone; set both, as",
-            )
-            for environ, given, missing in [
-                ({"RANK": "1"}, "RANK is '1'", "WORLD_SIZE"),
-                ({"RANK": "0", "MASTER_ADDR": "host"}, "RANK is '0'", "WORLD_SIZE"),
-                ({"RANK": "1", "WORLD_SIZE": ""}, "RANK is '1'", "WORLD_SIZE"),
-                ({"WORLD_SIZE": "2"}, "WORLD_SIZE is '2'", "RANK"),
-                ({"RANK": "", "WORLD_SIZE": "2"}, "WORLD_SIZE is '2'", "RANK"),
-            ]
         ),
         ({**TORCHRUN, "RANK": "1" * 5000}, "RANK must be a whole number from 0 to 3, but got '1{199}…"),
         ({**SLURM, "MASTER_ADDR": "a b", "MASTER_PORT": "5"}, "MASTER_ADDR:MASTER_PORT must be an address .*'a b:5'"),

@@ -211,6 +211,22 @@ def test_who_is_killed_is_handed_what_the_others_have_and_no_step_is_lost(
     assert f"The others are at global step {at}; going on with them." in results[victim].told
 
 
+def test_others_do_not_take_up_one_that_comes_back_with_another_program(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM)
+    arguments = (tmp_path, 16, 30, "repeat=1")
+    chief = cluster.start(("chief", 0), *arguments)
+    victim = cluster.start(("worker", 0), *arguments, "worker0=12", "does=dies")
+    victim.wait()
+    (another,) = ended([cluster.start(("worker", 0), *arguments, "rate_of_worker=0.5")])
+    results = ended([chief, cluster.start(("worker", 0), *arguments)])
+    assert another.status == 2
+    for result in (another, results[0]):
+        assert "is 0.5 on worker 0, and 0.001 on chief 0; start them with the same code" in result.told
+    for result in results:
+        assert result.status == 0, result.told
+        assert "Training ended at global step 30: the last step was reached." in result.told
+
+
 @pytest.mark.parametrize(("does", "status"), [("dies", -signal.SIGKILL), ("fails", 1)])
 def test_an_elastic_group_goes_on_without_who_is_gone(tmp_path: Path, does: str, status: int) -> None:
     settings = ("repeat=1", "shuffle=1", "dropout=0.3", "norm=1", "save=7", "elastic=1")

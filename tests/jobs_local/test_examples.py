@@ -105,15 +105,22 @@ def test_a_chief_and_a_worker_train_with_a_parameter_server(
     assert any("Calling model_fn." in line for line in running[0].stdout)
     results = ended([cluster.start(chief, *arguments), *running])
     assert [result.status for result in results] == [0, 0, 0, 0], [result.told for result in results]
-    for result in results[:2]:
-        assert f"Training ended at global step {example.with_server}: " in result.told
+    # The chief waits for those whose input has not ended.
+    assert f"Training ended at global step {example.with_server}: " in results[0].told
+    assert "Training ended at global step " in results[1].told
     assert "ps 0 ends: training is over." in results[2].told
     assert_ended(example, tmp_path, example.with_server, results[3].told)
 
 
 # A process that imports PyTorch anew takes three seconds of a processor.
-LAUNCHED = [("mnist", IN_STEP), ("census", WITH_SERVER)]
-MORE = [("census", IN_STEP), ("babyweight", IN_STEP), ("babyweight", WITH_SERVER), ("mnist", WITH_SERVER)]
+LAUNCHED = [("census", WITH_SERVER)]
+MORE = [
+    ("mnist", IN_STEP),
+    ("census", IN_STEP),
+    ("babyweight", IN_STEP),
+    ("babyweight", WITH_SERVER),
+    ("mnist", WITH_SERVER),
+]
 
 
 @pytest.mark.parametrize(("program", "cluster"), LAUNCHED + MORE * ("TE_LAUNCH_ALL" in os.environ))

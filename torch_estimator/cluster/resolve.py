@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from torch_estimator.cluster.ranks import check_trains_alone, task_from_ranks
+from torch_estimator.cluster.ranks import task_from_ranks
 from torch_estimator.cluster.slurm import task_from_slurm
 from torch_estimator.cluster.task import Task
 from torch_estimator.cluster.tf_config import task_from_tf_config
@@ -26,7 +26,4 @@ def task_from_environment(environ: Mapping[str, str] = os.environ) -> Task:
         return task_from_tf_config(environ["TF_CONFIG"])
     if "CLUSTER_SPEC" in environ:
         return task_from_cluster_spec(environ["CLUSTER_SPEC"])
-    told = task_from_ranks(environ) or task_from_slurm(environ)
-    if told is None:
-        check_trains_alone(environ)
-    return told or Task()
+    return task_from_ranks(environ) or task_from_slurm(environ) or Task()

@@ -56,10 +56,11 @@ class Program:
     def command(self, task: Task) -> list[str]:
         """What starts a task; ``-P``, because a module in the current folder would go before one in `root`.
 
-        A parameter server needs nothing of the program, and is there sooner without.
+        A parameter server needs nothing of the program, and is there sooner without; whoever starts it ends it, too.
         """
         if task.type == PARAMETER_SERVER:
-            return [sys.executable, "-P", "-m", "torch_estimator.parameter_server"]
+            endless = ["--session-creation-timeout-secs", "inf"]
+            return [sys.executable, "-P", "-m", "torch_estimator.parameter_server", *endless]
         return [sys.executable, "-P", "-m", self.module_name, *self.arguments]
 
     def environ(self, tf_config: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -59,6 +59,7 @@ class EvaluationRecord:
         model_dir: Where it lies.
 
     Attributes:
+        followed: The training that was followed last, if any, and the max_steps that the evaluator itself was given.
         finished: The training to whose end has been seen, if any.
         begun: The evaluation that is not known to have come to its end, if any.
 
@@ -68,12 +69,14 @@ class EvaluationRecord:
 
     def __init__(self, model_dir: str) -> None:
         self._path = files.join(model_dir, NAME)
+        self.followed: tuple[str, float | None] | None = None
         self.finished: str | None = None
         self.begun: Begun | None = None
         self._specs: dict[str, SpecRecord] = {}
         try:
             content = json.loads(files.read_text(self._path))
             self.finished = content["finished"]
+            self.followed = tuple(content["followed"]) if content.get("followed") else None
             self.begun = Begun(**content["begun"]) if content.get("begun") else None
             self._specs = {name: SpecRecord(**record) for name, record in content["specs"].items()}
         except (FileNotFoundError, NotADirectoryError):
@@ -86,6 +89,12 @@ class EvaluationRecord:
     def of(self, name: str | None) -> SpecRecord | None:
         """What is known of the spec called so."""
         return self._specs.get(name or "")
+
+    def follow(self, run: str, max_steps: float | None) -> None:
+        """Where a training is found to go on."""
+        if self.followed != (run, max_steps):
+            self.followed = run, max_steps
+            self._write()
 
     def begin(self, name: str | None, path: str) -> None:
         """Before an evaluation."""
@@ -117,6 +126,7 @@ class EvaluationRecord:
 
     def _write(self) -> None:
         content = {
+            "followed": self.followed,
             "finished": self.finished,
             "begun": None if self.begun is None else asdict(self.begun),
             "specs": {name: asdict(record) for name, record in self._specs.items()},

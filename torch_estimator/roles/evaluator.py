@@ -109,10 +109,11 @@ class Evaluator:
         return None if latest is None else checkpoint_step(files.basename(latest)), latest
 
     def _training(self) -> TrainingState | None:
-        training = self._watch.look(self._record.finished)
+        training = self._watch.look(self._record.finished, self._record.followed)
         if training is None or training.run == self._followed:
             return training
         self._followed, self._max_steps = training.run, training.max_steps
+        self._record.follow(training.run, self._spec_max_steps)
         if training.max_steps != self._spec_max_steps:
             logger.warning(
                 "TrainSpec has max_steps=%s here, but max_steps=%s where training goes on, as %s says; following that "

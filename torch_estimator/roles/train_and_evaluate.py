@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_estimator.cluster.task import EVALUATOR, MASTER, PARAMETER_SERVER, Task, check_trains
-from torch_estimator.engine.checkpoint import is_reached
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.roles.chief import run_chief
@@ -16,6 +15,7 @@ from torch_estimator.roles.evaluation import Outcome
 from torch_estimator.roles.evaluator import run_evaluator
 from torch_estimator.roles.local import run_local
 from torch_estimator.roles.parameter_server import run_parameter_server
+from torch_estimator.roles.training_state import EndOfTraining
 from torch_estimator.roles.worker import run_worker
 from torch_estimator.specs import EvalSpec, TrainSpec
 
@@ -67,7 +67,7 @@ def train_and_evaluate(
         run_parameter_server(
             task,
             wait_secs=estimator.config.session_creation_timeout_secs,
-            is_over=lambda: is_reached(estimator.model_dir, train_spec.max_steps),
+            is_over=EndOfTraining(estimator.model_dir),
         )
         return None, None
     outcomes = _role(task)(estimator, train_spec, eval_specs, listener)

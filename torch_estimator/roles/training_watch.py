@@ -30,14 +30,17 @@ class TrainingWatch:
         self._grace_ends = clock() + _GRACE_SECS
         self._before = read_training_state(model_dir)
 
-    def look(self, finished: str | None) -> TrainingState | None:
+    def look(self, finished: str | None, followed: tuple[str, float | None] | None = None) -> TrainingState | None:
         """Returns what the chief has told of the training to follow; None where it has told nothing yet.
 
         Args:
             finished: The training to whose end has been seen, if any.
+            followed: The one that an evaluator before this one has followed, and the max_steps that it expected.
         """
         state = read_training_state(self._model_dir)
-        is_earlier = state is not None and (state.run == finished or self._is_earlier(state))
+        is_earlier = state is not None and (
+            state.run == finished or (followed != (state.run, self._max_steps) and self._is_earlier(state))
+        )
         self.earlier = state if is_earlier else None
         return None if is_earlier else state
 

@@ -30,7 +30,7 @@ class Account:
 
     Classes, numbers, words, functions and the shapes of tensors are; other objects are not looked into, and None counts
     as absent: one process may have a writer of summaries where others have none. Neither are attributes that their
-    class names in ``not_in_fingerprint``, or that are called as what is a process' own (see `plain`).
+    class or function names in ``not_in_fingerprint``, or that are called as what is a process' own (see `plain`).
 
     Args:
         code: Where to note the user's functions and classes that are met.
@@ -112,8 +112,9 @@ class Account:
             **(function.__kwdefaults__ or {}),
             **dict(zip(function.__code__.co_freevars, map(_content, function.__closure__ or ()), strict=True)),
         }
+        excepted = getattr(function, "not_in_fingerprint", ())
         for name, one in held.items():
-            if not is_own(name):
+            if not is_own(name) and name not in excepted:
                 self.note(f"{path}.{name}", one)
 
     def _module(self, path: str, module: nn.Module) -> None:

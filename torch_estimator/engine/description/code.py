@@ -44,7 +44,7 @@ class Code:
         self._digests.setdefault(name, set()).add(facts.digest[:_DIGITS])
         for chain in facts.globals:
             value = followed(function.__globals__, chain)
-            if isinstance(value, float):
+            if isinstance(value, float) and not any(map(is_own, chain)):
                 self._settings[f"{'.'.join(chain)} of {name}"] = plain(value)
             else:
                 self._note(value)

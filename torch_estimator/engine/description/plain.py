@@ -20,8 +20,8 @@ _LONG = 120
 _FEW = 8
 # What a process is called and where it computes and keeps its files are its own.
 _OWN_NAME = re.compile(
-    r"(?:^|_)(?:rank|chief|master|main|task|worker|replica|device|host|hostname|pid|port|address|dir|directory|path|file"
-    r"|filename|time|created|started|uuid|run)s?(?:_|$)"
+    r"(?:^|_)(?:rank|chief|master|main|task|worker|replica|role|job|shard|index|seed|process|proc|pid|device|gpu|node|host"
+    r"|hostname|ip|port|address|dir|directory|path|file|filename|time|created|started|uuid|run)s?(?:_|$)"
 )
 _OWN_TEXT = re.compile(r"[/\\]|^(?:cpu|cuda|mps|xpu|meta)(?::\d+)?$")
 

@@ -25,8 +25,8 @@ OPTIMIZERS = "the optimizers"
 
 # How torch computes the same, which it may choose by the device.
 _NOT_SETTINGS = frozenset({"params", "param_names", "foreach", "fused", "capturable"})
-# A schedule puts a function of its own around the step.
-_OPTIMIZER_APART = OPTIMIZER_APART | {"step"}
+# A schedule puts a function of its own around the step; the others follow from what is no setting.
+_OPTIMIZER_APART = OPTIMIZER_APART | {"step", "_step_supports_amp_scaling", "_need_device_dtype_check_for_fused"}
 
 
 def describe_training(model: Model, trainers: Trainers | None) -> Description:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch_estimator import files
+from torch_estimator.distribute.lost import PeerLost
 from torch_estimator.distribute.strategies import FullyShardedStrategy
 from torch_estimator.engine.description import Description, difference, digest_of
 from torch_estimator.errors import ClusterError
@@ -86,6 +87,7 @@ def agree_on(group: Group, description: Mapping[str, Any]) -> None:
 
     Raises:
         ClusterError: It is not the same; names the first difference.
+        PeerLost: It is that of one that has come to a training under way, which goes on without it.
     """
     digests = group.gather_texts(digest_of(description))
     if len({digests[rank] for rank in group.here}) == 1:
@@ -94,6 +96,9 @@ def agree_on(group: Group, description: Mapping[str, Any]) -> None:
     described = {rank: json.loads(texts[rank]) for rank in group.here}
     for rank, other in described.items():
         if problem := difference(group.name(rank), other, group.name(0), described[0]):
+            newcomers = [one for one in (0, rank) if not group.statuses[one]] if group.was_under_way else []
+            if newcomers and group.rank not in newcomers:
+                raise PeerLost(problem)
             raise ClusterError(problem)
 
 

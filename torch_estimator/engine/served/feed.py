@@ -45,6 +45,7 @@ logger = logging.getLogger("torch_estimator")
 _LAYOUT = "layout"
 _WORD = "the token of its model_dir"
 _DESCRIPTION = "description"
+_PLACE = "its place among the parameter servers"
 # Between two looks at hooks.
 _STROKE_SECS = 0.05
 _MOST_STEPS = 128
@@ -319,19 +320,21 @@ class ServedSteps:
         return all(header.kind is Kind.OK for header, _ in self._links.tell_all(Kind.STATUS))
 
     def _check(self, index: int, about: Mapping[str, Any]) -> None:
-        if about.get(_WORD) != self._word:
-            raise ClusterError(
-                f"ps {index} serves another training than this one: {_WORD} is {about.get(_WORD)!r} there, and "
-                f"{self._word!r} here. End it, and start it again; or name other addresses."
-            )
+        for what, here in ((_WORD, self._word), (_PLACE, f"{index} of {len(self._links)}")):
+            if about.get(what) != here:
+                raise ClusterError(
+                    f"ps {index} serves another training than this one: {what} is {about.get(what)!r} there, and "
+                    f"{here!r} here. End it, and start it again; or name other addresses."
+                )
         chief = "the chief before it" if self._is_chief else self._names[0]
         mine = self._names[self._links.rank]
         if problem := difference(mine, self._description, chief, about.get(_DESCRIPTION, {})):
             raise ClusterError(f"{problem[:-1]}, or start the parameter servers again, too.")
 
     def _about_of(self, index: int) -> dict[str, Any]:
+        about = {_WORD: self._word, _PLACE: f"{index} of {len(self._links)}"}
         # One of them can tell who comes.
-        return {_WORD: self._word} if index else {_WORD: self._word, _DESCRIPTION: self._description}
+        return about if index else {**about, _DESCRIPTION: self._description}
 
     def _start(self, servers: Sequence[int], step: int, known: int) -> None:
         """Gives servers what the model has at global step `step`, where steps up to `known` have been taken."""
