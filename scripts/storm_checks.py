@@ -120,10 +120,12 @@ def _problems_of_rows(job_dir: Path, told: Told, rows: Rows, killed: Sequence[st
         return
     # Of a process that is killed, one batch may have been computed and not sent.
     unsent = sum(name.startswith(("chief", "worker")) for name in killed)
-    if again > rows.batch * (told.twice + unsent):
+    # Each process computes its first batch again, with the rows that the model was found to look up.
+    anew = sum(1 for _ in (job_dir / SEEN).iterdir())
+    if again > rows.batch * (told.twice + unsent + anew):
         yield f"{again} rows were seen again, but the log told of {told.twice} batches of {rows.batch} only."
     # Servers that come back count on from the last checkpoint.
-    if not any(name.startswith("ps") for name in killed) and not 0 <= batches - told.end <= unsent:
+    if not any(name.startswith("ps") for name in killed) and not 0 <= batches - told.end <= unsent + anew:
         yield f"{told.end} steps were counted for {batches} batches."
 
 

@@ -127,12 +127,12 @@ def test_rows_are_counted_by_what_was_written_down(tmp_path: Path) -> None:
 
 
 def test_what_a_job_has_lost_is_named(tmp_path: Path) -> None:
-    note(tmp_path / SEEN / "chief 0, 1", [-2, 1, 2, -2, 1, 2, -2, 1, 2, -2, 1, 2])
+    note(tmp_path / SEEN / "chief 0, 1", [-2, 1, 2] * 5)
     told = Told()
     for name, text in (
         ("chief 0", "Saving checkpoints for 4 into there."),
         ("chief 0", "Saving checkpoints for 2 into there."),
-        ("chief 0", "Training ended at global step 5: the input ended."),
+        ("chief 0", "Training ended at global step 6: the input ended."),
         ("worker 0", "Going on with the input where it stood 1 batches ago; these are trained on twice."),
         ("worker 0", "Going on with the input where it stood at most 1 batches ago; these are trained on twice."),
     ):
@@ -145,13 +145,13 @@ def test_what_a_job_has_lost_is_named(tmp_path: Path) -> None:
     found = "\n".join(problems(tmp_path, told, Rows(count=3, epochs=1, batch=2), [], served=True))
 
     assert "checkpoints were saved out of order: [4, 2]." in found
-    assert "training ended at global step 5, but the checkpoints are of steps []." in found
+    assert "training ended at global step 6, but the checkpoints are of steps []." in found
     assert "there is no final export." in found
-    assert "the last checkpoint, of step 5, was not evaluated." in found
+    assert "the last checkpoint, of step 6, was not evaluated." in found
     assert "1 evaluations were of checkpoints that were evaluated before: [2, 2]." in found
     assert "1 of 3 rows were seen less than 1 times, row 3 the first of them." in found
-    assert "5 rows were seen again, but the log told of 2 batches of 2 only." in found
-    assert "5 steps were counted for 4 batches." in found
+    assert "7 rows were seen again, but the log told of 2 batches of 2 only." in found
+    assert "6 steps were counted for 5 batches." in found
 
 
 def test_roles_that_are_not_there_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
