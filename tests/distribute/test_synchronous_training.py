@@ -104,6 +104,8 @@ estimator = te.DNNLinearCombinedClassifier(
     batch_norm="norm" in settings,
     config=config,
 )
+if "attempts_of_worker" in settings and config.task_type == "worker":
+    torch.distributed.distributed_c10d._world.group_count = int(settings["attempts_of_worker"])
 steps = None if max_steps == "None" else int(max_steps)
 with te.errors.exit_on_user_error():
     for part in range(int(settings.get("parts", 1))):
@@ -168,6 +170,10 @@ def test_lists_of_any_length_find_room(tmp_path: Path) -> None:
     run(tmp_path / "two", 16, 20, "lists=1")
     alone(tmp_path / "one", 32, 20, "lists=1")
     assert_close(tmp_path / "two", tmp_path / "one")
+
+
+def test_who_has_tried_in_vain_to_connect_meets_who_has_just_been_started(tmp_path: Path) -> None:
+    run(tmp_path, 16, 3, "repeat=1", "attempts_of_worker=2", "wait=20")
 
 
 def test_inputs_that_end_at_different_times_are_all_read(tmp_path: Path) -> None:

@@ -194,6 +194,8 @@ class Meeting:
     def _init_process_group(self, store: Store, here: Sequence[int], connect_secs: float) -> None:
         if self._was_there:
             return
+        # It names groups by how many it has tried to make, and processes that were started anew have tried less often.
+        dist.distributed_c10d._world.group_count = 0
         with _gloo_through(self._interface):
             dist.init_process_group(
                 self._backend,
