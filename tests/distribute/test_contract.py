@@ -190,7 +190,6 @@ def assert_close(found: Mapping[str, Any], wanted: Mapping[str, Any], **toleranc
     [
         ("census", "MirroredStrategy(replicas=2)", 2, {}),
         ("census", "MultiWorkerMirroredStrategy()", 2, {"workers": 1}),
-        ("census", "MultiWorkerMirroredStrategy(elastic=True)", 2, {"workers": 1}),
         ("census", "ParameterServerStrategy()", 1, {"servers": 2}),
         # It takes no tables of feature columns: a plain module, whose table is one of its parameters.
         ("births", "FullyShardedStrategy()", 2, {"workers": 1}),
