@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.census.parquet import write_parquet
 from benchmarks.census.peers import PEERS, present
+from benchmarks.census.setup import TEST_FILE, TRAIN_FILE, check_data
 from benchmarks.protocol import ROOT, Measured, Side, Verdict, alternate, at_least, conclude, machine_line, table
 
 DATA = ROOT.parent / "shared" / "data" / "census"
@@ -45,9 +46,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--threads", type=int, help="of every side; by default each one's own choice")
     add("--quick", action="store_true", help="one round of few rows, to see that it runs; installs nothing")
     args = parser.parse_args(arguments)
-    for file in ("adult.data.csv", "adult.test.csv"):
-        if not (args.data / file).is_file():
-            parser.error(f"{args.data} has no {file}; name the folder of the census files with --data")
+    check_data(parser, args.data, (TRAIN_FILE, TEST_FILE))
     if args.quick:
         args.rows, args.peer_rows, args.rounds = 20_000, 4_000, 1
     return args

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.census import imports, quality, steady_state, whole_command
 from benchmarks.census.peers import PEERS, present
-from benchmarks.census.setup import Part, Setup
+from benchmarks.census.setup import TEST_FILE, TRAIN_FILE, Part, Setup, check_data
 from benchmarks.protocol import ROOT, conclude, machine_line
 
 DATA = ROOT.parent / "shared" / "data" / "census"
@@ -47,9 +47,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--threads", type=int, help="of every side; by default each one's own choice")
     add("--quick", action="store_true", help="one round of few steps, to see that it runs; installs nothing")
     args = parser.parse_args(arguments)
-    for file in ("adult.data.csv", "adult.test.csv"):
-        if not (args.data / file).is_file():
-            parser.error(f"{args.data} has no {file}; name the folder of the census files with --data")
+    check_data(parser, args.data, (TRAIN_FILE, TEST_FILE))
     return args
 
 

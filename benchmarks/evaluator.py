@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.census.setup import empty_cache
+from benchmarks.census.setup import check_data, empty_cache
 from benchmarks.parameter_servers import DATA
 from benchmarks.protocol import Side, alternate, at_least, conclude, machine_line, run_cluster, table
 from examples import options
@@ -48,8 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add("--quick", action="store_true", help="one round of few steps, to see that it runs")
     args = parser.parse_args(arguments)
-    if not (args.data / "adult.data.csv").is_file():
-        parser.error(f"{args.data} has no adult.data.csv; name the folder of the census files with --data")
+    check_data(parser, args.data)
 
     def run(key: str, variables: Mapping[str, str]) -> dict[str, Any]:
         steps = 72 if args.quick else args.steps

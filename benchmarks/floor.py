@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks import overhead
+from benchmarks.census.setup import check_data
 from benchmarks.peers import census_rows
 from benchmarks.protocol import machine_line, table
 
@@ -130,8 +131,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--rounds", type=int, default=15, help="how often our step is measured")
     add("--quick", action="store_true", help="a few steps, uncompiled, to see that it runs")
     args = parser.parse_args(arguments)
-    if not (args.data / "adult.data.csv").is_file():
-        parser.error(f"{args.data} has no adult.data.csv; name the folder of the census files with --data")
+    check_data(parser, args.data)
     return args
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 
 import torch_estimator as te
+from benchmarks.census.setup import check_data
 from benchmarks.engine.bare_steps import BareSteps, recording
 from benchmarks.protocol import ROOT, at_most, conclude, machine_line, table
 from examples.census.trainer import input, model
@@ -112,8 +113,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--threads", type=int, help="by default PyTorch's own choice")
     add("--quick", action="store_true", help="two rounds of few steps, to see that it runs")
     args = parser.parse_args(arguments)
-    if not (args.data / "adult.data.csv").is_file():
-        parser.error(f"{args.data} has no adult.data.csv; name the folder of the census files with --data")
+    check_data(parser, args.data)
     return args
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.census.setup import OURS, Part, empty_cache
+from benchmarks.census.setup import OURS, Part, check_data, empty_cache
 from benchmarks.protocol import (
     ROOT,
     Side,
@@ -177,8 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--rounds", type=int, default=3, help="how often every side runs")
     add("--quick", action="store_true", help="one round of few steps, to see that it runs; installs nothing")
     args = parser.parse_args(arguments)
-    if not (args.data / "adult.data.csv").is_file():
-        parser.error(f"{args.data} has no adult.data.csv; name the folder of the census files with --data")
+    check_data(parser, args.data)
     args.rounds = 1 if args.quick else args.rounds
     sides = ready(SIDES, install=not args.quick)
     parts = []

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.census.setup import empty_cache
+from benchmarks.census.setup import check_data, empty_cache
 from benchmarks.engine.echo import round_trips
 from benchmarks.engine.gathering import gathers, line_through
 from benchmarks.protocol import ROOT, Measured, Verdict, at_most, conclude, machine_line, table
@@ -185,8 +185,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--drawing", type=Path, default=DRAWING, help="where the plot goes; a quick run draws none")
     add("--quick", action="store_true", help="one round of few steps, to see that it runs")
     args = parser.parse_args(arguments)
-    if not (args.data / "adult.data.csv").is_file():
-        parser.error(f"{args.data} has no adult.data.csv; name the folder of the census files with --data")
+    check_data(parser, args.data)
     if args.quick:
         args.rounds, args.most = 1, min(args.most, 10)
     return args

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.census.setup import OURS, empty_cache
+from benchmarks.census.setup import OURS, check_data, empty_cache
 from benchmarks.parameter_servers import DATA
 from benchmarks.protocol import Side, alternate, at_most, conclude, machine_line, ready, run_cluster, table
 
@@ -37,8 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--rounds", type=int, default=3, help="how often every side runs")
     add("--quick", action="store_true", help="one round of few steps, to see that it runs; installs nothing")
     args = parser.parse_args(arguments)
-    if not (args.data / "adult.data.csv").is_file():
-        parser.error(f"{args.data} has no adult.data.csv; name the folder of the census files with --data")
+    check_data(parser, args.data)
     sides = ready(SIDES, install=not args.quick)
 
     def run(key: str, variables: Mapping[str, str]) -> dict[str, Any]:

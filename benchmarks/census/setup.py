@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,15 @@ from tempfile import TemporaryDirectory
 from benchmarks.protocol import Measured, Side, Verdict
 
 OURS = Side(name="torch-estimator", script="ours_census")
+
+TRAIN_FILE, TEST_FILE = "adult.data.csv", "adult.test.csv"
+
+
+def check_data(parser: ArgumentParser, folder: Path, files: Sequence[str] = (TRAIN_FILE,)) -> None:
+    """Ends the command with a sentence where a folder lacks one of these files."""
+    for file in files:
+        if not (folder / file).is_file():
+            parser.error(f"{folder} has no {file}; name the folder of the census files with --data")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,16 +9,7 @@ import pytest
 
 from benchmarks import census_eval
 from benchmarks.census.parquet import write_parquet
-from examples.census import columns, sample
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """A folder with generated files under the names of the real ones."""
-    files = sample.write(str(tmp_path), train_rows=2000, eval_rows=500)
-    Path(files.train_file).rename(tmp_path / "adult.data.csv")
-    Path(files.eval_file).rename(tmp_path / "adult.test.csv")
-    return tmp_path
+from examples.census import columns
 
 
 def test_a_quick_run_without_peers_prints_tables_and_verdicts(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

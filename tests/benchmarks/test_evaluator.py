@@ -8,18 +8,14 @@ import pytest
 
 from benchmarks import evaluator
 from benchmarks.peers.ours_evaluated import longest
-from examples.census import sample
 
 
 def test_a_quick_run_trains_beside_a_stopped_evaluator(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluator, "SIDES", {"stopped": evaluator.SIDES["stopped"]})
-    files = sample.write(str(tmp_path), train_rows=2000, eval_rows=500)
-    Path(files.train_file).rename(tmp_path / "adult.data.csv")
-    Path(files.eval_file).rename(tmp_path / "adult.test.csv")
 
-    status = evaluator.main(["--quick", "--data", str(tmp_path)])
+    status = evaluator.main(["--quick", "--data", str(data)])
 
     lines = capsys.readouterr().out.splitlines()
     assert status == 0

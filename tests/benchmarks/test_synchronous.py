@@ -7,18 +7,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import synchronous
-from examples.census import sample
 
 
 def test_a_quick_run_without_the_peer_prints_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(synchronous, "SIDES", {"ours": synchronous.SIDES["ours"]})
-    files = sample.write(str(tmp_path), train_rows=2000, eval_rows=500)
-    Path(files.train_file).rename(tmp_path / "adult.data.csv")
-    Path(files.eval_file).rename(tmp_path / "adult.test.csv")
 
-    status = synchronous.main(["--quick", "--data", str(tmp_path)])
+    status = synchronous.main(["--quick", "--data", str(data)])
 
     lines = capsys.readouterr().out.splitlines()
     assert status == 0
