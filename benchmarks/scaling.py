@@ -1,11 +1,10 @@
 """How steps per second grow with the cluster, on paper: `scripts/bench scaling`.
 
 What a step of the census sample costs is measured here, by who spends it: the process that trains, its transport, the
-server, and the way between them (`benchmarks/peers/ours_costs.py`, `benchmarks/engine/server_farm.py`); and how much
-more it costs while all cores are busy. A simulation of events (`benchmarks/simulation`) that knows nothing else has to
-come within 15 % of what one and two workers with one server really do on this machine's cores, and two synchronous
-workers. Then it tells how many steps per second clusters of up to 1,000 workers would take, each process on a machine
-of its own, and what holds them up; and draws it.
+server, and the way between them (`benchmarks/peers/ours_costs.py`, `benchmarks/engine/server_farm.py`). A simulation of
+events (`benchmarks/simulation`) that knows nothing else has to come within 15 % of what one and two workers with one
+server really do on this machine's cores, and two synchronous workers. Then it tells how many steps per second clusters
+of up to 1,000 workers would take, each process on a machine of its own, and what holds them up; and draws it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from benchmarks.engine.echo import round_trips
 from benchmarks.engine.gathering import gathers, line_through
 from benchmarks.protocol import ROOT, Measured, Verdict, at_most, conclude, machine_line, table
 from benchmarks.simulation import Machine, Network
-from benchmarks.simulation.comparison import Compared, Here, compare, crowding, update_secs
+from benchmarks.simulation.comparison import Compared, Here, compare, update_secs
 from benchmarks.simulation.measured import (
     SLEEP_MS,
     TOGETHER,
@@ -209,7 +208,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\nA step of {args.batch} rows, one worker and one server\n\n{cost_table(measured)}")
     print(f"\nWith more servers\n\n{server_table(servers)}")
     compared = compare(measured, here)
-    print(f"\nWhile all cores are busy a step takes {crowding(measured):.2f} times as much of the CPU.")
     print(f"\nMeasured on this machine, and simulated\n\n{comparison_table(compared)}", flush=True)
     failed = [*measured.failures, *servers.failures]
     if not failed:

@@ -66,39 +66,47 @@ class Line:
 
 
 class Cores:
-    """Those that many threads share, a short turn each, as a system that is fair has it.
+    """Those that many threads share, as Linux has it: whoever wakes up goes to a core that is idle, or else waits for
+    the one where it ran last, even if another one becomes idle meanwhile.
 
     Args:
         clock: Of the simulation.
         machine: How many there are.
-        turn: Seconds after which a thread lets the next one have the core.
+        turn: Seconds after which a thread lets the next one have the core; the default is Linux's for two.
     """
 
-    def __init__(self, clock: Clock, machine: Machine, *, turn: float = 50e-6) -> None:
+    def __init__(self, clock: Clock, machine: Machine, *, turn: float = 1.4e-3) -> None:
         self._clock = clock
-        self._free = machine.cores
-        self._crowding = machine.crowding
         self._turn = turn
-        self._waiting: deque[tuple[float, Event]] = deque()
+        self._busy = [False] * machine.cores
+        self._waiting: list[deque[tuple[Thread, float, Event]]] = [deque() for _ in self._busy]
+        self._threads = itertools.count()
 
-    def run(self, secs: float, done: Event) -> None:
+    def home(self) -> int:
+        """Where another thread begins."""
+        return next(self._threads) % len(self._busy)
+
+    def run(self, thread: Thread, secs: float, done: Event) -> None:
         """Runs for so many seconds, as soon as there is a core and as often as it takes."""
-        if self._free:
-            self._begin(secs, done)
+        idle = [core for core, busy in enumerate(self._busy) if not busy]
+        if idle:
+            self._begin(thread.core if thread.core in idle else idle[0], thread, secs, done)
         else:
-            self._waiting.append((secs, done))
+            self._waiting[thread.core].append((thread, secs, done))
 
-    def _begin(self, secs: float, done: Event) -> None:
-        self._free -= 1
+    def _begin(self, core: int, thread: Thread, secs: float, done: Event) -> None:
+        self._busy[core] = True
+        thread.core = core
         turn = min(secs, self._turn)
-        self._clock.after(turn if self._free else turn * self._crowding, lambda: self._end(secs - turn, done))
+        self._clock.after(turn, lambda: self._end(thread, secs - turn, done))
 
-    def _end(self, left: float, done: Event) -> None:
-        self._free += 1
+    def _end(self, thread: Thread, left: float, done: Event) -> None:
+        core = thread.core
+        self._busy[core] = False
         if left > 0.0:
-            self._waiting.append((left, done))
-        if self._waiting:
-            self._begin(*self._waiting.popleft())
+            self._waiting[core].append((thread, left, done))
+        if self._waiting[core]:
+            self._begin(core, *self._waiting[core].popleft())
         if left <= 0.0:
             done()
 
@@ -111,10 +119,12 @@ class Thread:
 
     Attributes:
         busy_secs: What it was given to do, in seconds.
+        core: Where it ran last.
     """
 
     def __init__(self, cores: Cores) -> None:
         self.busy_secs = 0.0
+        self.core = cores.home()
         self._cores = cores
         self._todo: deque[tuple[float, Event]] = deque()
 
@@ -127,7 +137,7 @@ class Thread:
     def _next(self) -> None:
         secs, _ = self._todo[0]
         self.busy_secs += secs
-        self._cores.run(secs, self._done)
+        self._cores.run(self, secs, self._done)
 
     def _done(self) -> None:
         _, done = self._todo.popleft()

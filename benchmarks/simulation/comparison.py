@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.engine.echo import RoundTrip
 from benchmarks.protocol import Measured
 from benchmarks.simulation import replicas, served
 from benchmarks.simulation.costs import Machine, Network
-from benchmarks.simulation.measured import CROWD, SLEEP_MS, TOGETHER, WAYS, cpu_of, exchanges_of, worker_of
+from benchmarks.simulation.measured import SLEEP_MS, TOGETHER, WAYS, exchanges_of, worker_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,6 @@ class Here:
 
 def compare(measured: Measured, here: Here) -> list[Compared]:
     """Simulates all that was measured."""
-    here = replace(here, machine=replace(here.machine, crowding=crowding(measured)))
     compared = []
     for way in WAYS:
         costs = measured.results.get(f"{way}, costs", [])
@@ -75,13 +74,6 @@ def compare(measured: Measured, here: Here) -> list[Compared]:
             compared.append(Compared(way, workers, measured.values(f"{way}, {workers}", "steps_per_s"), told))
     told = [_together(report, here) for report in measured.results.get(f"{TOGETHER}, costs", [])]
     return [*compared, Compared(TOGETHER, 2, measured.values(f"{TOGETHER}, 2", "steps_per_s"), told)]
-
-
-def crowding(measured: Measured) -> float:
-    """By how much a step takes more of the CPU while all cores are busy: the median over rounds."""
-    alone = [cpu_of(report) for report in measured.results.get("unbound, costs", [])]
-    ratios = [many / one for many, one in zip(measured.values(CROWD, "cpu"), alone, strict=False)]
-    return max(1.0, statistics.median(ratios)) if ratios else 1.0
 
 
 def _served(report: Mapping[str, Any], here: Here, way: str, workers: int) -> float:

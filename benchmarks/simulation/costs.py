@@ -64,8 +64,6 @@ class Machine:
 
     Attributes:
         cores: How many.
-        crowding: By how much a core takes longer while all of them are busy.
     """
 
     cores: int
-    crowding: float = 1.0

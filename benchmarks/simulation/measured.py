@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,10 +29,6 @@ WAYS: dict[str, tuple[object, ...]] = {
 """How workers train with servers, and what `ours_census` is told of it."""
 
 TOGETHER = "synchronous"
-
-CROWD = "all cores busy"
-
-_MOST_CLUSTERS = 8
 
 _FAREWELL_SECS = 60.0
 
@@ -82,7 +76,6 @@ def measure(plan: Plan, variables: Mapping[str, str]) -> Measured:
     given = steps_of(plan, TOGETHER, 2)
     for name, side in (("costs", COSTS), ("2", OURS)):
         sides[f"{TOGETHER}, {name}"] = partial(run_cluster, side, given, workers=1, servers=0, variables=variables)
-    sides[CROWD] = partial(run_crowd, plan, variables)
     return alternate(sides, plan.rounds, "costs and steps")
 
 
@@ -129,25 +122,6 @@ def run_timed(
             if farm.poll() is None:
                 os.killpg(farm.pid, signal.SIGKILL)
                 farm.wait()
-
-
-def run_crowd(plan: Plan, variables: Mapping[str, str]) -> dict[str, Any]:
-    """What a step costs in all where as many clusters of one worker and one server run as there are cores."""
-    given = steps_of(plan, "unbound", 1)
-    clusters = min(len(os.sched_getaffinity(0)), _MOST_CLUSTERS)
-
-    def cost(_: int) -> float:
-        return cpu_of(run_timed(given, servers=1, skipped=given[-1], variables=variables))
-
-    with ThreadPoolExecutor(clusters) as crowd:
-        return {"cpu": statistics.mean(crowd.map(cost, range(clusters)))}
-
-
-def cpu_of(report: Mapping[str, Any]) -> float:
-    """Seconds of all threads of both processes for a step, from a report of `run_timed` with one server."""
-    (server,) = report["farm"]["servers"]
-    own = sum(report["stages"].values()) + report["around"] + report["beside"] + report["io"]
-    return float(own + server["handle"] + report["farm"]["io"])
 
 
 def worker_of(report: Mapping[str, Any], *, pause: float = 0.0) -> Worker:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from benchmarks.engine.echo import RoundTrip, round_trips
 from benchmarks.engine.gathering import line_through
 from benchmarks.protocol import Measured
 from benchmarks.simulation import Machine
-from benchmarks.simulation.comparison import Here, compare, crowding
-from benchmarks.simulation.measured import WAYS, Plan, cpu_of, exchanges_of, run_timed, steps_of, worker_of
+from benchmarks.simulation.comparison import Here, compare
+from benchmarks.simulation.measured import WAYS, Plan, exchanges_of, run_timed, steps_of, worker_of
 
 HERE = Here(
     machine=Machine(cores=4),
@@ -54,7 +53,6 @@ def measured() -> Measured:
         results[f"{way}, costs"] = [report(1)]
         results[f"{way}, 1"] = results[f"{way}, 2"] = [{"steps_per_s": 1e6 / 690}]
     results["synchronous, costs"], results["synchronous, 2"] = [together()], [{"steps_per_s": 1e6 / 860}]
-    results["all cores busy"] = [{"cpu": cpu_of(report(1))}]
     return Measured(results)
 
 
@@ -113,17 +111,6 @@ def test_what_is_simulated_stands_beside_what_was_measured() -> None:
     assert compared[-1].error == pytest.approx(0.0, abs=1e-3)
     assert [one.holds for one in scaling.verdicts_of(compared)] == [True, False, False, False, False, False, True]
     assert "unbound" in scaling.comparison_table(compared)
-
-
-def test_busy_cores_are_slower_by_what_was_measured() -> None:
-    found = measured()
-    found.results["all cores busy"] = [{"cpu": 1.4 * cpu_of(report(1))}]
-
-    crowded, calm = compare(found, replace(HERE, machine=Machine(cores=2))), compare(measured(), HERE)
-
-    assert crowding(found) == pytest.approx(1.4)
-    assert crowded[0].simulated[0] < calm[0].simulated[0]
-    assert crowded[1].simulated[0] < 0.8 * calm[1].simulated[0]
 
 
 def test_clusters_are_predicted_and_drawn(shared_data: Path) -> None:

@@ -57,26 +57,34 @@ def test_a_thread_does_one_thing_at_a_time_on_a_core(cores: int, ends_at: list[f
     assert one.busy_secs == 2.0
 
 
-def test_crowded_cores_are_slower() -> None:
-    clock, ends = Clock(), dict[str, float]()
-    cores = Cores(clock, Machine(cores=2, crowding=1.5), turn=1.0)
-    for name in "ab":
-        cores.run(1.0, noting(clock, name, ends))
-
-    clock.run_until(lambda: False)
-
-    assert ends == {"a": 1.0, "b": 1.5}
-
-
 def test_threads_take_turns() -> None:
     clock, ends = Clock(), dict[str, float]()
     cores = Cores(clock, Machine(cores=1), turn=0.25)
-    cores.run(1.0, noting(clock, "long", ends))
-    cores.run(0.25, noting(clock, "short", ends))
+    Thread(cores).do(1.0, noting(clock, "long", ends))
+    Thread(cores).do(0.25, noting(clock, "short", ends))
 
     clock.run_until(lambda: False)
 
     assert ends == {"long": 1.25, "short": 0.5}
+
+
+def test_a_thread_that_wakes_up_takes_an_idle_core_and_else_waits_for_its_own() -> None:
+    clock, ends = Clock(), dict[str, float]()
+    cores = Cores(clock, Machine(cores=2), turn=10.0)
+    zero, one, third = Thread(cores), Thread(cores), Thread(cores)
+    zero.do(3.0, noting(clock, "on 0", ends))
+    one.do(1.0, noting(clock, "on 1", ends))
+    assert third.core == 0
+    third.do(1.0, noting(clock, "waits for 0", ends))
+
+    clock.run_until(lambda: False)
+
+    # Core 1 was idle since 1.
+    assert ends == {"on 1": 1.0, "on 0": 3.0, "waits for 0": 4.0}
+    zero.do(1.0, noting(clock, "on 0", ends))
+    third.do(1.0, noting(clock, "on the other", ends))
+    clock.run_until(lambda: False)
+    assert (third.core, ends["on the other"], ends["on 0"]) == (1, 5.0, 5.0)
 
 
 def test_threads_of_large_machines_never_wait_for_each_other() -> None:

@@ -51,4 +51,5 @@ def test_on_one_machine_all_share_its_cores() -> None:
         worker, 0, Network(), workers=4, call=0.0, update=200e-6, machine=Machine(cores=2), steps=500
     )
 
-    assert steps == pytest.approx(1 / (2 * 600e-6), rel=0.02)
+    # One is idle now and then while somebody waits for the other.
+    assert 0.9 < steps / (1 / (2 * 600e-6)) <= 1.0 + 1e-9

@@ -76,7 +76,8 @@ def test_on_one_machine_all_share_its_cores() -> None:
 
     outcome = served.train(worker, [EXCHANGE], Network(), workers=8, machine=Machine(cores=2), rounds=200)
 
-    assert outcome.steps_per_s == pytest.approx(2 / work, rel=0.01)
+    # One is idle now and then while somebody waits for the other.
+    assert 0.97 < outcome.steps_per_s / (2 / work) <= 1.0 + 1e-9
 
 
 def test_costs_of_steps_are_drawn() -> None:
