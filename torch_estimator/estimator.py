@@ -11,7 +11,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,10 +24,10 @@ from torch_estimator.data.normalise import to_dataset
 from torch_estimator.distribute.joining import connected_servers, end_servers, forked_replicas, joined_group
 from torch_estimator.distribute.lost import LeftBehind, PeerLost, TrainingOver
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
-from torch_estimator.distribute.strategies import FullyShardedStrategy
+from torch_estimator.distribute.strategies import FullyShardedStrategy, MultiWorkerMirroredStrategy
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.description import describe_optimizers, describe_training
-from torch_estimator.engine.evaluation import run_evaluation, write_evaluation, write_results
+from torch_estimator.engine.evaluation import EvaluationResult, run_evaluation, write_evaluation, write_results
 from torch_estimator.engine.loop import StopReason, TrainingResult
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.prediction import run_prediction
@@ -37,6 +37,7 @@ from torch_estimator.engine.replicas.agreement import agree_on, agree_on_trainin
 from torch_estimator.engine.replicas.handover import handed, leader_of
 from torch_estimator.engine.sharded.rows import is_sharded
 from torch_estimator.engine.sharded.units import shard
+from torch_estimator.engine.shared_evaluation.rounds import told_by_chief
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
@@ -48,6 +49,7 @@ from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import (
     EstimatorSpec,
+    EvalSpec,
     InputFn,
     check_input_fn,
     check_positive,
@@ -109,6 +111,7 @@ class Estimator:
         self._config = _with_model_dir(config or RunConfig(), model_dir)
         self._params = copy.deepcopy(dict(params or {}))
         self._evaluated: Model | None = None
+        self._job: tuple[EvalSpec, ...] | None = None
         self._trained = _Trained()
         self._holds_weights: bool = getattr(model_fn, "holds_weights", False)
 
@@ -418,6 +421,7 @@ class Estimator:
                 servers=servers,
                 saved_step=saved_step,
                 agree=agree,
+                evaluate=self._evaluate_with_chief,
                 description=description,
                 positions=positions,
                 is_over=is_over,
@@ -441,6 +445,9 @@ class Estimator:
     ) -> dict[str, float]:
         """Evaluates a checkpoint.
 
+        With ``eval_distribute=MultiWorkerMirroredStrategy()`` all that train together call this, each runs its part of
+        the batches, and all of them have the chief's results.
+
         Args:
             input_fn: Returns the evaluation data.
             steps: Batches to evaluate, or None for all.
@@ -453,34 +460,91 @@ class Estimator:
         """
         check_input_fn(input_fn)
         check_positive("steps", steps)
-        told = checked_hooks(hooks)
+        spec = EvalSpec(input_fn, steps, name, checked_hooks(hooks))
         path = checkpoint_path or self.latest_checkpoint()
-        devices = self._devices_of_evaluation()
-        with isolated(self._config.random_seed):
+        if self._shares_evaluations and self._job is None and self._trained.run is None:
+            with joined_group(self._config, evaluates=True) as group:
+                return self._evaluate(spec, path, group)
+        group = self._called_to_evaluation(spec)
+        if group is not None:
+            try:
+                return self._evaluate(spec, path, group)
+            except PeerLost as lost:
+                logger.warning("%s; evaluating alone.", lost)
+        return self._evaluate(spec, path)
+
+    def _evaluate(self, spec: EvalSpec, path: str | None, group: Group | None = None) -> EvaluationResult:
+        devices = self._devices_of_evaluation() if group is None else ()
+        with isolated(self._config.random_seed), ExitStack() as stack:
+            if group is not None:
+                stack.enter_context(group.telling_failure())
             # Building a model anew would cost more than many an evaluation; only its weights change in between.
             model = self._evaluated if path is not None and self._evaluated is not None else self._build(ModeKeys.EVAL)
             self._evaluated = model
+            if group is not None:
+                # Whoever shuffles the input has to do so as the chief does.
+                path, seed = told_by_chief(group, [path, torch.initial_seed()])
+                torch.manual_seed(seed)
             step = self._restore(model, path)
+            if group is not None and self._job is None:
+                agree_on(group, describe_training(model, None))
+                if path is None:
+                    group.broadcast(model.variables().values())
             results = run_evaluation(
                 model,
-                self._dataset(input_fn, ModeKeys.EVAL),
+                self._dataset(spec.input_fn, ModeKeys.EVAL),
                 global_step=step,
-                steps=steps,
-                hooks=told,
+                steps=spec.steps,
+                hooks=checked_hooks(spec.hooks),
                 model_dir=self.model_dir,
-                eval_dir=self.eval_dir(name),
+                eval_dir=self.eval_dir(spec.name),
                 devices=devices,
+                group=group,
             )
-        write_evaluation(self.eval_dir(name), results, path or "")
+        if group is None or group.rank == 0:
+            write_evaluation(self.eval_dir(spec.name), results, path or "")
         return results
+
+    @contextmanager
+    def _in_job(self, eval_specs: Sequence[EvalSpec]) -> Iterator[None]:
+        """While `train_and_evaluate` runs: who trains together evaluates what the chief calls for, when it does."""
+        self._job = tuple(eval_specs)
+        try:
+            yield
+        finally:
+            self._job = None
+
+    def _called_to_evaluation(self, spec: EvalSpec) -> Group | None:
+        """For the chief of a job: those who share an evaluation by now; None where it has to evaluate alone."""
+        run = self._trained.run
+        known = [(one.name, one.input_fn) for one in self._job or ()]
+        if run is None or not (self._shares_evaluations and self._config.is_chief):
+            return None
+        return run.called_to_evaluation(spec.name or "") if (spec.name, spec.input_fn) in known else None
+
+    def _evaluate_with_chief(self, group: Group) -> None:
+        name = group.gather_texts("")[0]
+        with group.telling_failure():
+            specs = [one for one in self._job or () if (one.name or "") == name]
+            if not specs:
+                raise InvalidValueError(f"The chief evaluates {name!r}, but here there is no EvalSpec of that name.")
+        self._evaluate(specs[0], None, group)
+
+    @property
+    def _shares_evaluations(self) -> bool:
+        config, task = self._config, self._config._task
+        shares = isinstance(config.eval_distribute, MultiWorkerMirroredStrategy)
+        # Replicas of one machine end with their training.
+        trains_on_replicas = isinstance(config.train_distribute, MirroredStrategy)
+        return shares and not trains_on_replicas and task.num_workers > 1 and not task.num_ps
 
     def _devices_of_evaluation(self) -> tuple[str, ...]:
         strategy = self._config.eval_distribute
         if isinstance(strategy, MirroredStrategy):
             return strategy.torch_devices()
-        if strategy is not None and self._evaluated is None:
+        if strategy is not None and self._evaluated is None and self._config._task.is_of_cluster:
             logger.warning(
-                "eval_distribute is a %s: one process evaluates alone, with the same results; a MirroredStrategy has "
+                "eval_distribute is a %s: this process evaluates alone, with the same results; a MirroredStrategy has "
                 "replicas of its machine share the work.",
                 type(strategy).__name__,
             )

@@ -63,9 +63,10 @@ class RunConfig:
             where the cluster has parameter servers, and a `distribute.MultiWorkerMirroredStrategy` where it has none.
             A `distribute.MirroredStrategy` trains on all devices of one machine; `distribute.FullyShardedStrategy` is
             for models that do not fit one device.
-        eval_distribute: How one evaluation is shared: by a `distribute.MirroredStrategy` of replicas on the CPU, which
-            count every example once and give the metrics of one process. With None, and the processes of a
-            `distribute.MultiWorkerMirroredStrategy`, it is not: the chief or the evaluator evaluates alone.
+        eval_distribute: How one evaluation is shared, every example counting once and metrics being those of one
+            process: by a `distribute.MirroredStrategy` among replicas on the CPU of the machine that evaluates; by a
+            `distribute.MultiWorkerMirroredStrategy` among the processes that train in step, where these evaluate. With
+            None it is not.
         session_creation_timeout_secs: How long the processes of a cluster wait for each other; None is 7200.
         experimental_max_worker_delay_secs: With parameter servers, worker n starts 5 * (n + 1) seconds after the
             chief, and no later than so many, 60 where it is None; 0 starts all at once.

@@ -174,9 +174,7 @@ def test_other_strategies_evaluate_as_before_or_are_refused(tmp_path: Path, capl
     config = estimator.config.replace(eval_distribute=MultiWorkerMirroredStrategy())
     alone = te.Estimator(estimator._model_fn, config=config)
     assert alone.evaluate(batches) == alone.evaluate(batches) == shared
-    assert [one for one in caplog.messages if "eval_distribute" in one] == [
-        "eval_distribute is a MultiWorkerMirroredStrategy: one process evaluates alone, with the same results; a "
-        "MirroredStrategy has replicas of its machine share the work."
-    ]
+    # Nobody else is there.
+    assert not [one for one in caplog.messages if "eval_distribute" in one]
     with pytest.raises(TypeError, match=r"^eval_distribute must be a MirroredStrategy or a MultiWorkerMirroredStr"):
         te.RunConfig(eval_distribute=te.distribute.ParameterServerStrategy())  # type: ignore[arg-type]

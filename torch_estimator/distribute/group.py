@@ -16,6 +16,7 @@ from torch_estimator.cluster.task import Task
 from torch_estimator.distribute.lost import PeerBack, PeerLost, reason
 from torch_estimator.distribute.meeting import STEP_SECS, Generation, Meeting
 from torch_estimator.distribute.watch import Watch
+from torch_estimator.errors import ClusterError
 
 # Its name since torch 2.13.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -23,6 +24,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 logger = logging.getLogger("torch_estimator")
 
 _LEAVE_SECS = 30.0
+_FAILED = -1
 
 
 class Group:
@@ -140,22 +142,42 @@ class Group:
                 _all_gather(those.view(-1), sent)
                 received[self.here] = those
 
-    def gather_texts(self, text: str) -> list[str]:
-        """Gives everybody everybody's text, by rank; empty for those that are not there.
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Gives everybody everybody's bytes, by rank; empty for those that are not there.
 
         Raises:
-            PeerLost: Another process is gone.
+            PeerLost: Another process is gone, or has failed where it was to give some.
         """
-        own = torch.tensor(list(text.encode()), dtype=torch.uint8)
-        lengths = torch.zeros(self.size, 1, dtype=torch.int64)
-        self.gather(torch.tensor([len(own)]), lengths)
-        longest = int(lengths.max())
+        lengths = self._lengths(len(data))
+        if _FAILED in lengths:
+            raise PeerLost(f"{self.name(lengths.index(_FAILED))} has failed; its log says why")
+        longest = max(lengths)
         padded, received = torch.zeros(longest, dtype=torch.uint8), torch.empty(self.size, longest, dtype=torch.uint8)
-        padded[: len(own)] = own
+        if data:
+            padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self.gather(padded, received)
-        return [
-            bytes(row[: int(length)].tolist()).decode() for row, length in zip(received, lengths[:, 0], strict=True)
-        ]
+        return [row[:length].numpy().tobytes() for row, length in zip(received, lengths, strict=True)]
+
+    def gather_texts(self, text: str) -> list[str]:
+        """The same for text."""
+        return [data.decode() for data in self.gather_bytes(text.encode())]
+
+    @contextlib.contextmanager
+    def telling_failure(self) -> Iterator[None]:
+        """Where the body fails, the others are told in what they gather next, which must be bytes."""
+        try:
+            yield
+        except ClusterError:
+            raise
+        except BaseException:
+            with contextlib.suppress(ClusterError):
+                self._lengths(_FAILED)
+            raise
+
+    def _lengths(self, own: int) -> list[int]:
+        lengths = torch.zeros(self.size, 1, dtype=torch.int64)
+        self.gather(torch.tensor([own]), lengths)
+        return [int(length) for length in lengths]
 
     def broadcast(self, tensors: Iterable[Tensor], source: int = 0) -> None:
         """Fills tensors with those of one of them.

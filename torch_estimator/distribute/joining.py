@@ -43,8 +43,15 @@ def forked_replicas(config: RunConfig) -> Iterator[Replicas | None]:
 
 
 @contextmanager
-def joined_group(config: RunConfig, replicas: Replicas | None = None) -> Iterator[Group | None]:
+def joined_group(
+    config: RunConfig, replicas: Replicas | None = None, *, evaluates: bool = False
+) -> Iterator[Group | None]:
     """Waits for all processes that train together with this one; gives None where it trains alone.
+
+    Args:
+        config: Of the training.
+        replicas: What this process is one of, or None.
+        evaluates: Whether they meet for an evaluation.
 
     Raises:
         ClusterError: They did not come.
@@ -58,11 +65,13 @@ def joined_group(config: RunConfig, replicas: Replicas | None = None) -> Iterato
 
     if KEY_FILE in os.environ and replicas is None:
         logger.warning("%s is set, but this cluster has no parameter servers: it encrypts nothing here.", KEY_FILE)
-    given = config.train_distribute
+    given = config.eval_distribute if evaluates else config.train_distribute
     strategy = given if isinstance(given, MultiWorkerMirroredStrategy) else MultiWorkerMirroredStrategy()
     backend = "gloo" if replicas is not None and task.device == "cpu" else strategy.backend
     if replicas is None:
-        logger.info("This process is %s; waiting at %s for all %d that train.", task, task.rendezvous, task.num_workers)
+        wait = "This process is %s; waiting at %s for all %d that %s."
+        does = "evaluate" if evaluates else "train"
+        logger.info(wait, task, task.rendezvous, task.num_workers, does)
     wait_secs, silence_secs = config.session_creation_timeout_secs, strategy.silence_secs
     watch = replicas.watch if replicas is not None else lambda: None
     with Group(
@@ -71,8 +80,8 @@ def joined_group(config: RunConfig, replicas: Replicas | None = None) -> Iterato
         wait_secs=wait_secs,
         silence_secs=silence_secs,
         watch=watch,
-        replaceable=not isinstance(given, FullyShardedStrategy),
-        elastic=strategy.elastic,
+        replaceable=not (evaluates or isinstance(given, FullyShardedStrategy)),
+        elastic=strategy.elastic and not evaluates,
     ) as group:
         yield group
 

@@ -6,9 +6,11 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import torch
 
+from torch_estimator import files
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
@@ -23,6 +25,9 @@ from torch_estimator.engine.together import BatchesTogether
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.mode_keys import ModeKeys
+
+if TYPE_CHECKING:
+    from torch_estimator.distribute.group import Group
 
 logger = logging.getLogger("torch_estimator")
 
@@ -51,6 +56,7 @@ def run_evaluation(
     model_dir: str | None = None,
     eval_dir: str | None = None,
     devices: Sequence[str] = (),
+    group: Group | None = None,
 ) -> EvaluationResult:
     """Evaluates batch by batch.
 
@@ -61,13 +67,16 @@ def run_evaluation(
         steps: Batches to evaluate, or None for all.
         hooks: Told like in training; ``context.global_step`` stays the weights' step.
         model_dir: The job's directory, for the hooks.
-        eval_dir: Where hooks write summaries.
+        eval_dir: Where hooks write summaries; those of others than the chief into ``replica_<rank>`` in it.
         devices: Of replicas that share the evaluation, as torch calls them; only several CPUs can.
+        group: The processes that share it, or None.
 
     Returns:
         The metrics, ``loss`` (the mean of the batches' losses, each counting the same) and ``global_step``.
     """
     scores = Scores(model)
+    if group is not None and group.rank and eval_dir is not None:
+        eval_dir = files.join(eval_dir, f"replica_{group.rank}")
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
     started = time.monotonic()
     all_hooks = (*model.spec.evaluation_hooks, *hooks)
@@ -83,20 +92,28 @@ def run_evaluation(
         for hook in all_hooks:
             hook.begin(context)
         schedule = HookSchedule(all_hooks)
-        if _is_shared(model, devices):
-            from torch_estimator.engine.shared_evaluation import evaluate_on_replicas
+        if group is not None:
+            from torch_estimator.engine.shared_evaluation.rounds import evaluate_in_group
+
+            evaluate_in_group(model, dataset, scores, steps, context, schedule, group)
+        elif _is_shared(model, devices):
+            from torch_estimator.engine.shared_evaluation.pipes import evaluate_on_replicas
 
             evaluate_on_replicas(model, dataset, scores, steps, context, schedule, devices)
         else:
             _evaluate_batches(model, dataset, scores, steps, context, schedule)
         for hook in all_hooks:
             hook.end(context)
-    logger.info("Finished evaluation of %d batches in %.2f s", scores.batches, time.monotonic() - started)
-    if scores.batches == 0:
+    results, batches = scores.compute(), scores.batches
+    if group is not None:
+        from torch_estimator.engine.shared_evaluation.rounds import told_by_chief
+
+        results, batches = told_by_chief(group, [results, batches])
+    logger.info("Finished evaluation of %d batches in %.2f s", batches, time.monotonic() - started)
+    if batches == 0:
         logger.warning("The evaluation input is empty: all metrics are 0.")
-    results = scores.compute()
     results["global_step"] = global_step
-    return EvaluationResult(sorted(results.items()), batches=scores.batches)
+    return EvaluationResult(sorted(results.items()), batches=batches)
 
 
 def _is_shared(model: Model, devices: Sequence[str]) -> bool:

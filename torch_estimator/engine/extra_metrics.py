@@ -26,6 +26,7 @@ class ExtraMetrics:
 
     Attributes:
         wanted: Whether there are any.
+        wants_raw: Whether one of them takes raw features.
     """
 
     def __init__(self, model: Model) -> None:
@@ -33,6 +34,7 @@ class ExtraMetrics:
         self._functions = MetricFunctions(model.spec.extra_metrics)
         self.wanted = bool(model.spec.extra_metrics)
         self._arguments = self._functions.arguments
+        self.wants_raw = self.wanted and "features" in self._arguments
 
     def update(self, outputs: Any, batch: TensorBatch) -> None:
         """Takes in a batch and what the module made of it."""
@@ -44,7 +46,7 @@ class ExtraMetrics:
         if "predictions" in self._arguments:
             arguments["predictions"] = self._predictions(outputs)
         if "features" in self._arguments:
-            arguments["features"] = map_columns(_as_tensor, batch.raw)
+            arguments["features"] = map_columns(as_tensor, batch.raw)
         self._functions.update(arguments)
 
     def compute(self) -> dict[str, float]:
@@ -55,11 +57,11 @@ class ExtraMetrics:
         """As predicted: tensors, and object arrays of strings where the head decodes to strings."""
         tensors: dict[str, Tensor] = on_host(self._head.predictions(outputs))
         decoded = self._head.decode({key: tensor.numpy() for key, tensor in tensors.items()})
-        return {key: tensors[key] if key in tensors else _as_tensor(array) for key, array in decoded.items()}
+        return {key: tensors[key] if key in tensors else as_tensor(array) for key, array in decoded.items()}
 
 
-def _as_tensor(column: Any) -> Any:
-    """Numbers as a tensor, strings as an object array."""
+def as_tensor(column: Any) -> Any:
+    """A column as a tensor where it has numbers, as an object array where it has strings."""
     if isinstance(column, pa.Array):
         column = to_numpy(column)
     if not isinstance(column, np.ndarray) or column.dtype.kind not in "biuf":

@@ -26,6 +26,7 @@ class Scores:
 
     Attributes:
         batches: How many there were.
+        wants_raw: Whether it reads the raw columns of a batch.
 
     Raises:
         InvalidValueError: A metric of the head has a reserved name.
@@ -38,6 +39,7 @@ class Scores:
         self._metrics: Any = model.head.metrics()
         _check_names(self._metrics.compute())
         self._extra = ExtraMetrics(model)
+        self.wants_raw = self._extra.wants_raw
         self._loss = 0.0
 
     def add_losses(self, outputs: Any, tensors: TensorBatch, batches: int) -> Tensor:

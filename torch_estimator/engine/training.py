@@ -86,6 +86,7 @@ class TrainingRun:
         servers: That hold its parameters, or None.
         saved_step: Of the last checkpoint in the directory, or None; others of the group may have gone on from there.
         agree: Compares with the others of a group, formed again, what must be the same.
+        evaluate: Shares the evaluation that the chief of a group has called the others to.
         description: What must be the same of all who train with the servers.
         positions: Where a group that is under way is in its input, as a `Snapshot` has it, or None.
         is_over: Asked while a server cannot be reached, whether the chief has ended the training.
@@ -105,6 +106,7 @@ class TrainingRun:
         servers: Links | None = None,
         saved_step: int | None = None,
         agree: Callable[[Group], None] = lambda group: None,
+        evaluate: Callable[[Group], None] = lambda group: None,
         description: Description | None = None,
         positions: Tensor | None = None,
         is_over: Callable[[], bool] = lambda: False,
@@ -113,6 +115,7 @@ class TrainingRun:
         self._servers = servers
         self._saved_step = saved_step
         self._agree = agree
+        self._evaluate = evaluate
         self._description = description or {}
         self._positions = positions
         self._is_over = is_over
@@ -211,6 +214,7 @@ class TrainingRun:
                 state=self._state,
                 begun=self._checkpoint.state if self._checkpoint is not None else {},
                 agree=self._agree,
+                evaluate=self._evaluate,
                 last_step=last_step,
             ),
             before=self._saved_state.get(_COMPILED),
@@ -429,6 +433,11 @@ class TrainingRun:
         """Waits as `settle` does; raises what went wrong with it."""
         if self._writer is not None:
             self._writer.wait()
+
+    def called_to_evaluation(self, what: str) -> Group | None:
+        """For the chief, between two steps: those who now evaluate something with it, or None where nobody can."""
+        steps = self._steps
+        return steps.group if isinstance(steps, ReplicaSteps) and steps.call_to_evaluation(what) else None
 
     def settle(self) -> None:
         """Waits until the checkpoint that is being written, if any, can be read."""

@@ -70,7 +70,8 @@ def train_and_evaluate(
             is_over=EndOfTraining(estimator.model_dir),
         )
         return None, None
-    outcomes = _role(task)(estimator, train_spec, eval_specs, listener)
+    with estimator._in_job(eval_specs):
+        outcomes = _role(task)(estimator, train_spec, eval_specs, listener)
     if outcomes is None:
         return None, None
     exports = [path for outcome in outcomes for path in outcome.exports]

@@ -16,7 +16,16 @@ from torch_estimator.engine.batches import Batches, TensorBatch
 from torch_estimator.engine.compiled.choice import GRADIENTS, UPDATE, AnySteps, EagerSteps
 from torch_estimator.engine.compiled.steps import CompiledSteps
 from torch_estimator.engine.replicas.handover import Status, handed, leader_of
-from torch_estimator.engine.replicas.in_step import FAILED, FURTHER, PREEMPTED, STOPS, WAITS, InStep, head_of
+from torch_estimator.engine.replicas.in_step import (
+    EVALUATES,
+    FAILED,
+    FURTHER,
+    PREEMPTED,
+    STOPS,
+    WAITS,
+    InStep,
+    head_of,
+)
 from torch_estimator.engine.replicas.packing import LACKS, LOSS, READY, Layout
 from torch_estimator.engine.replicas.place import Place
 from torch_estimator.engine.replicas.positions import decoded
@@ -121,7 +130,7 @@ class ReplicaSteps(InStep):
             fits = unsent is None and (self._layout is None or self._layout.position >= len(self._position))
             code = (WAITS if batches is None else STEPS) if fits else _NEEDS_ROOM
             try:
-                codes = self._exchange(code)
+                codes = self._exchange_and_evaluate(code)
                 if self._is_dismissed(codes):
                     return ()
                 if _NEEDS_ROOM in codes:
@@ -139,6 +148,15 @@ class ReplicaSteps(InStep):
                 if self._dismissed:
                     return ()
 
+    def call_to_evaluation(self, what: str) -> bool:
+        """For the chief, between two steps: has the others evaluate something with it, if none of them is lost."""
+        # Whoever is lost is also lost in the next step.
+        with suppress(PeerLost):
+            self._exchange(EVALUATES)
+            self.group.gather_texts(what)
+            return True
+        return False
+
     def end(self, *, preempted: bool) -> None:
         """Leaves the others: the chief has them leave, the others wait for that.
 
@@ -155,7 +173,7 @@ class ReplicaSteps(InStep):
             return
         while True:
             try:
-                code = self._exchange(WAITS)[0]
+                code = self._exchange_and_evaluate(WAITS)[0]
             except PeerLost as lost:
                 self._go_on_after(lost)
                 if self._dismissed:
@@ -184,6 +202,11 @@ class ReplicaSteps(InStep):
         except NoRoom as unsent:
             return unsent
         return None
+
+    def _exchange_and_evaluate(self, code: float) -> list[float]:
+        while (codes := self._exchange(code))[0] == EVALUATES:
+            self._place.evaluate(self.group)
+        return codes
 
     def _exchange(self, code: float) -> list[float]:
         message = self._idle

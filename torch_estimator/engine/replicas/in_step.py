@@ -22,7 +22,9 @@ STOPS = 3.0
 PREEMPTED = 4.0
 """As `STOPS`, and all are to be started again."""
 FAILED = 5.0
-FURTHER = 6.0
+EVALUATES = 6.0
+"""Of the chief: all others are to share an evaluation, before they go on with what they are doing."""
+FURTHER = 7.0
 """The first that has no meaning here."""
 
 
