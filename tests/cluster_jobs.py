@@ -52,6 +52,10 @@ class Cluster:
         workers: How many workers there are beside the chief.
         servers: How many parameter servers there are.
         chief: Whether there is a chief; else worker 0 is it.
+
+    Attributes:
+        tasks: Type and index of each process, the chief first.
+        spec: Their addresses, by type.
     """
 
     def __init__(self, program: str, workers: int = 1, servers: int = 0, *, chief: bool = True) -> None:
@@ -61,12 +65,12 @@ class Cluster:
             *(("worker", index) for index in range(workers)),
             *(("ps", index) for index in range(servers)),
         ]
-        self._spec: dict[str, list[str]] = {}
+        self.spec: dict[str, list[str]] = {}
         for kind, _ in self.tasks:
-            self._spec.setdefault(kind, []).append(f"localhost:{free_port()}")
+            self.spec.setdefault(kind, []).append(f"localhost:{free_port()}")
 
     def start(self, task: tuple[str, int], *arguments: object, **environ: str) -> Process:
-        config = {"cluster": self._spec, "task": {"type": task[0], "index": task[1]}}
+        config = {"cluster": self.spec, "task": {"type": task[0], "index": task[1]}}
         return Process(self._program, [str(one) for one in arguments], {"TF_CONFIG": json.dumps(config), **environ})
 
     def run(self, *arguments: object, **environ: str) -> list[Ended]:

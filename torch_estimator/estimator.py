@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import inspect
+import json
 import logging
 import os
 import tempfile
@@ -21,7 +22,14 @@ from torch_estimator import files
 from torch_estimator.cluster.ranks import check_trains_alone
 from torch_estimator.cluster.task import REPLICA, Task, check_trains
 from torch_estimator.data.normalise import to_dataset
-from torch_estimator.distribute.joining import connected_servers, end_servers, forked_replicas, joined_group
+from torch_estimator.distribute.joining import (
+    connected_servers,
+    end_servers,
+    forked_replicas,
+    joined_group,
+    may_meet,
+    meeting_nobody,
+)
 from torch_estimator.distribute.lost import LeftBehind, PeerLost, TrainingOver
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
 from torch_estimator.distribute.strategies import FullyShardedStrategy, MultiWorkerMirroredStrategy
@@ -32,7 +40,7 @@ from torch_estimator.engine.loop import StopReason, TrainingResult
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.prediction import run_prediction
 from torch_estimator.engine.preemption import Preempted
-from torch_estimator.engine.random_state import isolated, seeded
+from torch_estimator.engine.random_state import drawing_alike, isolated, seeded
 from torch_estimator.engine.replicas.agreement import agree_on, agree_on_training
 from torch_estimator.engine.replicas.handover import handed, leader_of
 from torch_estimator.engine.sharded.rows import is_sharded
@@ -462,32 +470,36 @@ class Estimator:
         check_positive("steps", steps)
         spec = EvalSpec(input_fn, steps, name, checked_hooks(hooks))
         path = checkpoint_path or self.latest_checkpoint()
-        if self._shares_evaluations and self._job is None and self._trained.run is None:
-            with joined_group(self._config, evaluates=True) as group:
+        if self._shares_evaluations and may_meet():
+            with joined_group(self._config, purpose="evaluate") as group:
                 return self._evaluate(spec, path, group)
-        group = self._called_to_evaluation(spec)
+        group = self._called_to_evaluation(spec, path)
         if group is not None:
             try:
                 return self._evaluate(spec, path, group)
             except PeerLost as lost:
                 logger.warning("%s; evaluating alone.", lost)
+                # Hooks may have left something in it.
+                self._evaluated = None
         return self._evaluate(spec, path)
 
     def _evaluate(self, spec: EvalSpec, path: str | None, group: Group | None = None) -> EvaluationResult:
         devices = self._devices_of_evaluation() if group is None else ()
         with isolated(self._config.random_seed), ExitStack() as stack:
             if group is not None:
-                stack.enter_context(group.telling_failure())
+                stack.enter_context(group.sharing_work())
             # Building a model anew would cost more than many an evaluation; only its weights change in between.
             model = self._evaluated if path is not None and self._evaluated is not None else self._build(ModeKeys.EVAL)
             self._evaluated = model
             if group is not None:
+                told, seed = told_by_chief(group, [self._told_path(path), torch.initial_seed()])
+                path = told if told is None or "/" in told else files.join(self.model_dir, told)
                 # Whoever shuffles the input has to do so as the chief does.
-                path, seed = told_by_chief(group, [path, torch.initial_seed()])
-                torch.manual_seed(seed)
+                stack.enter_context(drawing_alike(seed))
             step = self._restore(model, path)
             if group is not None and self._job is None:
-                agree_on(group, describe_training(model, None))
+                settings = {"the evaluation": {"name": spec.name, "steps": spec.steps}}
+                agree_on(group, {**settings, **describe_training(model, None)})
                 if path is None:
                     group.broadcast(model.variables().values())
             results = run_evaluation(
@@ -505,30 +517,39 @@ class Estimator:
             write_evaluation(self.eval_dir(spec.name), results, path or "")
         return results
 
+    def _told_path(self, path: str | None) -> str | None:
+        """A path as it is told to others, who may see the model_dir elsewhere: in there, the name only."""
+        if path is None or files.parent(path) == files.as_url(self.model_dir):
+            return path and files.basename(path)
+        return os.path.abspath(files.as_url(path)) if files.is_local(path) else path
+
     @contextmanager
     def _in_job(self, eval_specs: Sequence[EvalSpec]) -> Iterator[None]:
         """While `train_and_evaluate` runs: who trains together evaluates what the chief calls for, when it does."""
         self._job = tuple(eval_specs)
         try:
-            yield
+            with meeting_nobody():
+                yield
         finally:
             self._job = None
 
-    def _called_to_evaluation(self, spec: EvalSpec) -> Group | None:
+    def _called_to_evaluation(self, spec: EvalSpec, path: str | None) -> Group | None:
         """For the chief of a job: those who share an evaluation by now; None where it has to evaluate alone."""
         run = self._trained.run
-        known = [(one.name, one.input_fn) for one in self._job or ()]
         if run is None or not (self._shares_evaluations and self._config.is_chief):
             return None
-        return run.called_to_evaluation(spec.name or "") if (spec.name, spec.input_fn) in known else None
+        known = [(one.name, one.input_fn, one.steps, one.hooks) for one in self._job or ()]
+        if (spec.name, spec.input_fn, spec.steps, spec.hooks) not in known:
+            return None
+        return run.called_to_evaluation(json.dumps([spec.name, self._told_path(path)]))
 
     def _evaluate_with_chief(self, group: Group) -> None:
-        name = group.gather_texts("")[0]
-        with group.telling_failure():
-            specs = [one for one in self._job or () if (one.name or "") == name]
+        name, path = json.loads(group.gather_texts("")[0])
+        with group.sharing_work():
+            specs = [one for one in self._job or () if one.name == name]
             if not specs:
                 raise InvalidValueError(f"The chief evaluates {name!r}, but here there is no EvalSpec of that name.")
-        self._evaluate(specs[0], None, group)
+        self._evaluate(specs[0], path, group)
 
     @property
     def _shares_evaluations(self) -> bool:

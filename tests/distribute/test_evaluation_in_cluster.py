@@ -11,15 +11,22 @@ import pytest
 from tests.cluster_jobs import Cluster, Ended, Process, ended
 
 PROGRAM = """
-import json, logging, os, sys
+import json, logging, os, random, sys
 from pathlib import Path
+import numpy as np
 import torch
+import torchmetrics
 from torch import nn
 import torch_estimator as te
+from torch_estimator.distribute import meeting
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 does, model_dir, given = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 struck = Path(model_dir) / "struck"
+
+
+# Larger groups gather through torch.
+meeting._MOST_IN_MESH = given.get("most_in_mesh", 32)
 
 
 class Model(nn.Module):
@@ -41,10 +48,26 @@ class Model(nn.Module):
 
 
 def input_fn(mode):
-    x = torch.arange(101 * given.get("inputs", 3)).reshape(101, -1).remainder(7).float()
-    data = te.data.Dataset.from_arrays(x.numpy(), x.sum(1).numpy())
-    data = data.shuffle(101) if given.get("shuffles") else data
+    x = torch.arange(101 * given.get("inputs", 3)).reshape(101, -1) / 100
+    order = list(range(101))
+    if given.get("shuffles") == "numpy":
+        order = np.random.permutation(101)
+    if given.get("shuffles") == "Python":
+        random.shuffle(order)
+    data = te.data.Dataset.from_arrays(x.numpy()[order], x.sum(1).numpy()[order])
+    data = data.shuffle(101) if given.get("shuffles") == "Dataset" else data
     return (data.repeat() if mode == "train" else data).batch(8)
+
+
+class Ends(te.Hook):
+    def end(self, context):
+        print("LAST LOSS", context.loss)
+
+
+def error(labels, predictions):
+    metric = torchmetrics.MeanSquaredError()
+    metric.update(predictions["of"], labels)
+    return metric if given.get("returns_object") else metric.compute()
 
 
 config = te.RunConfig(
@@ -62,6 +85,8 @@ estimator = te.Estimator.from_module(
     predictions=lambda outputs: outputs,
     metrics={
         "rows": lambda labels, predictions: len(labels),
+        "distinct": lambda labels, predictions: labels.unique().numel(),
+        "error": error,
         "first": lambda labels, predictions: predictions["of"][0],
         "processes": lambda labels, predictions: predictions["process"].unique().numel(),
     },
@@ -71,9 +96,12 @@ estimator = te.Estimator.from_module(
 if does == "evaluate":
     if given.get("steps"):
         estimator.train(input_fn, max_steps=given["steps"])
-    metrics = estimator.evaluate(input_fn, steps=given.get("batches"), name="all")
+    metrics = estimator.evaluate(input_fn, steps=given.get("batches"), name="all", hooks=[Ends()])
+elif does == "train":
+    estimator.train(input_fn, max_steps=10)
+    metrics = {}
 else:
-    spec = te.EvalSpec(input_fn, steps=None, throttle_secs=0, name="all")
+    spec = te.EvalSpec(input_fn, steps=None, throttle_secs=0, hooks=[Ends()])
     metrics, _ = te.train_and_evaluate(estimator, te.TrainSpec(input_fn, max_steps=given["steps"]), spec)
 print("METRICS", json.dumps(metrics))
 """
@@ -98,27 +126,54 @@ def run(model_dir: Path, does: str, workers: int, **given: Any) -> list[Ended]:
 
 @pytest.mark.parametrize(
     ("workers", "given"),
-    [(1, {}), (2, {}), (1, {"batches": 5}), (1, {"batches": 1}), (2, {"shuffles": True, "seed": None, "batches": 5})],
+    [
+        (1, {}),
+        (2, {"returns_object": True}),
+        (1, {"batches": 5.0}),
+        (1, {"batches": 1}),
+        (2, {"most_in_mesh": 1}),
+        (2, {"shuffles": "Dataset", "seed": None}),
+        (1, {"shuffles": "numpy", "seed": None}),
+        (1, {"shuffles": "Python", "seed": None}),
+    ],
 )
 def test_all_processes_have_the_metrics_of_one(tmp_path: Path, workers: int, given: dict[str, Any]) -> None:
     given = {"steps": 20, "seed": 1, **given}
-    shared = [metrics_of(one) for one in run(tmp_path, "evaluate", workers, **given)]
+    processes = run(tmp_path, "evaluate", workers, **given)
+    shared = [metrics_of(one) for one in processes]
 
+    assert ["LAST LOSS" in one.told for one in processes] == [True] + workers * [False]
     assert all(one == shared[0] for one in shared)
     assert shared[0].pop("processes") == min(workers + 1, given.get("batches", workers + 1))
     assert len(list((tmp_path / "eval_all").glob("events.*"))) == 1
     wanted = metrics_of(*run(tmp_path, "evaluate", 0, **{**given, "strategy": "None"}))
     assert wanted.pop("processes") == 1
-    if not given.get("shuffles"):
+    if "shuffles" in given:
+        assert shared[0]["distinct"] == 101
+    else:
         assert shared[0] == pytest.approx(wanted, rel=1e-6)
     assert shared[0]["rows"] == wanted["rows"] == 8 * given.get("batches", 101 / 8)
     assert shared[0]["global_step"] == 20
 
 
 def test_weights_that_were_never_saved_are_the_chiefs(tmp_path: Path) -> None:
-    chief, worker = (metrics_of(one) for one in run(tmp_path, "evaluate", 1, shuffles=True))
+    chief, worker = (metrics_of(one) for one in run(tmp_path, "evaluate", 1, shuffles="Dataset"))
     assert chief == worker
-    assert (chief["processes"], chief["rows"], chief["global_step"]) == (2, 101, 0)
+    assert (chief["processes"], chief["distinct"], chief["global_step"]) == (2, 101, 0)
+
+
+def test_a_model_dir_may_be_elsewhere_for_another_one(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "link").symlink_to("job")
+    processes = cluster(1)
+    chief, worker = ended(
+        [
+            processes.start(task, "evaluate", tmp_path / folder, json.dumps({"steps": 10}))
+            for task, folder in zip(processes.tasks, ("job", "link"), strict=True)
+        ]
+    )
+    assert metrics_of(chief) == metrics_of(worker)
+    assert f"Restoring parameters from {tmp_path}/link/model.ckpt-10" in worker.told
 
 
 def test_a_job_without_an_evaluator_shares_its_evaluations(tmp_path: Path) -> None:
@@ -152,6 +207,17 @@ def test_who_fails_is_named(tmp_path: Path) -> None:
     assert worker.status == chief.status == 1
     assert 'KeyError: "something of the user\'s"' in worker.told
     assert chief.told.splitlines()[-1].endswith("worker 1 has failed; its log says why")
+
+
+def test_who_trains_and_who_evaluates_do_not_meet(tmp_path: Path) -> None:
+    processes = cluster(1)
+    chief, worker = processes.tasks
+    for one in ended(
+        [processes.start(chief, "evaluate", tmp_path, "{}"), processes.start(worker, "train", tmp_path, "{}")]
+    ):
+        assert one.status == 1
+        told = "worker 0 is to evaluate, but worker 1 is to train; have all of them call the same, in the same order."
+        assert told in one.told
 
 
 def test_other_models_are_not_evaluated_together(tmp_path: Path) -> None:

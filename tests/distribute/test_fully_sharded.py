@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster_jobs import Cluster
+from tests.cluster_jobs import Cluster, ended
 from tests.distribute.test_synchronous_training import assert_close, assert_same, variables
 from tests.jobs import checkpoint_steps
 from torch_estimator.engine.preemption import RESTART_ME
@@ -257,6 +257,21 @@ def test_what_cannot_be_spread_is_named(tmp_path: Path, setting: str, sentence: 
         assert result.status == 2, result.told
         assert sentence in result.told
         assert "Traceback" not in result.told
+
+
+def test_optimizers_that_differ_are_named(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM)
+    chief, worker = ended(
+        [
+            cluster.start(task, tmp_path, 16, 30, "repeat=1", f"optimizer={kind}")
+            for task, kind in zip(cluster.tasks, ("adam", "ftrl"), strict=True)
+        ]
+    )
+    for one in (chief, worker):
+        assert one.status == 2, one.told
+        assert "worker 0 and chief 0 must run the same program, but differ in the optimizers: " in one.told
+        assert " is Ftrl on worker 0, and Adam on chief 0" in one.told
+        assert "Traceback" not in one.told
 
 
 def test_bfloat16_computes_about_what_one_process_does(tmp_path: Path) -> None:

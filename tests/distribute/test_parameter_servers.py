@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -331,23 +332,26 @@ def test_a_failed_training_leaves_its_parameters_as_they_were_before(tmp_path: P
 
 
 def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> None:
-    cluster = Cluster(PROGRAM, workers=3, servers=1)
+    cluster = Cluster(PROGRAM, workers=3, servers=2)
+    turned = {**cluster.spec, "ps": cluster.spec["ps"][::-1]}
+    worker_2 = json.dumps({"cluster": turned, "task": {"type": "worker", "index": 2}})
     arguments = (tmp_path / "chief", 16, 100_000, "repeat=1", "slow=0.01", "dnn=fast")
-    server, chief = (cluster.start(task, *arguments) for task in (("ps", 0), ("chief", 0)))
+    *servers, chief = (cluster.start(task, *arguments) for task in (("ps", 0), ("ps", 1), ("chief", 0)))
     try:
         wait_for_checkpoint(tmp_path / "chief", 0, {("chief", 0): chief})
-        apart, differs, another = ended(
+        apart, differs, another, turns = ended(
             [
                 cluster.start(("worker", 0), tmp_path / "{}", 16, 100_000),
                 cluster.start(("worker", 1), tmp_path / "chief", 16, 100_000),
                 cluster.start(("chief", 0), tmp_path / "new", 16, 100_000),
+                cluster.start(("worker", 2), *arguments, TF_CONFIG=worker_2),
             ]
         )
     finally:
-        for one in (server, chief):
+        for one in (*servers, chief):
             one.kill()
             one.wait()
-    assert [one.status for one in (apart, differs, another)] == [2, 2, 2]
+    assert [one.status for one in (apart, differs, another, turns)] == [2, 2, 2, 2]
     unseen = f"error: worker 0 does not see the chief's model_dir: in its {tmp_path}/worker there is no file"
     assert unseen in apart.told
     assert (
@@ -355,6 +359,8 @@ def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> N
         "dnn.input_from_feature_columns.input_layer.tables.0.weight and 6 more is 0.001 on worker 1, and 0.2 on chief 0"
     ) in differs.told
     assert "error: ps 0 serves another training than this one: the token of its model_dir is" in another.told
+    place = "its place among the parameter servers is '1 of 2' there, and '0 of 2' here. End it"
+    assert f"error: ps 0 serves another training than this one: {place}" in turns.told
 
 
 def test_who_has_not_the_key_of_the_cluster_ends_and_the_others_train_encrypted(tmp_path: Path) -> None:

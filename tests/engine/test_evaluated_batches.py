@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
+from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +17,20 @@ import torch_estimator as te
 from torch_estimator.engine.batches import TensorBatch, WeightsAndFeatures
 from torch_estimator.engine.shared_evaluation.packing import packed, unpacked
 
+
+@dataclass
+class Outputs:
+    boxes: list[torch.Tensor]
+    name: str = ""
+
+
 BATCH = (
-    {"logits": torch.arange(6, dtype=torch.bfloat16).reshape(3, 2), "several": (torch.zeros(3), None, 1.5)},
+    {
+        "logits": torch.arange(6, dtype=torch.bfloat16).reshape(3, 2),
+        "several": (torch.zeros(3), None, 1.5),
+        "ordered": OrderedDict(b=torch.ones(3), a=torch.zeros(3)),
+        "boxes": Outputs([torch.ones(2, 4), torch.ones(0, 4)], "two"),
+    },
     TensorBatch(
         features=None,
         labels=torch.tensor([1, 0, 2]),
@@ -24,6 +39,9 @@ BATCH = (
             "color": pa.array(["red", None, "blue"]),
             "size": np.array([1.5, 2.5, float("inf")]),
             "name": np.array(["a", b"b", None], dtype=object),
+            "day": np.array([datetime.date(2026, 11, 22), None], dtype=object),
+            "time": np.array(["2026-11-22"], dtype="datetime64[s]"),
+            "text": np.array(["x", "yy"]),
         },
     ),
 )
@@ -39,6 +57,28 @@ def test_a_batch_comes_as_it_went() -> None:
     assert tensors.raw["color"].tolist() == ["red", None, "blue"]
     assert tensors.raw["size"].tolist() == [1.5, 2.5, float("inf")]
     assert tensors.raw["name"].tolist() == ["a", b"b", None]
+    assert tensors.raw["day"].tolist() == [datetime.date(2026, 11, 22), None]
+    assert tensors.raw["time"].dtype == "datetime64[s]"
+    assert tensors.raw["text"].tolist() == ["x", "yy"]
+    assert type(outputs["ordered"]) is OrderedDict and list(outputs["ordered"]) == ["b", "a"]
+    assert type(outputs["boxes"]) is Outputs and outputs["boxes"].name == "two"
+
+
+def test_other_batches_may_have_more_or_less_of_something() -> None:
+    def boxes(count: int) -> Any:
+        return [torch.full((2, 4), float(number)) for number in range(count)], TensorBatch(
+            None, torch.ones(count), None
+        )
+
+    outputs, tensors = unpacked(packed(boxes(3)), like=boxes(1))
+    assert [float(one[0, 0]) for one in outputs] == [0.0, 1.0, 2.0]
+    assert len(tensors.labels) == 3
+    assert unpacked(packed(boxes(0)), like=boxes(1))[0] == []
+
+
+def test_of_a_view_only_what_is_seen_is_sent() -> None:
+    whole = torch.zeros(1000, 1000)
+    assert len(packed((whole[:, 0], BATCH[1]))) < 20_000
 
 
 def test_what_is_no_tensor_is_not_sent() -> None:

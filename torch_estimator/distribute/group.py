@@ -41,6 +41,7 @@ class Group:
         watch: Called while waiting for them; raises where that is in vain.
         replaceable: Whether one that comes in the place of another can have what that one held.
         elastic: Whether to form again without those that are gone, and with them once they are back.
+        purpose: What they meet for, in a word.
 
     Attributes:
         rank: Of this process, 0 for the chief.
@@ -62,6 +63,7 @@ class Group:
         watch: Callable[[], None] = lambda: None,
         replaceable: bool = True,
         elastic: bool = False,
+        purpose: str = "train",
     ) -> None:
         self.rank, self.size = task.rank, task.num_workers
         self.here = list(range(self.size))
@@ -69,12 +71,12 @@ class Group:
         self._task = task
         self._silence_secs = silence_secs
         self._most_secs = max(STEP_SECS, wait_secs)
-        self._meeting = Meeting(task, backend, wait_secs=wait_secs, watch=watch, elastic=elastic)
+        self._meeting = Meeting(task, backend, wait_secs=wait_secs, watch=watch, elastic=elastic, purpose=purpose)
         self._goes_on = replaceable and self._meeting.may_happen_again
         self._met: Generation | None = None
         self._watch: Watch | None = None
         self._back: int | None = None
-        self._is_over = False
+        self._is_over = self._shares_work = False
         self.meet("")
 
     def meet(self, status: str, *, may_miss: bool = False) -> None:
@@ -130,7 +132,7 @@ class Group:
             PeerLost: Another process is gone.
             PeerBack: One that was gone is back; the others, too, then lose this process.
         """
-        if self._back is not None and not self._is_over:
+        if self._back is not None and not self._is_over and not self._shares_work:
             raise PeerBack(f"{self.name(self._back)} is back.")
         with self._noticing(), self._watched():
             if self._met is not None and self._met.mesh is not None and not sent.is_cuda:
@@ -142,29 +144,44 @@ class Group:
                 _all_gather(those.view(-1), sent)
                 received[self.here] = those
 
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Gives everybody everybody's bytes, by rank; empty for those that are not there.
+    def gather_texts(self, text: str) -> list[str]:
+        """Gives everybody everybody's text, by rank; empty for those that are not there.
 
         Raises:
-            PeerLost: Another process is gone, or has failed where it was to give some.
+            PeerLost: Another process is gone, or has failed in what it does with the others.
         """
-        lengths = self._lengths(len(data))
-        if _FAILED in lengths:
-            raise PeerLost(f"{self.name(lengths.index(_FAILED))} has failed; its log says why")
+        data = text.encode()
+        lengths = self._lengths_of_all(len(data))
         longest = max(lengths)
         padded, received = torch.zeros(longest, dtype=torch.uint8), torch.empty(self.size, longest, dtype=torch.uint8)
-        if data:
-            padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        padded[: len(data)] = _as_tensor(data)
         self.gather(padded, received)
-        return [row[:length].numpy().tobytes() for row, length in zip(received, lengths, strict=True)]
+        return [row[:length].numpy().tobytes().decode() for row, length in zip(received, lengths, strict=True)]
 
-    def gather_texts(self, text: str) -> list[str]:
-        """The same for text."""
-        return [data.decode() for data in self.gather_bytes(text.encode())]
+    def collect(self, data: bytes) -> tuple[list[int], list[bytes]]:
+        """Gives the chief everybody's bytes, of which there may be many.
+
+        Returns:
+            By rank how many bytes there are, and, for the chief only, what they are.
+
+        Raises:
+            PeerLost: As in `gather_texts`.
+        """
+        lengths = self._lengths_of_all(len(data))
+        with self._noticing(), self._watched():
+            if self._met is not None and self._met.mesh is not None:
+                return lengths, self._met.mesh.collect(data, lengths, self._most_secs)
+            padded = torch.zeros(max(lengths), dtype=torch.uint8)
+            padded[: len(data)] = _as_tensor(data)
+            rows = [torch.empty_like(padded) for _ in self.here] if self.rank == 0 else None
+            dist.gather(padded, rows, group_dst=0)
+            given = dict(zip(self.here, rows or (), strict=False))
+            return lengths, [given[rank][:length].numpy().tobytes() for rank, length in enumerate(lengths) if given]
 
     @contextlib.contextmanager
-    def telling_failure(self) -> Iterator[None]:
-        """Where the body fails, the others are told in what they gather next, which must be bytes."""
+    def sharing_work(self) -> Iterator[None]:
+        """Where the body fails, the others are told with what they gather or collect next; who is back has to wait."""
+        self._shares_work = True
         try:
             yield
         except ClusterError:
@@ -173,6 +190,14 @@ class Group:
             with contextlib.suppress(ClusterError):
                 self._lengths(_FAILED)
             raise
+        finally:
+            self._shares_work = False
+
+    def _lengths_of_all(self, own: int) -> list[int]:
+        lengths = self._lengths(own)
+        if _FAILED in lengths:
+            raise PeerLost(f"{self.name(lengths.index(_FAILED))} has failed; its log says why")
+        return lengths
 
     def _lengths(self, own: int) -> list[int]:
         lengths = torch.zeros(self.size, 1, dtype=torch.int64)
@@ -262,3 +287,7 @@ class Group:
         """For the chief: whether one that the others have gone on without is back."""
         if self.rank == 0 and self._met is not None:
             self._back = self._met.look_for(self.absent)
+
+
+def _as_tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("torch_estimator")
 
-_MOST_SECS_TO_END = 60.0
+_MOST_SECS_TO_END = 10.0
+
+_open: list[None] = []
 
 
 @contextmanager
@@ -43,15 +45,30 @@ def forked_replicas(config: RunConfig) -> Iterator[Replicas | None]:
 
 
 @contextmanager
+def meeting_nobody() -> Iterator[None]:
+    """While this process is in a group or a job, whatever it evaluates besides is its own business."""
+    _open.append(None)
+    try:
+        yield
+    finally:
+        _open.pop()
+
+
+def may_meet() -> bool:
+    """Whether this process is free to meet others."""
+    return not _open
+
+
+@contextmanager
 def joined_group(
-    config: RunConfig, replicas: Replicas | None = None, *, evaluates: bool = False
+    config: RunConfig, replicas: Replicas | None = None, *, purpose: str = "train"
 ) -> Iterator[Group | None]:
     """Waits for all processes that train together with this one; gives None where it trains alone.
 
     Args:
         config: Of the training.
         replicas: What this process is one of, or None.
-        evaluates: Whether they meet for an evaluation.
+        purpose: What they meet for: ``train`` or ``evaluate``.
 
     Raises:
         ClusterError: They did not come.
@@ -65,24 +82,28 @@ def joined_group(
 
     if KEY_FILE in os.environ and replicas is None:
         logger.warning("%s is set, but this cluster has no parameter servers: it encrypts nothing here.", KEY_FILE)
+    evaluates = purpose == "evaluate"
     given = config.eval_distribute if evaluates else config.train_distribute
     strategy = given if isinstance(given, MultiWorkerMirroredStrategy) else MultiWorkerMirroredStrategy()
     backend = "gloo" if replicas is not None and task.device == "cpu" else strategy.backend
     if replicas is None:
         wait = "This process is %s; waiting at %s for all %d that %s."
-        does = "evaluate" if evaluates else "train"
-        logger.info(wait, task, task.rendezvous, task.num_workers, does)
+        logger.info(wait, task, task.rendezvous, task.num_workers, purpose)
     wait_secs, silence_secs = config.session_creation_timeout_secs, strategy.silence_secs
     watch = replicas.watch if replicas is not None else lambda: None
-    with Group(
-        task,
-        backend,
-        wait_secs=wait_secs,
-        silence_secs=silence_secs,
-        watch=watch,
-        replaceable=not (evaluates or isinstance(given, FullyShardedStrategy)),
-        elastic=strategy.elastic and not evaluates,
-    ) as group:
+    with (
+        Group(
+            task,
+            backend,
+            wait_secs=wait_secs,
+            silence_secs=silence_secs,
+            watch=watch,
+            replaceable=not (evaluates or isinstance(given, FullyShardedStrategy)),
+            elastic=strategy.elastic and not evaluates,
+            purpose=purpose,
+        ) as group,
+        meeting_nobody(),
+    ):
         yield group
 
 

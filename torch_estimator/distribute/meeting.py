@@ -7,7 +7,7 @@ import datetime
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -81,13 +81,23 @@ class Meeting:
         wait_secs: How long to wait for the others.
         watch: Called while waiting for them; raises where that is in vain.
         elastic: Whether the chief may go on without those that are gone.
+        purpose: What they meet for, in a word.
 
     Attributes:
         may_happen_again: Whether processes that have lost one may meet the one that comes in its place; not where the
             launcher starts all of them again, as torchrun, Slurm and Ray Train do.
     """
 
-    def __init__(self, task: Task, backend: str, *, wait_secs: float, watch: Callable[[], None], elastic: bool) -> None:
+    def __init__(
+        self,
+        task: Task,
+        backend: str,
+        *,
+        wait_secs: float,
+        watch: Callable[[], None],
+        elastic: bool,
+        purpose: str,
+    ) -> None:
         assert task.rendezvous is not None
         self._task = task
         self._rank, self._size = task.rank, task.num_workers
@@ -95,6 +105,7 @@ class Meeting:
         self._wait_secs = wait_secs
         self._look = watch
         self._elastic = elastic
+        self._purpose = purpose
         # By whoever has started this process, as Ray Train does, and who will also end it.
         self._was_there = dist.is_initialized()
         is_file = task.rendezvous.startswith(_FILE)
@@ -165,7 +176,7 @@ class Meeting:
         mine = self._store = _of_generation(store, number)
         if status and self._is_without_me(mine):
             raise LeftBehind(self._task)
-        mine.set(_HERE.format(self._rank), f"here {status}")
+        mine.set(_HERE.format(self._rank), f"{self._purpose} {status}")
         began = time.monotonic()
         while (absent := self._absent(mine)) and not mine.check([_MEMBERS]):
             if store.add(_GENERATION, 0) != number:
@@ -182,14 +193,15 @@ class Meeting:
             self._wait_for_turn(store, number, deadline)
             return None
         here = _members(mine)
+        told = {rank: _told(mine, rank) for rank in here}
+        self._check_purposes({rank: purpose for rank, (purpose, _) in told.items()})
         connect_secs = min(left, _CONNECT_SECS if self.may_happen_again else _FORMING_SECS)
         self._init_process_group(mine, here, connect_secs)
         mesh = None
         if len(here) <= _MOST_IN_MESH or self._elastic:
             mesh = Mesh(mine, self._rank, here, self._address, connect_secs)
         self.forget()
-        statuses = [_status(mine, rank) if rank in here else "" for rank in range(self._size)]
-        return Generation(mine, here, statuses, mesh)
+        return Generation(mine, here, [told.get(rank, ("", ""))[1] for rank in range(self._size)], mesh)
 
     def _init_process_group(self, store: Store, here: Sequence[int], connect_secs: float) -> None:
         if self._was_there:
@@ -205,6 +217,12 @@ class Meeting:
                 timeout=datetime.timedelta(seconds=connect_secs),
             )
         dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=max(STEP_SECS, self._wait_secs)))
+
+    def _check_purposes(self, purposes: Mapping[int, str]) -> None:
+        for rank, purpose in purposes.items():
+            if purpose != purposes[0]:
+                chief, other = (f"{self._task.name_of_rank(one)} is to {purposes[one]}" for one in (0, rank))
+                raise ClusterError(f"{chief}, but {other}; have all of them call the same, in the same order.")
 
     def _absent(self, store: Store) -> list[int]:
         return [rank for rank in range(self._size) if not store.check([_HERE.format(rank)])]
@@ -267,8 +285,10 @@ def _members(store: Store) -> list[int]:
     return [int(rank) for rank in store.get(_MEMBERS).decode().split()]
 
 
-def _status(store: Store, rank: int) -> str:
-    return store.get(_HERE.format(rank)).decode().partition(" ")[2]
+def _told(store: Store, rank: int) -> tuple[str, str]:
+    """What one of them is there for, and what it says of itself."""
+    purpose, _, status = store.get(_HERE.format(rank)).decode().partition(" ")
+    return purpose, status
 
 
 def _store(task: Task, address: tuple[str, int], wait_secs: float) -> Store:

@@ -76,8 +76,35 @@ class Mesh:
         Raises:
             OSError: A process is gone, or has been silent for too long.
         """
+        received[self._rank].copy_(sent)
+        missing = {peer: _bytes_of(received[peer]) for peer in self._peers}
+        self._exchange(dict.fromkeys(self._peers, _bytes_of(sent)), missing, secs)
+
+    def collect(self, data: bytes, lengths: Sequence[int], secs: float) -> list[bytes]:
+        """Gives rank 0 everybody's bytes.
+
+        Args:
+            data: Of this process.
+            lengths: By rank, how many everybody gives; 0 for those that have no part in it.
+            secs: How long to wait for anything to come or to go.
+
+        Returns:
+            By rank what they gave; nothing anywhere else.
+
+        Raises:
+            OSError: A process is gone, or has been silent for too long.
+        """
+        if self._rank:
+            self._exchange({0: memoryview(data)}, {}, secs)
+            return []
+        given = [bytearray(length) for length in lengths]
+        self._exchange({}, {peer: memoryview(given[peer]) for peer in self._peers}, secs)
+        given[0][:] = data
+        return [bytes(one) for one in given]
+
+    def _exchange(self, unsent: dict[int, memoryview], missing: dict[int, memoryview], secs: float) -> None:
         try:
-            self._gather(sent, received, secs)
+            self._send_and_receive(unsent, missing, secs)
         except OSError:
             raise
         except BaseException:
@@ -85,10 +112,7 @@ class Mesh:
             self.close()
             raise
 
-    def _gather(self, sent: Tensor, received: Tensor, secs: float) -> None:
-        received[self._rank].copy_(sent)
-        unsent = dict.fromkeys(self._peers, _bytes_of(sent))
-        missing = {peer: _bytes_of(received[peer]) for peer in self._peers}
+    def _send_and_receive(self, unsent: dict[int, memoryview], missing: dict[int, memoryview], secs: float) -> None:
         while True:
             for peer in list(unsent):
                 self._send(peer, unsent)

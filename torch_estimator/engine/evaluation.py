@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_estimator import files
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.engine.batch_note import noting_batch
 from torch_estimator.engine.batches import batch_size
@@ -67,19 +66,18 @@ def run_evaluation(
         steps: Batches to evaluate, or None for all.
         hooks: Told like in training; ``context.global_step`` stays the weights' step.
         model_dir: The job's directory, for the hooks.
-        eval_dir: Where hooks write summaries; those of others than the chief into ``replica_<rank>`` in it.
+        eval_dir: Where hooks write summaries.
         devices: Of replicas that share the evaluation, as torch calls them; only several CPUs can.
-        group: The processes that share it, or None.
+        group: The processes that share it, or None. Hooks are told by the chief only.
 
     Returns:
         The metrics, ``loss`` (the mean of the batches' losses, each counting the same) and ``global_step``.
     """
     scores = Scores(model)
-    if group is not None and group.rank and eval_dir is not None:
-        eval_dir = files.join(eval_dir, f"replica_{group.rank}")
+    steps = None if steps is None else int(steps)
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
     started = time.monotonic()
-    all_hooks = (*model.spec.evaluation_hooks, *hooks)
+    all_hooks = (*model.spec.evaluation_hooks, *hooks) if group is None or group.rank == 0 else ()
     with EventWriters() as writers:
         context = RunContext(
             global_step=global_step,

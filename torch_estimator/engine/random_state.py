@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from torch_estimator.errors import CheckpointError
@@ -30,6 +32,20 @@ def isolated(seed: int | None) -> Iterator[None]:
         if seed is not None:
             torch.manual_seed(seed)
         yield
+
+
+@contextmanager
+def drawing_alike(seed: int) -> Iterator[None]:
+    """Runs the body with all generators that an input may draw from seeded, and gives Python's and numpy's back."""
+    states = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def random_state(*, cpu: bool = True) -> dict[str, Any]:

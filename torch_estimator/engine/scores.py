@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from torch_estimator.data.runs import split
@@ -44,6 +46,10 @@ class Scores:
 
     def add_losses(self, outputs: Any, tensors: TensorBatch, batches: int) -> Tensor:
         """Takes in the losses of some batches; returns the last one."""
+        with _knowing_no_group():
+            return self._add_losses(outputs, tensors, batches)
+
+    def _add_losses(self, outputs: Any, tensors: TensorBatch, batches: int) -> Tensor:
         self.batches += batches
         last: Tensor
         if batches > 1 and self._as_one:
@@ -58,6 +64,10 @@ class Scores:
 
     def add(self, outputs: Any, tensors: TensorBatch, batches: int) -> None:
         """Takes in all else of the same batches."""
+        with _knowing_no_group():
+            self._add(outputs, tensors, batches)
+
+    def _add(self, outputs: Any, tensors: TensorBatch, batches: int) -> None:
         if batches > 1 and self._as_one:
             self._metrics.update_batches(outputs, tensors.labels, tensors.weights, batches=batches)
         else:
@@ -69,9 +79,23 @@ class Scores:
 
     def compute(self) -> dict[str, float]:
         """Returns all metrics, and the mean ``loss``; zeros if there was no batch."""
-        results = {**self._metrics.compute(), **self._extra.compute()}
+        with _knowing_no_group():
+            results = {**self._metrics.compute(), **self._extra.compute()}
         results["loss"] = self._loss / self.batches if self.batches else 0.0
         return results
+
+
+@contextmanager
+def _knowing_no_group() -> Iterator[None]:
+    """Metrics such as torchmetrics' would add up over processes that take no part in it, and wait for them for ever."""
+    if not (dist.is_available() and dist.is_initialized()):
+        yield
+        return
+    world, dist.GroupMember.WORLD = dist.GroupMember.WORLD, None
+    try:
+        yield
+    finally:
+        dist.GroupMember.WORLD = world
 
 
 def _check_names(results: Mapping[str, float]) -> None:

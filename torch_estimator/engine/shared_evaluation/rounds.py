@@ -17,6 +17,8 @@ from torch_estimator.hooks.schedule import HookSchedule
 if TYPE_CHECKING:
     from torch_estimator.distribute.group import Group
 
+_GOES_ON = b"a batch"
+
 
 def evaluate_in_group(
     model: Model,
@@ -51,7 +53,7 @@ def told_by_chief(group: Group, told: Any) -> Any:
 
 
 class _Rounds:
-    """In each round everybody gives everybody a batch, or nothing, which ends the evaluation for all of them."""
+    """In each round everybody gives the chief a batch, or nothing, which ends the evaluation for all of them."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -61,7 +63,7 @@ class _Rounds:
 
     def begin_round(self, own: Evaluated) -> None:
         self._own = own
-        self._give(b"chief")
+        self._give(_GOES_ON)
 
     def received(self, place: int) -> Evaluated | None:
         assert self._own is not None
@@ -80,5 +82,5 @@ class _Rounds:
         self._give(b"")
 
     def _give(self, data: bytes) -> None:
-        self._given = self._group.gather_bytes(data)
-        self._is_over = not all(self._given[rank] for rank in self._group.here)
+        lengths, self._given = self._group.collect(data)
+        self._is_over = not all(lengths[rank] for rank in self._group.here)
