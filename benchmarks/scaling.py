@@ -2,9 +2,10 @@
 
 What a step of the census sample costs is measured here, by who spends it: the process that trains, its transport, the
 server, and the way between them (`benchmarks/peers/ours_costs.py`, `benchmarks/engine/server_farm.py`). A simulation of
-events (`benchmarks/simulation`) that knows nothing else has to come within 15 % of what one and two workers with one
-server really do on this machine's cores, and two synchronous workers. Then it tells how many steps per second clusters
-of up to 1,000 workers would take, each process on a machine of its own, and what holds them up; and draws it.
+events (`benchmarks/simulation`) that knows nothing else has to come within 15 % of how many steps one and two workers
+with one server took in the same run on this machine's cores, and two synchronous workers. Then it tells how many steps
+per second clusters of up to 1,000 workers would take, each process on a machine of its own, and what holds them up; and
+draws it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from benchmarks.simulation.measured import (
     exchanges_of,
     measure,
     measure_servers,
+    side_of,
     worker_of,
 )
 from benchmarks.simulation.plot import Line, Panel, svg
@@ -62,7 +64,7 @@ def cost_table(measured: Measured) -> str:
     """What a step costs whom, from the last round."""
     rows = []
     for way in WAYS:
-        for report in measured.results.get(f"{way}, costs", [])[-1:]:
+        for report in measured.results.get(side_of(way, 1), [])[-1:]:
             (server,), stages = report["farm"]["servers"], report["stages"]
             secs = [
                 stages["compute"],
@@ -124,12 +126,12 @@ def predict(args: argparse.Namespace, here: Here, measured: Measured, servers: M
     workers = [count for count in WORKERS if count <= args.most]
     exchanges = {int(count): exchanges_of(reports[-1]) for count, reports in servers.results.items()}
     unbound = worker_of(servers.results["1"][-1])
-    waiting = worker_of(measured.results[f"{_WAITING}, costs"][-1], pause=SLEEP_MS / 1000)
+    waiting = worker_of(measured.results[side_of(_WAITING, 1)][-1], pause=SLEEP_MS / 1000)
     curves = {
         name: {_servers(count): served_curve(worker, some, network, workers) for count, some in exchanges.items()}
         for name, worker in (("Nothing but training", unbound), (f"{SLEEP_MS} ms of waiting for each batch", waiting))
     }
-    report = measured.results[f"{TOGETHER}, costs"][-1]
+    report = measured.results[side_of(TOGETHER, 2)][-1]
     size, alike = report["message"]["bytes"], worker_of(report)
     together = {
         name: replicas_curve(alike, size, network, workers, call=here.call, update=update, reduces=reduces)

@@ -11,7 +11,7 @@ from benchmarks.engine.echo import RoundTrip
 from benchmarks.protocol import Measured
 from benchmarks.simulation import replicas, served
 from benchmarks.simulation.costs import Machine, Network
-from benchmarks.simulation.measured import SLEEP_MS, TOGETHER, WAYS, exchanges_of, worker_of
+from benchmarks.simulation.measured import SLEEP_MS, TOGETHER, WAYS, exchanges_of, side_of, worker_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Compared:
         way: How it trains.
         workers: How many train.
         measured: By round.
-        simulated: By round, from costs measured in that round.
+        simulated: By round, from costs measured in the same run.
     """
 
     way: str
@@ -68,12 +68,13 @@ def compare(measured: Measured, here: Here) -> list[Compared]:
     """Simulates all that was measured."""
     compared = []
     for way in WAYS:
-        costs = measured.results.get(f"{way}, costs", [])
         for workers in (1, 2):
-            told = [_served(report, here, way, workers) for report in costs]
-            compared.append(Compared(way, workers, measured.values(f"{way}, {workers}", "steps_per_s"), told))
-    told = [_together(report, here) for report in measured.results.get(f"{TOGETHER}, costs", [])]
-    return [*compared, Compared(TOGETHER, 2, measured.values(f"{TOGETHER}, 2", "steps_per_s"), told)]
+            reports = measured.results.get(side_of(way, workers), [])
+            told = [_served(report, here, way, workers) for report in reports]
+            compared.append(Compared(way, workers, [workers / report["wall"] for report in reports], told))
+    reports = measured.results.get(side_of(TOGETHER, 2), [])
+    told = [_together(report, here) for report in reports]
+    return [*compared, Compared(TOGETHER, 2, [1 / report["wall"] for report in reports], told)]
 
 
 def _served(report: Mapping[str, Any], here: Here, way: str, workers: int) -> float:

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.census.setup import OURS
 from benchmarks.protocol import ROOT, Measured, Side, SideError, alternate, free_ports, run_cluster
 from benchmarks.simulation.costs import Exchange, Worker
 
@@ -65,17 +64,15 @@ def steps_of(plan: Plan, way: str, workers: int) -> list[object]:
 
 
 def measure(plan: Plan, variables: Mapping[str, str]) -> Measured:
-    """What a step costs, and how many are taken, in turn."""
+    """What a step costs with one and two workers, and how long it takes, in turn."""
     sides: dict[str, Any] = {}
     for way in WAYS:
-        given = steps_of(plan, way, 1)
-        sides[f"{way}, costs"] = partial(run_timed, given, servers=1, skipped=given[-1], variables=variables)
         for workers in (1, 2):
             given = steps_of(plan, way, workers)
-            sides[f"{way}, {workers}"] = partial(run_cluster, OURS, given, workers=workers - 1, variables=variables)
+            timed = partial(run_timed, given, servers=1, workers=workers, skipped=given[-1], variables=variables)
+            sides[side_of(way, workers)] = timed
     given = steps_of(plan, TOGETHER, 2)
-    for name, side in (("costs", COSTS), ("2", OURS)):
-        sides[f"{TOGETHER}, {name}"] = partial(run_cluster, side, given, workers=1, servers=0, variables=variables)
+    sides[side_of(TOGETHER, 2)] = partial(run_cluster, COSTS, given, workers=1, servers=0, variables=variables)
     return alternate(sides, plan.rounds, "costs and steps")
 
 
@@ -89,39 +86,70 @@ def measure_servers(plan: Plan, variables: Mapping[str, str]) -> Measured:
     return alternate(sides, 1, "costs with more servers")
 
 
+def side_of(way: str, workers: int) -> str:
+    """What `measure` calls that so many train in some way."""
+    return f"{way}, {workers}"
+
+
 def run_timed(
-    arguments: Sequence[object], *, servers: int, skipped: int, variables: Mapping[str, str] | None = None
+    arguments: Sequence[object],
+    *,
+    servers: int,
+    workers: int = 1,
+    skipped: int,
+    variables: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Runs a chief and a process that is all parameter servers; gives what both say in their last lines.
+    """Runs workers and a process that is all parameter servers; gives what this and the chief say in their last lines.
 
     Args:
-        arguments: Of the chief, as `ours_census` takes them.
+        arguments: Of all workers, as `ours_census` takes them.
         servers: How many.
+        workers: How many, the chief among them.
         skipped: Exchanges of each that are not counted.
         variables: Of the environment.
 
     Raises:
         SideError: One of them failed.
     """
-    own, *addresses = [f"localhost:{port}" for port in free_ports(servers + 1)]
-    cluster = {"chief": [own], "ps": addresses}
-    config = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+    own = [f"localhost:{port}" for port in free_ports(servers + workers)]
+    addresses = own[workers:]
+    cluster = {"chief": own[:1], **({"worker": own[1:workers]} if workers > 1 else {}), "ps": addresses}
+
+    def of(kind: str, index: int) -> dict[str, str]:
+        return {
+            **(variables or {}),
+            "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}),
+        }
+
     command = [sys.executable, "-m", "benchmarks.engine.server_farm", *addresses, "--skipped", str(skipped)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with TemporaryDirectory() as folder:
+        given = [*arguments, "--cluster", folder]
         farm = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
+        others = [
+            subprocess.Popen(
+                COSTS.command(given),
+                cwd=ROOT,
+                env={**environment, **of("worker", index)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for index in range(workers - 1)
+        ]
         try:
-            found = COSTS.run([*arguments, "--cluster", folder], variables={**(variables or {}), "TF_CONFIG": config})
+            found = COSTS.run(given, variables=of("chief", 0))
             said, _ = farm.communicate(timeout=_FAREWELL_SECS)
             return {**found, "farm": json.loads(said)}
         except (subprocess.TimeoutExpired, ValueError) as error:
             raise SideError(f"The parameter servers did not end with a line of JSON: {error}") from None
         finally:
-            if farm.poll() is None:
-                os.killpg(farm.pid, signal.SIGKILL)
-                farm.wait()
+            for process in (farm, *others):
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
 
 
 def worker_of(report: Mapping[str, Any], *, pause: float = 0.0) -> Worker:
