@@ -14,8 +14,8 @@ COMPILE: dict[str, Literal["auto"] | bool] = {"auto": "auto", "always": True, "n
 
 
 def leaves_evaluating(config: te.RunConfig) -> bool:
-    """Whether this process is one of several, of which another one evaluates."""
-    return config.num_worker_replicas + config.num_ps_replicas > 1
+    """Whether this process is of a cluster, in which another one evaluates."""
+    return bool(config.cluster_spec) or config.num_worker_replicas + config.num_ps_replicas > 1
 
 
 def at_least(smallest: int) -> Callable[[str], int]:

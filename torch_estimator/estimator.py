@@ -326,9 +326,10 @@ class Estimator:
                     self._config = dataclasses.replace(self._config, _task=copy_of_task)
                 group = stack.enter_context(joined_group(self._config, replicas))
                 servers = stack.enter_context(connected_servers(self._config))
-                if group is not None and sharded:
-                    # A chief that has lost another process saves what it has begun to, while that one is started again.
-                    checkpoint = self._last_checkpoint()
+                if group is not None and replicas is None:
+                    # The chief may have been saving still what it had begun to, while this process was started again.
+                    if self.latest_checkpoint() != (checkpoint.path if checkpoint is not None else None):
+                        checkpoint = self._last_checkpoint()
                     start = checkpoint.step if checkpoint is not None else 0
                 last_step = int(start + steps) if steps is not None else None if max_steps is None else int(max_steps)
                 train = functools.partial(

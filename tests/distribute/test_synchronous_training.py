@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -302,6 +303,25 @@ def test_sigterm_to_one_has_a_checkpoint_saved_and_all_ask_to_be_started_again(
     assert checkpoint_steps(tmp_path / "parts") == [0, 7, at]
     run(tmp_path / "parts", 16, 30, *settings, workers=workers)
     run(tmp_path / "whole", 16, 30, *settings, workers=workers)
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_sigterm_to_those_who_wait_for_another_one_loses_no_step(tmp_path: Path) -> None:
+    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "save=7")
+    cluster = Cluster(PROGRAM, 2)
+    arguments = (tmp_path / "parts", 16, 30, *settings, "worker1=12", "does=dies")
+    running = [cluster.start(task, *arguments) for task in cluster.tasks]
+    for one in running[:2]:
+        read_until(one, "waiting for it to come back.")
+        os.kill(one.pid, signal.SIGTERM)
+    chief, worker, dead = ended(running)
+    assert (chief.status, worker.status, dead.status) == (143, 143, -signal.SIGKILL)
+    for one in (chief, worker):
+        assert "SIGTERM came while this process waited for others; start again to go on." in one.told
+        assert "Traceback" not in one.told
+    assert checkpoint_steps(tmp_path / "parts") == [0, 7, 12]
+    run(tmp_path / "parts", 16, 30, *settings, workers=2)
+    run(tmp_path / "whole", 16, 30, *settings, workers=2)
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 

@@ -48,6 +48,7 @@ class Group:
         size: How many they are when all are there.
         here: The ranks of those that are there.
         statuses: By rank, what each has said of itself to `meet`.
+        heed: Called while waiting for the others; raises where this process has to go.
 
     Raises:
         ClusterError: They did not come, or the chief's address cannot be used.
@@ -71,7 +72,13 @@ class Group:
         self._task = task
         self._silence_secs = silence_secs
         self._most_secs = max(STEP_SECS, wait_secs)
-        self._meeting = Meeting(task, backend, wait_secs=wait_secs, watch=watch, elastic=elastic, purpose=purpose)
+        self.heed: Callable[[], None] = lambda: None
+
+        def look() -> None:
+            watch()
+            self.heed()
+
+        self._meeting = Meeting(task, backend, wait_secs=wait_secs, watch=look, elastic=elastic, purpose=purpose)
         self._goes_on = replaceable and self._meeting.may_happen_again
         self._met: Generation | None = None
         self._watch: Watch | None = None
@@ -110,6 +117,11 @@ class Group:
         else:
             logger.warning("%s; waiting for it to come back.", lost)
         self.meet(status, may_miss=may_miss)
+
+    @property
+    def has_met(self) -> bool:
+        """Whether this process is in a group with the others; not while it waits for one."""
+        return self._met is not None
 
     @property
     def absent(self) -> list[int]:

@@ -19,6 +19,7 @@ from torch_estimator.distribute.strategies import FullyShardedStrategy, Paramete
 from torch_estimator.engine.batches import Batches
 from torch_estimator.engine.checkpoint import Checkpoint, is_reached, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, CheckpointSaverHook
+from torch_estimator.engine.checkpoint_index import checkpoint_step
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.compiled.choice import GRADIENTS, AnySteps, steps_for
 from torch_estimator.engine.description import Description, Trainers
@@ -28,11 +29,11 @@ from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.optimizer_numbers import NUMBERS, OptimizerNumbers
-from torch_estimator.engine.preemption import heeding_sigterm
+from torch_estimator.engine.preemption import Preempted, heeding_sigterm
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.replicas.feed import ReplicaSteps
-from torch_estimator.engine.replicas.handover import REPLICAS
+from torch_estimator.engine.replicas.handover import REPLICAS, Snapshot
 from torch_estimator.engine.replicas.packing import Layout
 from torch_estimator.engine.replicas.place import Place
 from torch_estimator.engine.replicas.steps import ReceivingStep, SendingStep
@@ -199,6 +200,7 @@ class TrainingRun:
     ) -> TrainingResult:
         if self._is_sharded:
             return self._run_together(self._sharded_steps(group, given), stack, context, last_step, hooks)
+        group.heed = lambda: _go_if_preempted(context)
         if self._checkpoint is None:
             group.broadcast([*self._model.variables().values(), *self._slots().values()])
         steps = ReplicaSteps(
@@ -214,6 +216,7 @@ class TrainingRun:
                 state=self._state,
                 begun=self._checkpoint.state if self._checkpoint is not None else {},
                 agree=self._agree,
+                save=self._save_snapshot,
                 evaluate=self._evaluate,
                 last_step=last_step,
             ),
@@ -245,6 +248,18 @@ class TrainingRun:
         if steps.preempted:
             return replace(result, reason=StopReason.PREEMPTED)
         return replace(result, reason=StopReason.HOOK) if steps.stopped else result
+
+    def _save_snapshot(self, snapshot: Snapshot) -> None:
+        """For a chief that has to go while it waits for others."""
+        if self._writer is None:
+            return
+        self._writer.wait()
+        latest = latest_checkpoint(self._model_dir)
+        if latest is None or checkpoint_step(files.basename(latest)) != snapshot.step:
+            saved = snapshot.as_checkpoint(self._model_dir)
+            logger.info("Saving checkpoints for %d into %s.", saved.step, self._model_dir)
+            self._writer.save(saved.step, saved.variables, saved.slots, saved.state)
+            self._writer.wait()
 
     def _sharded_steps(self, group: Group, hooks: Sequence[Hook]) -> ShardedSteps:
         if self._config.compile is True:
@@ -679,6 +694,12 @@ def _learning_rate_summary(context: RunContext) -> dict[str, float]:
     if len(rates) == 1:
         return {"learning_rate": rates[0]}
     return {f"learning_rate_{index}": rate for index, rate in enumerate(rates)}
+
+
+def _go_if_preempted(context: RunContext) -> None:
+    if context.preempted:
+        logger.error("SIGTERM came while this process waited for others; start again to go on.")
+        raise Preempted
 
 
 def _step_before(context: RunContext) -> int:

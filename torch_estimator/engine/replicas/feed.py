@@ -15,6 +15,7 @@ from torch_estimator.distribute.lost import PeerLost, TrainingOver
 from torch_estimator.engine.batches import Batches, TensorBatch
 from torch_estimator.engine.compiled.choice import GRADIENTS, UPDATE, AnySteps, EagerSteps
 from torch_estimator.engine.compiled.steps import CompiledSteps
+from torch_estimator.engine.preemption import Preempted
 from torch_estimator.engine.replicas.handover import Status, handed, leader_of
 from torch_estimator.engine.replicas.in_step import (
     EVALUATES,
@@ -185,7 +186,8 @@ class ReplicaSteps(InStep):
 
     def fail(self) -> None:
         """Tells the others, as far as they can be told, that this replica cannot go on."""
-        self._exchange(FAILED)
+        if self.group.has_met:
+            self._exchange(FAILED)
 
     def close(self) -> None:
         """Ends what compiles beside."""
@@ -251,6 +253,11 @@ class ReplicaSteps(InStep):
                 if another is lost:
                     raise
                 lost = another
+            except Preempted:
+                if self.group.rank == 0 and self._positions is not None:
+                    # The next chief may come to nobody who knows.
+                    self._place.save(self._place.snapshot(self._inner.global_step, float(self._loss), self._positions))
+                raise
             except TrainingOver:
                 self.stopped = self._dismissed = True
                 return False

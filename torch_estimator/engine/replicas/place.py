@@ -29,6 +29,7 @@ class Place:
         state: What else a checkpoint keeps, by now.
         begun: The same, of the checkpoint that training began with.
         agree: Compares with the others what must be the same.
+        save: Saves a snapshot as a checkpoint.
         evaluate: Shares the evaluation that the chief has called the others to.
         last_step: To end at, or None.
     """
@@ -44,10 +45,12 @@ class Place:
         state: Callable[[], Mapping[str, Any]],
         begun: Mapping[str, Any],
         agree: Callable[[Group], None],
+        save: Callable[[Snapshot], None],
         evaluate: Callable[[Group], None],
         last_step: int | None,
     ) -> None:
         self.agree = agree
+        self.save = save
         self.evaluate = evaluate
         self._model = model
         self._optimizers = optimizers

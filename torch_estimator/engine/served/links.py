@@ -31,6 +31,8 @@ _SAY_EVERY_SECS = 10.0
 _LOOK_FOR_END_EVERY_SECS = 1.0
 # For a connection that is made anew just when SIGTERM comes.
 _MOST_SECS_TO_GO = 0.5
+# One that is there may be busy, or hold this process back for the slowest one.
+_MOST_SECS_TO_ANSWER = 5.0
 _HEARTBEAT_MS = 2000
 _SILENCE_MS = 10_000
 _HANDSHAKES_IN_DOUBT = 5
@@ -90,7 +92,7 @@ class Links:
 
         Raises:
             ClusterError: A server cannot be reached, or refuses.
-            Preempted: SIGTERM has come while a server cannot be reached.
+            Preempted: SIGTERM has come while a server cannot be reached, or does not answer.
         """
         self.send(questions)
         return self.collect(questions)
@@ -152,16 +154,17 @@ class Links:
                 looked = now
                 if self.is_over():
                     raise TrainingIsOver
-            if link.is_connected or not self.is_preempted():
-                goes_at = math.inf
-            elif now > (goes_at := min(goes_at, now + _MOST_SECS_TO_GO)):
-                self._go(f"{link.name} at {link.address}, which cannot be reached")
+            if self.is_preempted():
+                goes_at = min(goes_at, now + (_MOST_SECS_TO_ANSWER if link.is_connected else _MOST_SECS_TO_GO))
+                if now > goes_at:
+                    why = "has not answered" if link.is_connected else "cannot be reached"
+                    self._go(f"{link.name} at {link.address}, which {why}")
             if now > started + self._wait_secs:
                 raise ClusterError(
                     f"{self.name} waited {self._wait_secs:g} s (session_creation_timeout_secs of RunConfig) for "
                     f"{link.name} at {link.address}; see whether it runs and can be reached."
                 )
-            if not link.is_connected and now > said + _SAY_EVERY_SECS:
+            if now > said + _SAY_EVERY_SECS:
                 said = now
                 logger.warning("%s has waited %.0f s for %s at %s.", self.name, now - started, link.name, link.address)
 
