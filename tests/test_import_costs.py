@@ -31,6 +31,11 @@ assert estimator.evaluate(lambda: data, steps=2)["global_step"] == 3
 """
 
 
+def test_a_parameter_server_does_without_torch() -> None:
+    program = "import sys; import torch_estimator.parameter_server.__main__; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def imported(program: str, *arguments: str) -> list[str]:
     """The heavy modules that a program imports."""
     report = f"\nimport sys\nprint([name for name in {HEAVY} if name in sys.modules])"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import torch_estimator as te
+from examples.census.trainer import input, model
 from torch_estimator.engine.replicas.packing import CODE, Layout, Packing
-from torch_estimator.engine.replicas.steps import STEPS, ReceivingStep, SendingStep
+from torch_estimator.engine.replicas.steps import STEPS, NoRoom, ReceivingStep, SendingStep
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.feature_column.table import Piece, Table
 from torch_estimator.optim import Adagrad
@@ -103,3 +106,25 @@ def test_a_message_grows_with_the_rows_that_a_batch_touches_not_with_the_table(r
     assert (some.size - none.size) == 2 * 512
     assert (more.size - none.size) == 2 * 5120
     assert more.message().nbytes < 200_000
+
+
+def test_a_message_of_the_census_model_is_of_the_rows_of_its_batch(shared_data: Path, tmp_path: Path) -> None:
+    config = te.RunConfig(model_dir=str(tmp_path), random_seed=1)
+    estimator = model.build_estimator(config, embedding_size=8, units=[100, 70, 48, 34])
+    built = estimator._build(te.ModeKeys.TRAIN)
+    optimizers, _ = built.make_optimizers()
+    none = Layout.of(
+        [None] * len(built.variables()), [None] * len(TrainStep(built.module, built.loss, optimizers).tables)
+    )
+
+    def size(rows: int) -> int:
+        data = input.read_csv([str(shared_data / "census" / "adult.data.csv")], batch_size=rows)
+        batch = next(built.batches(data))
+        with pytest.raises(NoRoom) as unsent:
+            SendingStep(built.module, built.loss, optimizers, layout=none)(*batch[:3])
+        return SendingStep(built.module, built.loss, optimizers, layout=unsent.value.needed).message.nbytes
+
+    few, some, many = size(128), size(256), size(512)
+    assert many < 200_000
+    # Dense gradients are the same for all.
+    assert many - some == pytest.approx(2 * (some - few), rel=0.05)

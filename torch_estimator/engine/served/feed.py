@@ -108,6 +108,8 @@ class ServedSteps:
         self.positions = positions
         self.position: Mapping[str, Any] | None = None
         self.repeated = 0
+        # By the step of a checkpoint: how many steps since have been lost.
+        self._lost: dict[int, int] = {}
         self.repeated_at_most = False
         self._deposited_at = -math.inf
         self._links = links
@@ -339,6 +341,10 @@ class ServedSteps:
     def _start(self, servers: Sequence[int], step: int, known: int) -> None:
         """Gives servers what the model has at global step `step`, where steps up to `known` have been taken."""
         lost = max(0, known - step)
+        if 0 in servers:
+            # Who has been away since ps 0 was lost before has trained on as many more.
+            lost += self._lost.get(step, 0)
+            self._lost = {step: lost}
         if 0 in servers and lost:
             logger.info(
                 "Who starts again without having told ps 0 where its input stands goes on where that stood at global "
