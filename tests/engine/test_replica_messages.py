@@ -113,9 +113,8 @@ def test_a_message_of_the_census_model_is_of_the_rows_of_its_batch(shared_data: 
     estimator = model.build_estimator(config, embedding_size=8, units=[100, 70, 48, 34])
     built = estimator._build(te.ModeKeys.TRAIN)
     optimizers, _ = built.make_optimizers()
-    none = Layout.of(
-        [None] * len(built.variables()), [None] * len(TrainStep(built.module, built.loss, optimizers).tables)
-    )
+    whole = TrainStep(built.module, built.loss, optimizers)
+    none = Layout.of([None] * len(whole.dense), [None] * len(whole.tables))
 
     def size(rows: int) -> int:
         data = input.read_csv([str(shared_data / "census" / "adult.data.csv")], batch_size=rows)
