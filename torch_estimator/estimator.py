@@ -473,18 +473,18 @@ class Estimator:
         path = checkpoint_path or self.latest_checkpoint()
         if self._shares_evaluations and may_meet():
             with joined_group(self._config, purpose="evaluate") as group:
-                return self._evaluate(spec, path, group)
+                return self._evaluate_spec(spec, path, group)
         group = self._called_to_evaluation(spec, path)
         if group is not None:
             try:
-                return self._evaluate(spec, path, group)
+                return self._evaluate_spec(spec, path, group)
             except PeerLost as lost:
                 logger.warning("%s; evaluating alone.", lost)
                 # Hooks may have left something in it.
                 self._evaluated = None
-        return self._evaluate(spec, path)
+        return self._evaluate_spec(spec, path)
 
-    def _evaluate(self, spec: EvalSpec, path: str | None, group: Group | None = None) -> EvaluationResult:
+    def _evaluate_spec(self, spec: EvalSpec, path: str | None, group: Group | None = None) -> EvaluationResult:
         devices = self._devices_of_evaluation() if group is None else ()
         with isolated(self._config.random_seed), ExitStack() as stack:
             if group is not None:
@@ -550,7 +550,7 @@ class Estimator:
             specs = [one for one in self._job or () if one.name == name]
             if not specs:
                 raise InvalidValueError(f"The chief evaluates {name!r}, but here there is no EvalSpec of that name.")
-        self._evaluate(specs[0], path, group)
+        self._evaluate_spec(specs[0], path, group)
 
     @property
     def _shares_evaluations(self) -> bool:

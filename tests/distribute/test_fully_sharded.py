@@ -270,7 +270,7 @@ def test_optimizers_that_differ_are_named(tmp_path: Path) -> None:
     for one in (chief, worker):
         assert one.status == 2, one.told
         assert "worker 0 and chief 0 must run the same program, but differ in the optimizers: " in one.told
-        assert " is Ftrl on worker 0, and Adam on chief 0" in one.told
+        assert ' is "Ftrl" on worker 0, and "Adam" on chief 0' in one.told
         assert "Traceback" not in one.told
 
 
