@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is an extra: pip install -c constraints.txt -e '.[ray]'"
 )
 
-_SECS = 120
+_SECS = 240
 
 # Ends with its stdin, and so with the tests.
 RAY = """
