@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.census.setup import check_data, empty_cache
 from benchmarks.engine.echo import round_trips
 from benchmarks.engine.gathering import gathers, line_through
+from benchmarks.engine.waking import wake_secs
 from benchmarks.protocol import ROOT, Measured, Verdict, at_most, conclude, machine_line, table
 from benchmarks.simulation import Machine, Network
 from benchmarks.simulation.comparison import Compared, Here, compare, update_secs
@@ -51,13 +52,17 @@ def look_around(args: argparse.Namespace) -> tuple[Here, str]:
     """What messages cost on this machine, and a table of it."""
     calls = 20 if args.quick else 400
     trips, collectives = round_trips(_SIZES, calls), gathers(_SIZES, calls)
-    call, each = line_through(collectives)
+    call, _ = line_through(collectives)
     rows = [
         [f"{trip.size:,}", *(1e6 * secs for secs in (trip.secs, trip.cpu_secs, trip.idle_secs, collectives[trip.size]))]
         for trip in trips
     ]
-    here = Here(machine=Machine(cores=len(os.sched_getaffinity(0))), trips=trips, call=call, bytes_per_s=1 / each)
-    return here, table(["bytes", "there and back us", "CPU of both us", "idle us", "exchange of 2 us"], rows)
+    machine = Machine(cores=len(os.sched_getaffinity(0)), wake=wake_secs(calls))
+    told = table(["bytes", "there and back us", "CPU of both us", "idle us", "exchange of 2 us"], rows)
+    return (
+        Here(machine=machine, call=call),
+        f"{told}\n\nAn idle core begins {1e6 * machine.wake:.1f} us after it was told to.",
+    )
 
 
 def cost_table(measured: Measured) -> str:

@@ -67,48 +67,52 @@ class Line:
 
 class Cores:
     """Those that many threads share, as Linux has it: whoever wakes up goes to a core that is idle, or else waits for
-    the one where it ran last, even if another one becomes idle meanwhile.
+    the one where it ran last, even if another one becomes idle meanwhile. Who wakes it up still runs then.
 
     Args:
         clock: Of the simulation.
-        machine: How many there are.
+        machine: How many there are, and how long an idle one takes to wake.
         turn: Seconds after which a thread lets the next one have the core; the default is Linux's for two.
     """
 
     def __init__(self, clock: Clock, machine: Machine, *, turn: float = 1.4e-3) -> None:
         self._clock = clock
         self._turn = turn
+        self._wake = machine.wake
         self._busy = [False] * machine.cores
-        self._waiting: list[deque[tuple[Thread, float, Event]]] = [deque() for _ in self._busy]
+        self._waiting: list[deque[Thread]] = [deque() for _ in self._busy]
         self._threads = itertools.count()
 
     def home(self) -> int:
         """Where another thread begins."""
         return next(self._threads) % len(self._busy)
 
-    def run(self, thread: Thread, secs: float, done: Event) -> None:
-        """Runs for so many seconds, as soon as there is a core and as often as it takes."""
+    def run(self, thread: Thread) -> None:
+        """Has a thread do what it has to, as soon as there is a core and as often as it takes."""
         idle = [core for core, busy in enumerate(self._busy) if not busy]
-        if idle:
-            self._begin(thread.core if thread.core in idle else idle[0], thread, secs, done)
-        else:
-            self._waiting[thread.core].append((thread, secs, done))
+        if not idle:
+            self._waiting[thread.core].append(thread)
+            return
+        thread.core = thread.core if thread.core in idle else idle[0]
+        self._busy[thread.core] = True
+        self._clock.after(self._wake, lambda: self._begin(thread))
 
-    def _begin(self, core: int, thread: Thread, secs: float, done: Event) -> None:
-        self._busy[core] = True
-        thread.core = core
-        turn = min(secs, self._turn)
-        self._clock.after(turn, lambda: self._end(thread, secs - turn, done))
+    def _begin(self, thread: Thread, turn: float | None = None) -> None:
+        turn = turn or self._turn
+        secs = min(thread.left, turn)
+        self._clock.after(secs, lambda: self._end(thread, secs, turn - secs))
 
-    def _end(self, thread: Thread, left: float, done: Event) -> None:
-        core = thread.core
-        self._busy[core] = False
-        if left > 0.0:
-            self._waiting[core].append((thread, left, done))
-        if self._waiting[core]:
-            self._begin(core, *self._waiting[core].popleft())
-        if left <= 0.0:
-            done()
+    def _end(self, thread: Thread, secs: float, turn: float) -> None:
+        waiting = self._waiting[thread.core]
+        thread.has_run(secs)
+        if thread.left and (turn > 0.0 or not waiting):
+            self._begin(thread, turn)
+            return
+        if thread.left:
+            waiting.append(thread)
+        self._busy[thread.core] = bool(waiting)
+        if waiting:
+            self._begin(waiting.popleft())
 
 
 class Thread:
@@ -120,30 +124,31 @@ class Thread:
     Attributes:
         busy_secs: What it was given to do, in seconds.
         core: Where it ran last.
+        left: Seconds of what it is doing; 0 where it sleeps.
     """
 
     def __init__(self, cores: Cores) -> None:
-        self.busy_secs = 0.0
+        self.busy_secs = self.left = 0.0
         self.core = cores.home()
         self._cores = cores
         self._todo: deque[tuple[float, Event]] = deque()
 
     def do(self, secs: float, done: Event) -> None:
         """Does something that takes so many seconds, after all that it was told before."""
+        self.busy_secs += secs
         self._todo.append((secs, done))
         if len(self._todo) == 1:
-            self._next()
+            self.left = secs
+            self._cores.run(self)
 
-    def _next(self) -> None:
-        secs, _ = self._todo[0]
-        self.busy_secs += secs
-        self._cores.run(self, secs, self._done)
-
-    def _done(self) -> None:
-        _, done = self._todo.popleft()
-        if self._todo:
-            self._next()
-        done()
+    def has_run(self, secs: float) -> None:
+        """Tells who waits for what it has done; they wake up, or give it more to do, before it goes to sleep."""
+        self.left -= secs
+        while self._todo and self.left <= 0.0:
+            _, done = self._todo[0]
+            done()
+            self._todo.popleft()
+            self.left = self._todo[0][0] if self._todo else 0.0
 
 
 def threads_of(clock: Clock, machine: Machine | None) -> Callable[[], Line | Thread]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.engine.echo import RoundTrip
 from benchmarks.protocol import Measured
 from benchmarks.simulation import replicas, served
 from benchmarks.simulation.costs import Machine, Network
@@ -47,21 +46,12 @@ class Here:
     """What all processes share.
 
     Attributes:
-        machine: Its cores.
-        trips: Messages of several sizes, there and back.
+        machine: Its cores; between them, a message takes no time but the work of the two transports.
         call: Seconds of a collective of two processes that carries nothing.
-        bytes_per_s: That such a collective carries.
     """
 
     machine: Machine
-    trips: Sequence[RoundTrip]
     call: float
-    bytes_per_s: float
-
-    def network(self, size: float) -> Network:
-        """The way of a message of so many bytes; copying it is the work of the two transports."""
-        nearest = min(self.trips, key=lambda trip: abs(trip.size - size))
-        return Network(latency=nearest.idle_secs / 2)
 
 
 def compare(measured: Measured, here: Here) -> list[Compared]:
@@ -83,7 +73,7 @@ def _served(report: Mapping[str, Any], here: Here, way: str, workers: int) -> fl
     return served.train(
         worker_of(report, pause=pause),
         exchanges,
-        here.network(max(exchanges[0].up, exchanges[0].down)),
+        Network(),
         workers=workers,
         pipeline=way == "pipelined",
         machine=here.machine,
@@ -95,9 +85,9 @@ def _together(report: Mapping[str, Any], here: Here) -> float:
     return replicas.train(
         worker_of(report),
         report["message"]["bytes"],
-        Network(bytes_per_s=here.bytes_per_s),
+        Network(),
         workers=2,
-        call=here.call,
+        call=report["stages"]["gather"],
         update=update_secs(report, 2),
         machine=here.machine,
         steps=2000,

@@ -64,6 +64,8 @@ class Machine:
 
     Attributes:
         cores: How many.
+        wake: Seconds until an idle core does what it is given.
     """
 
     cores: int
+    wake: float = 0.0

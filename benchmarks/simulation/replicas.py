@@ -98,7 +98,10 @@ class _Replicas:
         return steps / self._clock.now
 
     def _begin(self, one: int) -> None:
-        self._clock.after(self._worker.pause, lambda: self._train(one))
+        if self._worker.pause:
+            self._clock.after(self._worker.pause, lambda: self._train(one))
+        else:
+            self._train(one)
 
     def _train(self, one: int) -> None:
         self._threads[one].do(self._draw.choice(self._worker.compute), lambda: self._computed(one))

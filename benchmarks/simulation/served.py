@@ -116,7 +116,10 @@ class _Trainer(_Process):
         self._awaited = len(self._roads) + self._pipeline
         if self._pipeline:
             self.thread.do(self._pack, self._send)
-        self._clock.after(self._worker.pause, self._train)
+        if self._worker.pause:
+            self._clock.after(self._worker.pause, self._train)
+        else:
+            self._train()
 
     def _train(self) -> None:
         if self._pipeline:

@@ -87,6 +87,19 @@ def test_a_thread_that_wakes_up_takes_an_idle_core_and_else_waits_for_its_own() 
     assert (third.core, ends["on the other"], ends["on 0"]) == (1, 5.0, 5.0)
 
 
+def test_who_is_woken_waits_until_its_core_is_awake_and_who_goes_on_does_not() -> None:
+    clock, ends = Clock(), dict[str, float]()
+    cores = Cores(clock, Machine(cores=2, wake=0.25), turn=10.0)
+    one, other = Thread(cores), Thread(cores)
+    one.do(1.0, lambda: [other.do(1.0, noting(clock, "other", ends)), one.do(1.0, noting(clock, "one", ends))])
+
+    clock.run_until(lambda: False)
+
+    # The other one could not take the core of who woke it, which still ran there.
+    assert ends == {"one": 2.25, "other": 2.5}
+    assert (one.core, other.core) == (0, 1)
+
+
 def test_threads_of_large_machines_never_wait_for_each_other() -> None:
     clock, ends = Clock(), dict[str, float]()
     thread = threads_of(clock, None)
