@@ -325,6 +325,26 @@ def test_sigterm_to_those_who_wait_for_another_one_loses_no_step(tmp_path: Path)
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
+def test_sigterm_to_those_who_are_kept_waiting_by_one_that_hangs_loses_no_step(tmp_path: Path) -> None:
+    settings = ("repeat=1", "shuffle=1", "dropout=0.3", "save=7", "silence=1")
+    cluster = Cluster(PROGRAM, 2)
+    arguments = (tmp_path / "parts", 16, 30, *settings, "worker1=12", "does=hangs")
+    *running, hangs = [cluster.start(task, *arguments) for task in cluster.tasks]
+    for one in running:
+        read_until(one, "has been waiting for worker 1 for")
+        os.kill(one.pid, signal.SIGTERM)
+    for one in ended(running):
+        assert one.status == 143
+        assert re.search(r"SIGTERM came while this process waited for .*; start again to go on\.", one.told)
+        assert "Traceback" not in one.told
+    hangs.kill()
+    ended([hangs])
+    assert checkpoint_steps(tmp_path / "parts") == [0, 7, 12]
+    run(tmp_path / "parts", 16, 30, *settings, workers=2)
+    run(tmp_path / "whole", 16, 30, *settings, workers=2)
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+
+
 @pytest.mark.parametrize(("who", "at"), [("chief", 12), ("worker", 13)])
 def test_where_one_stops_all_stop_at_the_same_step(tmp_path: Path, who: str, at: int) -> None:
     told = run(tmp_path, 16, 30, "repeat=1", f"{who}=12", "does=stops", workers=2)
@@ -353,6 +373,23 @@ def test_who_hangs_is_named_by_those_that_wait_for_it(tmp_path: Path) -> None:
     for result in ended([chief, worker]):
         assert result.status == 0, result.told
     assert max(checkpoint_steps(tmp_path)) == 30
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_who_is_stopped_altogether_is_named_also_where_it_is_the_chief(tmp_path: Path, stopped: int) -> None:
+    cluster = Cluster(PROGRAM)
+    running = [
+        cluster.start(task, tmp_path, 16, 1000, "repeat=1", "silence=0.4", "save=10", "slow=0")
+        for task in cluster.tasks
+    ]
+    read_until(running[0], "Saving checkpoints for 10 ")
+    os.kill(running[stopped].pid, signal.SIGSTOP)
+    names = ["chief 0", "worker 0"]
+    read_until(running[1 - stopped], f"{names[1 - stopped]} has been waiting for {names[stopped]} for ")
+    os.kill(running[stopped].pid, signal.SIGCONT)
+    for result in ended(running):
+        assert result.status == 0, result.told
+    assert max(checkpoint_steps(tmp_path)) == 1000
 
 
 @pytest.mark.parametrize(

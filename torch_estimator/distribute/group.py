@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import TracebackType
 
 import torch
@@ -24,6 +24,8 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 logger = logging.getLogger("torch_estimator")
 
 _LEAVE_SECS = 30.0
+# For others that are about to come to an exchange, when this process has to go.
+_MOST_SECS_TO_COME = 5.0
 _FAILED = -1
 
 
@@ -48,7 +50,8 @@ class Group:
         size: How many they are when all are there.
         here: The ranks of those that are there.
         statuses: By rank, what each has said of itself to `meet`.
-        heed: Called while waiting for the others; raises where this process has to go.
+        heed: Called while waiting, with whom for, and for how many seconds more than it was told to go; raises where
+            this process has to. An exchange of `torch.distributed` lasts until all are there.
 
     Raises:
         ClusterError: They did not come, or the chief's address cannot be used.
@@ -72,11 +75,11 @@ class Group:
         self._task = task
         self._silence_secs = silence_secs
         self._most_secs = max(STEP_SECS, wait_secs)
-        self.heed: Callable[[], None] = lambda: None
+        self.heed: Callable[[str, float], None] = lambda whom, patience: None
 
         def look() -> None:
             watch()
-            self.heed()
+            self.heed("others", 0.0)
 
         self._meeting = Meeting(task, backend, wait_secs=wait_secs, watch=look, elastic=elastic, purpose=purpose)
         self._goes_on = replaceable and self._meeting.may_happen_again
@@ -146,9 +149,9 @@ class Group:
         """
         if self._back is not None and not self._is_over and not self._shares_work:
             raise PeerBack(f"{self.name(self._back)} is back.")
-        with self._noticing(), self._watched():
+        with self._noticing(), self.watched():
             if self._met is not None and self._met.mesh is not None and not sent.is_cuda:
-                self._met.mesh.gather(sent, received, self._most_secs)
+                self._met.mesh.gather(sent, received, self._most_secs, self._heed_in_exchange)
             elif not self.absent:
                 _all_gather(received.view(-1), sent)
             else:
@@ -180,9 +183,9 @@ class Group:
             PeerLost: As in `gather_texts`.
         """
         lengths = self._lengths_of_all(len(data))
-        with self._noticing(), self._watched():
+        with self._noticing(), self.watched():
             if self._met is not None and self._met.mesh is not None:
-                return lengths, self._met.mesh.collect(data, lengths, self._most_secs)
+                return lengths, self._met.mesh.collect(data, lengths, self._most_secs, self._heed_in_exchange)
             padded = torch.zeros(max(lengths), dtype=torch.uint8)
             padded[: len(data)] = _as_tensor(data)
             rows = [torch.empty_like(padded) for _ in self.here] if self.rank == 0 else None
@@ -204,6 +207,14 @@ class Group:
             raise
         finally:
             self._shares_work = False
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Names those that this process waits for in the body for too long."""
+        assert self._watch is not None
+        self._watch.arrive()
+        yield
+        self._watch.go_on()
 
     def _lengths_of_all(self, own: int) -> list[int]:
         lengths = self._lengths(own)
@@ -253,12 +264,8 @@ class Group:
         self._leave()
         self._meeting.forget()
 
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        assert self._watch is not None
-        self._watch.arrive()
-        yield
-        self._watch.go_on()
+    def _heed_in_exchange(self, missing: Collection[int]) -> None:
+        self.heed(", ".join(map(self.name, sorted(missing))), _MOST_SECS_TO_COME)
 
     def _leave(self) -> None:
         if self._watch is not None:

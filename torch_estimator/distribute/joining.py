@@ -89,7 +89,7 @@ def joined_group(
     if replicas is None:
         wait = "This process is %s; waiting at %s for all %d that %s."
         logger.info(wait, task, task.rendezvous, task.num_workers, purpose)
-    wait_secs, silence_secs = config.session_creation_timeout_secs, strategy.silence_secs
+    wait_secs, silence_secs = config.session_creation_timeout_secs, (given or strategy).silence_secs
     watch = replicas.watch if replicas is not None else lambda: None
     with (
         Group(

@@ -7,7 +7,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
 
@@ -24,6 +24,9 @@ _TOKEN_BYTES = 32
 _RANK_BYTES = 4
 _BUFFER_BYTES = 1 << 21
 _GREETING_SECS = 5.0
+_HEED_EVERY_SECS = 0.5
+
+Heed = Callable[[Collection[int]], None]
 
 # When a machine that has vanished without a word is taken for gone.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 9, "TCP_USER_TIMEOUT": 120_000}
@@ -65,28 +68,32 @@ class Mesh:
             self.close()
             raise
 
-    def gather(self, sent: Tensor, received: Tensor, secs: float) -> None:
+    def gather(self, sent: Tensor, received: Tensor, secs: float, heed: Heed = lambda missing: None) -> None:
         """Gives everybody everybody's tensor.
 
         Args:
             sent: ``[n]``, on the CPU, of the same size everywhere.
             received: ``[size, n]``, filled but for the rows of those that have no part in it.
             secs: How long to wait for anything to come or to go.
+            heed: Called now and then with whom this process waits for; ends the connections where it raises.
 
         Raises:
             OSError: A process is gone, or has been silent for too long.
         """
         received[self._rank].copy_(sent)
         missing = {peer: _bytes_of(received[peer]) for peer in self._peers}
-        self._exchange(dict.fromkeys(self._peers, _bytes_of(sent)), missing, secs)
+        self._exchange(dict.fromkeys(self._peers, _bytes_of(sent)), missing, secs, heed)
 
-    def collect(self, data: bytes, lengths: Sequence[int], secs: float) -> list[bytes]:
+    def collect(
+        self, data: bytes, lengths: Sequence[int], secs: float, heed: Heed = lambda missing: None
+    ) -> list[bytes]:
         """Gives rank 0 everybody's bytes.
 
         Args:
             data: Of this process.
             lengths: By rank, how many everybody gives; 0 for those that have no part in it.
             secs: How long to wait for anything to come or to go.
+            heed: As in `gather`.
 
         Returns:
             By rank what they gave; nothing anywhere else.
@@ -95,16 +102,16 @@ class Mesh:
             OSError: A process is gone, or has been silent for too long.
         """
         if self._rank:
-            self._exchange({0: memoryview(data)}, {}, secs)
+            self._exchange({0: memoryview(data)}, {}, secs, heed)
             return []
         given = [bytearray(length) for length in lengths]
-        self._exchange({}, {peer: memoryview(given[peer]) for peer in self._peers}, secs)
+        self._exchange({}, {peer: memoryview(given[peer]) for peer in self._peers}, secs, heed)
         given[0][:] = data
         return [bytes(one) for one in given]
 
-    def _exchange(self, unsent: dict[int, memoryview], missing: dict[int, memoryview], secs: float) -> None:
+    def _exchange(self, unsent: dict[int, memoryview], missing: dict[int, memoryview], secs: float, heed: Heed) -> None:
         try:
-            self._send_and_receive(unsent, missing, secs)
+            self._send_and_receive(unsent, missing, secs, heed)
         except OSError:
             raise
         except BaseException:
@@ -112,7 +119,9 @@ class Mesh:
             self.close()
             raise
 
-    def _send_and_receive(self, unsent: dict[int, memoryview], missing: dict[int, memoryview], secs: float) -> None:
+    def _send_and_receive(
+        self, unsent: dict[int, memoryview], missing: dict[int, memoryview], secs: float, heed: Heed
+    ) -> None:
         while True:
             for peer in list(unsent):
                 self._send(peer, unsent)
@@ -120,7 +129,7 @@ class Mesh:
                 self._receive(peer, missing)
             if not (unsent or missing):
                 return
-            self._wait(unsent, missing, secs)
+            self._wait(unsent, missing, secs, heed)
 
     def leave(self) -> None:
         """Ends the connections on this side, which the others notice; `alive` can still be asked."""
@@ -158,14 +167,18 @@ class Mesh:
                 missing[peer] = rest[count:]
             del missing[peer]
 
-    def _wait(self, unsent: Collection[int], missing: Collection[int], secs: float) -> None:
+    def _wait(self, unsent: Collection[int], missing: Collection[int], secs: float, heed: Heed) -> None:
         """Waits until something can be sent or received."""
         ready = select.poll()
-        for peer in {*unsent, *missing}:
+        waits_for = {*unsent, *missing}
+        for peer in waits_for:
             events = (select.POLLOUT if peer in unsent else 0) | (select.POLLIN if peer in missing else 0)
             ready.register(self._peers[peer], events)
-        if not ready.poll(secs * 1000):
-            raise TimeoutError(f"no message for {secs:g} s")
+        deadline = time.monotonic() + secs
+        while not ready.poll(1000 * min(secs, _HEED_EVERY_SECS)):
+            heed(waits_for)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no message for {secs:g} s")
 
     def _accept(self, listener: socket.socket, token: bytes, deadline: float) -> None:
         """Waits for one that connects; who does not know the token is none of them."""

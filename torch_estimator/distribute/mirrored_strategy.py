@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch_estimator.distribute.strategies import check_silence
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 _DEVICE = re.compile(r"/?(?:device:)?(cpu|gpu|cuda):(\d+)", re.IGNORECASE)
@@ -25,9 +26,10 @@ class MirroredStrategy:
         devices: Such as ``["gpu:0", "gpu:1"]`` or ``["cpu:0", "cpu:1"]``; the number of a CPU says nothing. None is all
             GPUs, or one CPU replica where there are none.
         replicas: How many, instead of ``devices``: on as many GPUs, or on the CPU where there are none.
+        silence_secs: A replica that the others have waited for so long is named in the log; they wait on.
 
     Raises:
-        InvalidTypeError, InvalidValueError: These are no devices, or no number of replicas.
+        InvalidTypeError, InvalidValueError: These are no devices, no number of replicas, or no seconds.
 
     >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
     2
@@ -35,8 +37,10 @@ class MirroredStrategy:
 
     devices: Sequence[str] | None = None
     replicas: int | None = None
+    silence_secs: float = 300.0
 
     def __post_init__(self) -> None:
+        check_silence(self.silence_secs)
         if self.devices is not None and self.replicas is not None:
             raise InvalidValueError(
                 f"Give devices or replicas, not both, but got devices={self.devices!r} and replicas={self.replicas!r}."

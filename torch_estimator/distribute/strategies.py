@@ -40,7 +40,7 @@ class MultiWorkerMirroredStrategy:
             raise InvalidValueError(
                 f"communication must be one of {', '.join(_COMMUNICATIONS)}, but got {self.communication!r}."
             )
-        _check_silence(self.silence_secs)
+        check_silence(self.silence_secs)
         if not isinstance(self.elastic, bool):
             raise InvalidTypeError(f"elastic must be True or False, but got {self.elastic!r}.")
 
@@ -71,14 +71,18 @@ class FullyShardedStrategy:
         units: Types of the modules that are gathered one at a time, such as ``[TransformerBlock]``; whatever is in none
             of them is gathered together. None takes the members of each `nn.ModuleList` and `nn.Sequential`. Their
             parameters are to be used in their ``forward`` only, and by every worker's batch or by none.
+        silence_secs: As in `MultiWorkerMirroredStrategy`.
 
     Raises:
-        InvalidTypeError: ``units`` are not types.
+        InvalidTypeError: ``units`` are not types, or the seconds no number.
+        InvalidValueError: The seconds are not positive.
     """
 
     units: Sequence[type[Any]] | None = None
+    silence_secs: float = 300.0
 
     def __post_init__(self) -> None:
+        check_silence(self.silence_secs)
         if self.units is None:
             return
         if not isinstance(self.units, Sequence) or not self.units or not all(isinstance(o, type) for o in self.units):
@@ -117,10 +121,11 @@ class ParameterServerStrategy:
                 raise InvalidTypeError(f"max_staleness must be a whole number or None, but got {self.max_staleness!r}.")
             if self.max_staleness < 0:
                 raise InvalidValueError(f"max_staleness must be 0 or more, but got {self.max_staleness}.")
-        _check_silence(self.silence_secs)
+        check_silence(self.silence_secs)
 
 
-def _check_silence(secs: object) -> None:
+def check_silence(secs: object) -> None:
+    """Raises where these are no seconds to wait."""
     if not isinstance(secs, int | float) or isinstance(secs, bool):
         raise InvalidTypeError(f"silence_secs must be a number, but got {secs!r}.")
     if not secs > 0:

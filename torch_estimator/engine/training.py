@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -198,9 +199,9 @@ class TrainingRun:
         hooks: Sequence[Hook],
         given: Sequence[Hook],
     ) -> TrainingResult:
+        group.heed = _heeding(context)
         if self._is_sharded:
             return self._run_together(self._sharded_steps(group, given), stack, context, last_step, hooks)
-        group.heed = lambda: _go_if_preempted(context)
         if self._checkpoint is None:
             group.broadcast([*self._model.variables().values(), *self._slots().values()])
         steps = ReplicaSteps(
@@ -696,10 +697,18 @@ def _learning_rate_summary(context: RunContext) -> dict[str, float]:
     return {f"learning_rate_{index}": rate for index, rate in enumerate(rates)}
 
 
-def _go_if_preempted(context: RunContext) -> None:
-    if context.preempted:
-        logger.error("SIGTERM came while this process waited for others; start again to go on.")
-        raise Preempted
+def _heeding(context: RunContext) -> Callable[[str, float], None]:
+    """What a group calls while it waits."""
+    noticed: list[float] = []
+
+    def heed(whom: str, patience: float) -> None:
+        if context.preempted:
+            noticed.append(time.monotonic())
+            if noticed[-1] >= noticed[0] + patience:
+                logger.error("SIGTERM came while this process waited for %s; start again to go on.", whom)
+                raise Preempted
+
+    return heed
 
 
 def _step_before(context: RunContext) -> int:

@@ -122,7 +122,20 @@ class ReplicaSteps(InStep):
             self._receivers.look_again()
 
     def take(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
-        """Takes one step, with or without a batch of one's own; none where no replica has one, or the chief leaves."""
+        """Takes one step, with or without a batch of one's own; none where no replica has one, or the chief leaves.
+
+        Raises:
+            Preempted: This process has to go, and others keep it waiting; the chief has saved the last step before.
+        """
+        try:
+            return self._taken(batches, context)
+        except Preempted:
+            if self.group.rank == 0 and self._positions is not None:
+                # The next chief may come to nobody who knows.
+                self._place.save(self._place.snapshot(self._inner.global_step, float(self._loss), self._positions))
+            raise
+
+    def _taken(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
         self._note_wish(context)
         self._place.begin_step()
         unsent = self._computed(batches, context) if batches is not None else None
@@ -253,11 +266,6 @@ class ReplicaSteps(InStep):
                 if another is lost:
                     raise
                 lost = another
-            except Preempted:
-                if self.group.rank == 0 and self._positions is not None:
-                    # The next chief may come to nobody who knows.
-                    self._place.save(self._place.snapshot(self._inner.global_step, float(self._loss), self._positions))
-                raise
             except TrainingOver:
                 self.stopped = self._dismissed = True
                 return False

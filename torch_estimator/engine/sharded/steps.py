@@ -175,7 +175,8 @@ class ShardedSteps(InStep):
         # Gradients are averaged over all.
         self._step.scale = here * share * self.group.size
         self._in_step = True
-        (loss,) = self._steps.take(batches, context)
+        with self.group.watched():
+            (loss,) = self._steps.take(batches, context)
         losses = loss.new_empty(self.group.size, 1)
         self.group.gather(loss.reshape(1) * (here * share), losses)
         self.group.broadcast(self._buffers)
