@@ -36,7 +36,10 @@ config = te.RunConfig(
     compile=settings.get("compile") == "True",
     session_creation_timeout_secs=float(settings.get("wait", 100)),
     experimental_max_worker_delay_secs=int(settings.get("delay", 0)),
-    train_distribute=te.distribute.ParameterServerStrategy(pipeline=True) if "pipeline" in settings else None,
+    train_distribute=te.distribute.ParameterServerStrategy(
+        pipeline="pipeline" in settings,
+        max_staleness=int(settings["staleness"]) if "staleness" in settings else None,
+    ),
 )
 rows = int(settings.get("rows", 960))
 
@@ -219,6 +222,42 @@ def test_whoever_is_killed_comes_back_and_the_job_goes_on(tmp_path: Path) -> Non
     assert "ps 0 has lost what it held; restoring it from the checkpoint of global step " in chief
     # The one that came back took over from servers that had gone on without it.
     assert re.search(r"Parameter servers are at global step [5-9]\d\d; going on with them", results["chief", 0].told)
+
+
+def test_those_who_may_not_be_ahead_go_on_without_one_that_is_killed_or_stopped(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=2, servers=1)
+    # Less than the server waits for those who hang.
+    arguments = (tmp_path, 16, 100_000, "repeat=1", "save=50", "slow=0.002", "staleness=4", "wait=20")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    for number, signal_ in ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
+        wait_for_checkpoint(tmp_path, 200, running)
+        os.kill(running["worker", number].pid, signal_)
+        read_until(running["ps", 0], f"The connection to worker {number} has ended; nobody waits for its steps.")
+        at = max(checkpoint_steps(tmp_path))
+        wait_for_checkpoint(tmp_path, at + 200, running)
+    os.kill(running["worker", 1].pid, signal.SIGCONT)
+    read_until(running["ps", 0], "worker 1 is back.")
+    os.kill(running["chief", 0].pid, signal.SIGTERM)
+    (chief,) = ended([running["chief", 0]])
+    assert chief.status == 143, chief.told
+    for one in (running["worker", 1], running["ps", 0]):
+        one.kill()
+        one.wait()
+
+
+def test_a_second_chief_takes_over_and_the_first_says_so(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    arguments = (tmp_path, 16, 1000, "repeat=1", "save=50", "slow=0.002")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    wait_for_checkpoint(tmp_path, 50, running)
+    second = cluster.start(("chief", 0), *arguments)
+    first, other, server = ended([running["chief", 0], second, running["ps", 0]])
+    assert (first.status, other.status, server.status) == (2, 0, 0), first.told + other.told
+    assert (
+        "error: ps 0 refuses chief 0: Another process has come as chief 0 since; see whether two have the same "
+        "TF_CONFIG." in first.told
+    )
+    assert max(checkpoint_steps(tmp_path)) == 1000
 
 
 def test_who_comes_back_reads_on_and_says_what_is_read_twice(tmp_path: Path) -> None:

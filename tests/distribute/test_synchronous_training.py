@@ -435,6 +435,36 @@ def test_who_does_not_come_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     assert "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for chief 0 at" in worker.told
 
 
+def test_a_chief_that_does_not_answer_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM)
+    chief, worker = (cluster.start(task, tmp_path, 16, 500, "repeat=1", "wait=30") for task in cluster.tasks)
+    read_until(chief, "loss = ")
+    os.kill(chief.pid, signal.SIGSTOP)
+    worker.kill()
+    (behind,) = ended([cluster.start(("worker", 0), tmp_path, 16, 500, "repeat=1", "wait=2")])
+    assert behind.status == 2, behind.told
+    assert "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for chief 0 at" in behind.told
+    os.kill(chief.pid, signal.SIGCONT)
+    for result in ended([chief, cluster.start(("worker", 0), tmp_path, 16, 500, "repeat=1")]):
+        assert result.status == 0, result.told
+
+
+def test_a_second_process_with_the_place_of_another_one_is_left_out_and_says_so(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM)
+    arguments = (tmp_path, 16, 30, "repeat=1", "wait=10", "chief=12", "does=hangs")
+    running = [cluster.start(task, *arguments) for task in [*cluster.tasks, ("worker", 0)]]
+    deadline = time.monotonic() + 60
+    while not (over := [one for one in running if one.status is not None]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (tmp_path / "go").touch()
+    chief, *workers = ended(running)
+    assert chief.status == 0, chief.told
+    assert sorted(one.status for one in workers) == [0, 2]
+    (left_out,) = (one for one in workers if one.status)
+    assert " for worker 0, another one, to end: it is there already; see whether all run" in left_out.told
+    assert len(over) == 1
+
+
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM)
     first = cluster.start(("chief", 0), tmp_path, 16, 30, "wait=60")

@@ -109,8 +109,9 @@ def served() -> Iterator[Served]:
     links = Links("chief 0", 0, [address], wait_secs=60)
     with closing(links):
         yield Served(address, links, thread)
-        if thread.is_alive():
-            links.tell_all(Kind.END)
+    if thread.is_alive():
+        with closing(Links("chief 0", 0, [address], wait_secs=60)) as last:
+            last.tell_all(Kind.END)
     thread.join(timeout=15)
 
 
@@ -126,12 +127,39 @@ def test_gradients_are_applied_with_the_settings_that_come_with_them(served: Ser
 def test_a_push_that_comes_again_is_applied_once(served: Served) -> None:
     served.start()
     header = served.links.header(Kind.EXCHANGE, PUSHES)
+    served.links.tell_all(Kind.HELLO)
     assert served.push(header) is Kind.OK
     assert served.push(header) is Kind.OK
     answer, dense, _ = served.pull()
     assert (answer.step, dense[0]) == (6, -0.5)
-    assert served.push(header._replace(life=header.life + 1)) is Kind.OK
-    assert served.pull()[0].step == 7
+    with closing(Links("chief 0", 0, [served.address], wait_secs=60)) as links:
+        links.tell_all(Kind.HELLO)
+        again = Served(served.address, links, threading.Thread())
+        header = links.header(Kind.EXCHANGE, PUSHES)._replace(number=header.number)
+        assert again.push(header) is Kind.OK
+        assert again.push(header) is Kind.OK
+    with pytest.raises(ClusterError) as refused:
+        served.pull()
+    assert str(refused.value) == (
+        "ps 0 refuses chief 0: Another process has come as chief 0 since; see whether two have the same TF_CONFIG."
+    )
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
+        assert Served(served.address, links, threading.Thread()).pull()[0].step == 7
+        links.tell_all(Kind.LEAVE)
+
+
+def test_nobody_waits_for_one_whose_connection_has_ended(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    served.start(max_staleness=0)
+    served.pull()
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
+        Served(served.address, links, threading.Thread()).pull()
+        ahead = threading.Thread(target=served.push, args=(served.links.header(Kind.EXCHANGE, PUSHES),))
+        ahead.start()
+        ahead.join(timeout=1.5)
+        assert ahead.is_alive()
+    ahead.join(timeout=10)
+    assert not ahead.is_alive()
+    assert "The connection to worker 0 has ended; nobody waits for its steps." in caplog.text
 
 
 def test_who_is_ahead_waits_for_the_slowest_until_that_goes_on_or_leaves(served: Served) -> None:

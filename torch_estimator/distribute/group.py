@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import TracebackType
@@ -258,9 +259,11 @@ class Group:
             politely: Whether to wait until all have the last message, part of which may still be on its way when this
                 process has all of it.
         """
-        with contextlib.suppress(RuntimeError):
-            if politely:
-                self._wait_for_all()
+        if politely:
+            # A chief that is stopped does not answer.
+            waiting = threading.Thread(target=self._wait_for_all, name="leaving", daemon=True)
+            waiting.start()
+            waiting.join(_LEAVE_SECS)
         self._leave()
         self._meeting.forget()
 
@@ -278,11 +281,13 @@ class Group:
     def _wait_for_all(self) -> None:
         if self._met is None:
             return
+        store, count = self._met.store, len(self.here)
         deadline = time.monotonic() + _LEAVE_SECS
-        left = self._met.store.add("left", 1)
-        while left < len(self.here) and time.monotonic() < deadline:
-            time.sleep(0.005)
-            left = self._met.store.add("left", 0)
+        with contextlib.suppress(RuntimeError):
+            left = store.add("left", 1)
+            while left < count and time.monotonic() < deadline:
+                time.sleep(0.005)
+                left = store.add("left", 0)
 
     def __enter__(self) -> Group:
         return self

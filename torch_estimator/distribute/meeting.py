@@ -6,6 +6,8 @@ import contextlib
 import datetime
 import logging
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ _INTERFACE = "GLOO_SOCKET_IFNAME"
 
 _STORES: dict[tuple[str, int], Store] = {}
 _GENERATION = "torch-estimator generation"
+_CLAIM = "processes of rank {}"
 _HERE = "rank {} is here"
 _MEMBERS = "members"
 _OVER = "over"
@@ -41,6 +44,9 @@ _CONNECT_SECS = 5.0
 # Above, a ring has fewer connections.
 _MOST_IN_MESH = 32
 _SAY_EVERY_SECS = 10.0
+_LOOK_EVERY_SECS = 0.05
+# Longer than two of them take to connect.
+_MOST_SECS_TO_ANSWER = 2 * _CONNECT_SECS
 # Those who have noticed that one is gone meet at once.
 _GONE_SECS = 3.0
 # Those who were about to form a group when another one was lost may take so long to notice.
@@ -117,7 +123,9 @@ class Meeting:
         self._before: Mesh | None = None
         self._may_miss = False
         self._patience = _GONE_SECS
-        self._said = 0.0
+        self._has_come = False
+        self._meets: threading.Thread | None = None
+        self._waits_for, self._waits_at = "", 0.0
 
     def meet(self, status: str, *, may_miss: bool) -> Generation:
         """Waits for all others; see `Group.meet`.
@@ -129,23 +137,59 @@ class Meeting:
         """
         self._may_miss = may_miss and self._rank == 0 and self._elastic and self.may_happen_again
         self._patience = _GONE_SECS
-        self._said = time.monotonic()
-        deadline = self._said + self._wait_secs
+        self._waits_at = time.monotonic()
+        # Whoever asks a chief that is stopped waits for as long as it is; so another thread does.
+        outcomes: queue.SimpleQueue[Generation | BaseException] = queue.SimpleQueue()
+        self._meets = threading.Thread(target=self._meet, args=(status, outcomes), name="meeting", daemon=True)
+        self._meets.start()
+        try:
+            outcome = self._awaited_outcome(outcomes)
+        finally:
+            self._meets = None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def _awaited_outcome(self, outcomes: queue.SimpleQueue[Generation | BaseException]) -> Generation | BaseException:
+        said = time.monotonic()
+        deadline = said + self._wait_secs
+        chief = self._task.name_of_rank(0)
         while True:
-            try:
-                generation = self._forms(status, deadline)
-                if generation is not None:
-                    return generation
-            except ClusterError:
-                raise
-            except (RuntimeError, ValueError, OSError) as error:
-                if time.monotonic() > deadline or not self.may_happen_again or _is_in_use(error):
-                    raise ClusterError(self._why_not(error)) from error
-                # The chief is gone, or another one while all connected.
-                self._store = None
-                _STORES.pop(self._address, None)
-                self.leave(None)
-                time.sleep(0.05)
+            self._look()
+            with contextlib.suppress(queue.Empty):
+                return outcomes.get(timeout=_LOOK_EVERY_SECS)
+            now = time.monotonic()
+            answers = now < self._waits_at + _MOST_SECS_TO_ANSWER
+            if now > deadline and not answers:
+                raise ClusterError(self._why_not(TimeoutError("it does not answer")))
+            if now > said + _SAY_EVERY_SECS:
+                said = now
+                whom = self._waits_for if answers else f"{chief}, which does not answer"
+                logger.info("%s waits at %s for %s.", self._task, self._task.rendezvous, whom)
+
+    def _meet(self, status: str, outcomes: queue.SimpleQueue[Generation | BaseException]) -> None:
+        deadline = time.monotonic() + self._wait_secs
+        try:
+            while (generation := self._tries(status, deadline)) is None:
+                pass
+            outcomes.put(generation)
+        except BaseException as error:
+            outcomes.put(error)
+
+    def _tries(self, status: str, deadline: float) -> Generation | None:
+        try:
+            return self._forms(status, deadline)
+        except ClusterError:
+            raise
+        except (RuntimeError, ValueError, OSError) as error:
+            if time.monotonic() > deadline or not self.may_happen_again or _is_in_use(error):
+                raise ClusterError(self._why_not(error)) from error
+            # The chief is gone, or another one while all connected.
+            self._store = None
+            _STORES.pop(self._address, None)
+            self.leave(None)
+            time.sleep(0.05)
+            return None
 
     def leave(self, mesh: Mesh | None) -> None:
         """Ends the connections of a generation, if there is one."""
@@ -176,7 +220,12 @@ class Meeting:
         mine = self._store = _of_generation(store, number)
         if status and self._is_without_me(mine):
             raise LeftBehind(self._task)
+        if mine.add(_CLAIM.format(self._rank), 1) > 1:
+            # Another process has the same place, and will have said so in a moment.
+            time.sleep(0.01)
+            return None
         mine.set(_HERE.format(self._rank), f"{self._purpose} {status}")
+        self._has_come = True
         began = time.monotonic()
         while (absent := self._absent(mine)) and not mine.check([_MEMBERS]):
             if store.add(_GENERATION, 0) != number:
@@ -251,20 +300,21 @@ class Meeting:
             newest = store.add(_GENERATION, 0)
             if newest and not _of_generation(store, newest).check([_HERE.format(self._rank)]):
                 return newest
-            self._wait_for([0], deadline)
+            if newest and not self._has_come:
+                self._wait_for([self._rank], deadline, ", another one, to end: it is there already")
+            else:
+                self._wait_for([0], deadline)
 
-    def _wait_for(self, ranks: Iterable[int], deadline: float) -> None:
-        self._look()
-        now = time.monotonic()
-        names = ", ".join(map(self._task.name_of_rank, ranks))
-        if now > deadline:
+    def _wait_for(self, ranks: Iterable[int], deadline: float, what: str = "") -> None:
+        if self._meets is not threading.current_thread():
+            raise ClusterError("Nobody waits for this any more.")
+        self._waits_at = time.monotonic()
+        self._waits_for = ", ".join(map(self._task.name_of_rank, ranks)) + what
+        if self._waits_at > deadline:
             raise ClusterError(
-                f"{self._task} waited {self._told_wait} at {self._task.rendezvous} for {names}; see whether all run "
-                "and can reach that address."
+                f"{self._task} waited {self._told_wait} at {self._task.rendezvous} for {self._waits_for}; see whether "
+                "all run and can reach that address."
             )
-        if now > self._said + _SAY_EVERY_SECS:
-            self._said = now
-            logger.info("%s waits at %s for %s.", self._task, self._task.rendezvous, names)
         time.sleep(0.01)
 
     @property

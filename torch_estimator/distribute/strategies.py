@@ -99,8 +99,8 @@ class ParameterServerStrategy:
     Args:
         pipeline: Whether to compute a batch while the gradients of the one before are on their way: more steps per
             second, with gradients one step older. Without, one worker computes what a process alone computes.
-        max_staleness: How many steps of its own a worker may be ahead of the slowest one before it has to wait for it;
-            None for any number.
+        max_staleness: How many steps of its own a worker may be ahead of the slowest one before it has to wait for it,
+            as long as that is connected; None for any number.
         silence_secs: A worker that has sent nothing for so long is named in the log of the first server, and neither
             the end of the training nor ``max_staleness`` waits for it. More than its longest pause between two steps.
 

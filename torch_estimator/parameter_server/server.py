@@ -20,7 +20,9 @@ from torch_estimator.parameter_server.clocks import Clocks
 from torch_estimator.parameter_server.curve import secure_server
 from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import (
+    HEARTBEAT_MS,
     PULLS,
+    SILENCE_MS,
     STOPS,
     Header,
     Kind,
@@ -33,6 +35,7 @@ from torch_estimator.parameter_server.messages import (
     unpack_exchange,
 )
 from torch_estimator.parameter_server.plan import ServerPlan
+from torch_estimator.parameter_server.presence import Presence
 from torch_estimator.parameter_server.refusals import EVENTS, Refusal, monitored, refusal
 from torch_estimator.parameter_server.shard import Shard
 from torch_estimator.parameter_server.start import AT_MOST, POSITION, SINCE, unpack_start
@@ -82,8 +85,11 @@ class ParameterServer:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 1000)
-        # Whoever comes again, comes in the place of the one that was there.
+        # Whoever comes again, comes in the place of the one that was there; and who is gone cannot be sent to.
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
         self._socket.setsockopt(zmq.RCVTIMEO, _WAIT_MS)
         self._monitor = self._socket.get_monitor_socket(EVENTS)
         if key is not None:
@@ -102,21 +108,17 @@ class ParameterServer:
         self._shard: Shard | None = None
         self._plan: ServerPlan | None = None
         self._about: dict[str, Any] = {}
-        self._names: list[str] = []
+        self._presence = Presence(name, clock)
         self._step = 0
         self._last_step: int | None = None
         self._stopped = False
         self._ended = False
         self._applied: dict[int, tuple[int, int]] = {}
-        self._seen: dict[int, float] = {}
-        self._left: set[int] = set()
         self._positions: dict[str, Any] = {}
         self._since: dict[int, int] = {}
         self._not_told: set[int] = set()
-        self._silent: set[int] = set()
         self._clocks = Clocks()
         self._waiting: list[tuple[Any, list[Any]]] = []
-        self._silence_secs: float | None = None
         self._looked_at = 0.0
         self._refused: dict[Refusal | str, float] = {}
         self._waits_since = self._said_at = clock()
@@ -144,7 +146,7 @@ class ParameterServer:
                     self._respond(identity, frames)
             if self._ended:
                 ended_at = ended_at or self._clock()
-                if not self._active() or self._clock() > ended_at + _LINGER_SECS:
+                if not self._presence.active() or self._clock() > ended_at + _LINGER_SECS:
                     logger.info("%s ends: training is over.", self._name)
                     return
 
@@ -156,19 +158,27 @@ class ParameterServer:
         self._context.term()
 
     def _respond(self, identity: Any, frames: list[Any]) -> None:
-        answer = self._answer([frame.buffer for frame in frames])
+        answer = self._answer(identity, [frame.buffer for frame in frames])
         if answer is None:
             self._waiting.append((identity, frames))
         else:
-            self._socket.send_multipart([identity, *answer], copy=is_small(answer))
+            self._sends(identity, answer)
 
-    def _answer(self, frames: list[Any]) -> list[Any] | None:
+    def _sends(self, identity: Any, answer: list[Any]) -> bool:
+        """Returns whether there is still somebody to send it to."""
+        try:
+            self._socket.send_multipart([identity, *answer], zmq.NOBLOCK, copy=is_small(answer))
+        except zmq.ZMQError as error:
+            return error.errno != zmq.EHOSTUNREACH
+        return True
+
+    def _answer(self, identity: Any, frames: list[Any]) -> list[Any] | None:
         """What to send back; None where its sender has to wait for slower ones."""
         try:
             header = Header.unpack(frames[0])
-            self._check_is_of_cluster(header.worker)
+            self._presence.check(header.worker, header.life)
             answer = self._answers(header, frames)
-            self._hear(header.worker)
+            self._presence.hear(header.worker, identity)
             return answer
         except ClusterError as error:
             # One that says the same of other numbers follows soon enough.
@@ -185,7 +195,7 @@ class ParameterServer:
                 answer = self._exchange(header, frames[0])
                 return None if answer is None else [answer]
             case Kind.HELLO:
-                self._left.discard(header.worker)
+                self._presence.come(header.worker, header.life)
                 return pack_json(self._header(header, self._kind()), {**self._about, **self._place_of(header.worker)})
             case Kind.START:
                 self._start(frames)
@@ -199,13 +209,13 @@ class ParameterServer:
                 return [self._header(header, Kind.OK).pack()]
             case Kind.STATUS:
                 self._clocks.rest(header.worker)
-                return pack_json(self._header(header, self._kind()), self._whereabouts())
+                return pack_json(self._header(header, self._kind()), self._presence.whereabouts())
             case Kind.LEAVE:
-                self._left.add(header.worker)
+                self._presence.leave(header.worker)
                 self._stopped = self._stopped or bool(header.flags & STOPS)
                 return [self._header(header, Kind.OK).pack()]
             case Kind.END:
-                self._left.add(header.worker)
+                self._presence.leave(header.worker)
                 self._ended = True
                 return [self._header(header, Kind.OK).pack()]
         raise ClusterError(f"A process of the cluster has sent an answer, {header.kind.name}, where nobody has asked.")
@@ -214,7 +224,7 @@ class ParameterServer:
         assert self._shard is not None
         assert self._plan is not None
         push, pull = unpack_exchange(message, self._plan, header.flags)
-        self._clocks.meet(header.worker, header.life, self._active())
+        self._clocks.meet(header.worker, header.life, self._presence.connected())
         over = self._is_over()
         if push is not None and self._applied.get(header.worker) != (header.life, header.number):
             if over:
@@ -224,7 +234,7 @@ class ParameterServer:
             self._since[header.worker] = self._since.get(header.worker, 0) + 1
             self._applied[header.worker] = header.life, header.number
             self._clocks.tick(header.worker)
-        if not over and not self._clocks.may_go_on(header.worker, self._active()):
+        if not over and not self._clocks.may_go_on(header.worker, self._presence.connected()):
             return None
         if over or not header.flags & PULLS:
             return self._header(header, Kind.OVER if over else Kind.OK).pack()
@@ -238,7 +248,7 @@ class ParameterServer:
         # Optimizers stumble in many ways over settings and state that make no sense to them; both were sent.
         except Exception as error:
             raise ClusterError(
-                f"{self._name} cannot update its parameters as {self._names[worker]} asks "
+                f"{self._name} cannot update its parameters as {self._presence.name(worker)} asks "
                 f"({type(error).__name__}: {error}); see the settings of the optimizers."
             ) from error
 
@@ -247,14 +257,13 @@ class ParameterServer:
         start, self._shard = unpack_start([bytes(frames[0]), *frames[1:]])
         self._plan, self._about = start.plan, dict(start.about)
         self._step, self._last_step = start.step, start.last_step
-        self._names, self._silence_secs = list(start.names), start.silence_secs
+        self._presence.begin(start.names, start.silence_secs)
         self._positions = dict(start.positions)
-        ranks = range(len(self._names))
+        ranks = range(len(start.names))
         self._since = {rank: self._positions.get(str(rank), {}).get(SINCE, 0) + start.lost for rank in ranks}
         self._not_told = set(ranks if start.lost else ())
         self._stopped = self._ended = False
-        for known in (self._applied, self._seen, self._left, self._silent):
-            known.clear()
+        self._applied.clear()
         self._clocks = Clocks(start.max_staleness)
         count = sum(one.size for one in self._shard.arrays().values())
         logger.info("%s holds %d numbers, from global step %d on.", self._name, count, self._step)
@@ -271,28 +280,16 @@ class ParameterServer:
         """Of all who have told where their input stands."""
         return {rank: {**one, SINCE: self._since.get(int(rank), 0)} for rank, one in self._positions.items()}
 
-    def _check_is_of_cluster(self, worker: int) -> None:
-        if self._names and not 0 <= worker < len(self._names):
-            raise ClusterError(
-                f"{self._name} serves {', '.join(self._names)}, and has heard of a process that would be number "
-                f"{worker + 1} of them; see whether that has another TF_CONFIG, or belongs to another cluster."
-            )
-
-    def _hear(self, worker: int) -> None:
-        if not self._names:
-            return
-        self._seen[worker] = self._clock()
-        if worker in self._silent:
-            self._silent.discard(worker)
-            logger.info("%s is back.", self._names[worker])
-
     def _look_around(self) -> None:
         now = self._clock()
         if now > self._looked_at + _WAIT_MS / 1000:
             self._looked_at = now
             if self._shard is None and not self._ended:
                 self._look_for_chief(now)
-            self._look_for_silence(now)
+            self._presence.look_for_silence()
+            if self._waiting:
+                # Those who are asked for nothing pass over it.
+                self._presence.look_for_gone(lambda route: self._sends(route, [Header(Kind.OK, 0).pack()]))
             self._look_for_refused(now)
 
     def _look_for_refused(self, now: float) -> None:
@@ -324,18 +321,6 @@ class ParameterServer:
             if not self._ended:
                 logger.warning("%s has waited %.0f s for the chief to give it its parameters.", self._name, waited)
 
-    def _look_for_silence(self, now: float) -> None:
-        if self._silence_secs is None:
-            return
-        for worker in self._active():
-            if now > self._seen[worker] + self._silence_secs:
-                self._silent.add(worker)
-                logger.warning(
-                    "%s has sent nothing for %g s (silence_secs of ParameterServerStrategy): it hangs, or is gone.",
-                    self._names[worker],
-                    self._silence_secs,
-                )
-
     def _is_over(self) -> bool:
         reached = self._last_step is not None and self._step >= self._last_step
         return reached or self._stopped or self._ended
@@ -345,10 +330,3 @@ class ParameterServer:
 
     def _header(self, question: Header, kind: Kind) -> Header:
         return question._replace(kind=kind, step=self._step)
-
-    def _whereabouts(self) -> dict[str, list[int]]:
-        """Ranks of those that train, that have left, and that have said nothing for long."""
-        return {"active": sorted(self._active()), "left": sorted(self._left), "silent": sorted(self._silent)}
-
-    def _active(self) -> set[int]:
-        return set(self._seen) - self._left - self._silent

@@ -121,6 +121,8 @@ class ServedSteps:
         self._word = ""
         self._is_chief = links.rank == 0
         self._strategy = strategy
+        if strategy.max_staleness is not None:
+            links.held_secs = strategy.silence_secs
         self._names = list(names)
         self._restored = restored
         self._last_step = last_step

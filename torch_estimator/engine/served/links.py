@@ -20,7 +20,16 @@ from torch_estimator.engine.preemption import Preempted
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.curve import secure_client
 from torch_estimator.parameter_server.key import Key
-from torch_estimator.parameter_server.messages import Header, Kind, is_small, pack_arrays, pack_json, unpack_arrays
+from torch_estimator.parameter_server.messages import (
+    HEARTBEAT_MS,
+    SILENCE_MS,
+    Header,
+    Kind,
+    is_small,
+    pack_arrays,
+    pack_json,
+    unpack_arrays,
+)
 from torch_estimator.parameter_server.refusals import EVENTS, Refusal, has_key, monitored, refusal
 
 logger = logging.getLogger("torch_estimator")
@@ -33,8 +42,6 @@ _LOOK_FOR_END_EVERY_SECS = 1.0
 _MOST_SECS_TO_GO = 0.5
 # One that is there may be busy, or hold this process back for the slowest one.
 _MOST_SECS_TO_ANSWER = 5.0
-_HEARTBEAT_MS = 2000
-_SILENCE_MS = 10_000
 _HANDSHAKES_IN_DOUBT = 5
 
 Frames = Sequence[Any]
@@ -59,6 +66,7 @@ class Links:
         rank: Of this process.
         is_over: Asked while a server cannot be reached, whether it has ended with the training.
         is_preempted: Asked while something is waited for, whether SIGTERM has asked this process to go.
+        held_secs: For how much longer a server that is there may keep this process waiting for slower ones.
     """
 
     def __init__(
@@ -73,6 +81,7 @@ class Links:
         self._context = zmq.Context()
         self.is_over: Callable[[], bool] = lambda: False
         self.is_preempted: Callable[[], bool] = lambda: False
+        self.held_secs = 0.0
         try:
             self._links = [_Link(self._context, index, address, key) for index, address in enumerate(addresses)]
         except BaseException:
@@ -159,7 +168,7 @@ class Links:
                 if now > goes_at:
                     why = "has not answered" if link.is_connected else "cannot be reached"
                     self._go(f"{link.name} at {link.address}, which {why}")
-            if now > started + self._wait_secs:
+            if now > started + self._wait_secs + (self.held_secs if link.is_connected else 0.0):
                 raise ClusterError(
                     f"{self.name} waited {self._wait_secs:g} s (session_creation_timeout_secs of RunConfig) for "
                     f"{link.name} at {link.address}; see whether it runs and can be reached."
@@ -213,8 +222,8 @@ class _Link:
             (zmq.RCVTIMEO, _LOOK_EVERY_MS),
             (zmq.RECONNECT_IVL, 20),
             (zmq.RECONNECT_IVL_MAX, 200),
-            (zmq.HEARTBEAT_IVL, _HEARTBEAT_MS),
-            (zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS),
+            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, SILENCE_MS),
         ):
             self._socket.setsockopt(option, value)
         if key is not None:
