@@ -39,7 +39,9 @@ config = te.RunConfig(
     compile=False,
     session_creation_timeout_secs=float(wait),
     experimental_max_worker_delay_secs=0,
-    train_distribute=te.distribute.ParameterServerStrategy(silence_secs=1) if servers else None,
+    train_distribute=(
+        te.distribute.ParameterServerStrategy if servers else te.distribute.MultiWorkerMirroredStrategy
+    )(silence_secs=1),
 )
 with te.errors.exit_on_user_error():
     te.train_and_evaluate(
@@ -117,6 +119,24 @@ def test_those_who_train_in_step_find_each_other_across_a_network(tmp_path: Path
     for result in ended(list(start(("chief", "worker"), tmp_path, 50, 120).values())):
         assert result.status == 0, result.told
     assert checkpoint_steps(tmp_path) == [0, 50]
+
+
+def test_those_who_train_in_step_wait_for_a_link_that_is_cut_and_lose_no_step(
+    tmp_path: Path, network: Network, start: Start
+) -> None:
+    job = start(("chief", "worker"), tmp_path, 100_000, 60)
+    read_until(job["chief"], "Saving checkpoints for 1")
+    network.cut("worker")
+    # The worker cannot ask the chief's store for anything, and names who serves it.
+    for mine, other in (("chief", "worker"), ("worker", "chief")):
+        read_until(job[mine], f"{mine} 0 has been waiting for {other} 0 for ")
+    at = drain(job["chief"])
+    network.mend("worker")
+    read_until(job["chief"], lambda line: saved_step(line) > at)
+    (tmp_path / "enough").touch()
+    for result in ended(list(job.values())):
+        assert result.status == 0, result.told
+        assert "has lost another process" not in result.told
 
 
 def saved_step(line: str) -> int:
