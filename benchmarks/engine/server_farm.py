@@ -40,7 +40,7 @@ class TimedServer:
     @property
     def ended(self) -> bool:
         """Whether training is over and all who train know it."""
-        return self._server._ended and not self._server._active()
+        return self._server._ended and not self._server._presence.active()
 
     def answer(self) -> None:
         """Answers one message, as `ParameterServer.serve` does."""
@@ -50,7 +50,7 @@ class TimedServer:
         except zmq.Again:
             return
         question = [frame.buffer for frame in frames]
-        answer = self._server._answer(question)
+        answer = self._server._answer(question, identity)
         self.socket.send_multipart([identity, *answer], copy=is_small(answer))
         if Header.unpack(question[0]).kind is Kind.EXCHANGE:
             self.secs.append(time.thread_time() - started)

@@ -158,7 +158,7 @@ class ParameterServer:
         self._context.term()
 
     def _respond(self, identity: Any, frames: list[Any]) -> None:
-        answer = self._answer(identity, [frame.buffer for frame in frames])
+        answer = self._answer([frame.buffer for frame in frames], identity)
         if answer is None:
             self._waiting.append((identity, frames))
         else:
@@ -172,7 +172,7 @@ class ParameterServer:
             return error.errno != zmq.EHOSTUNREACH
         return True
 
-    def _answer(self, identity: Any, frames: list[Any]) -> list[Any] | None:
+    def _answer(self, frames: list[Any], identity: Any = None) -> list[Any] | None:
         """What to send back; None where its sender has to wait for slower ones."""
         try:
             header = Header.unpack(frames[0])
