@@ -145,7 +145,9 @@ class Meeting:
         try:
             outcome = self._awaited_outcome(outcomes)
         finally:
-            self._meets = None
+            meets, self._meets = self._meets, None
+            # It may be about to connect.
+            meets.join(_CONNECT_SECS)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
