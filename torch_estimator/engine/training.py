@@ -199,9 +199,10 @@ class TrainingRun:
         hooks: Sequence[Hook],
         given: Sequence[Hook],
     ) -> TrainingResult:
-        group.heed = _heeding(context)
         if self._is_sharded:
+            # Whoever went before all have saved would have them lose what they are saving.
             return self._run_together(self._sharded_steps(group, given), stack, context, last_step, hooks)
+        group.heed = _heeding(context)
         if self._checkpoint is None:
             group.broadcast([*self._model.variables().values(), *self._slots().values()])
         steps = ReplicaSteps(
