@@ -39,6 +39,7 @@ config = te.RunConfig(
     train_distribute=te.distribute.ParameterServerStrategy(
         pipeline="pipeline" in settings,
         max_staleness=int(settings["staleness"]) if "staleness" in settings else None,
+        silence_secs=float(settings.get("silence", 300)),
     ),
 )
 rows = int(settings.get("rows", 960))
@@ -227,16 +228,20 @@ def test_whoever_is_killed_comes_back_and_the_job_goes_on(tmp_path: Path) -> Non
 def test_those_who_may_not_be_ahead_go_on_without_one_that_is_killed_or_stopped(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM, workers=2, servers=1)
     # Less than the server waits for those who hang.
-    arguments = (tmp_path, 16, 100_000, "repeat=1", "save=50", "slow=0.002", "staleness=4", "wait=20")
+    arguments = (tmp_path, 16, 100_000, "repeat=1", "save=50", "slow=0.002", "staleness=4", "wait=3", "silence=6")
     running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    told = ("The connection to worker 0 has ended; nobody waits for its steps.", "worker 1 has sent nothing for 6 s")
     for number, signal_ in ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
         wait_for_checkpoint(tmp_path, 200, running)
         os.kill(running["worker", number].pid, signal_)
-        read_until(running["ps", 0], f"The connection to worker {number} has ended; nobody waits for its steps.")
+        read_until(running["ps", 0], told[number])
         at = max(checkpoint_steps(tmp_path))
         wait_for_checkpoint(tmp_path, at + 200, running)
     os.kill(running["worker", 1].pid, signal.SIGCONT)
     read_until(running["ps", 0], "worker 1 is back.")
+    # The others do not wait until it has taken as many steps as they have.
+    at = max(checkpoint_steps(tmp_path))
+    wait_for_checkpoint(tmp_path, at + 200, running)
     os.kill(running["chief", 0].pid, signal.SIGTERM)
     (chief,) = ended([running["chief", 0]])
     assert chief.status == 143, chief.told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -160,6 +161,36 @@ def test_nobody_waits_for_one_whose_connection_has_ended(served: Served, caplog:
     ahead.join(timeout=10)
     assert not ahead.is_alive()
     assert "The connection to worker 0 has ended; nobody waits for its steps." in caplog.text
+    for _ in range(3):
+        served.push(served.links.header(Kind.EXCHANGE, PUSHES))
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
+        Served(served.address, links, threading.Thread()).pull()
+        # It begins where the slowest is, so that nobody has to wait until it has taken as many steps.
+        served.pull()
+
+
+def test_one_that_is_killed_while_it_is_kept_waiting_is_gone_and_its_question_with_it(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    served.start(max_staleness=0)
+    served.pull()
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
+        Served(served.address, links, threading.Thread()).pull()
+        links.tell_all(Kind.HELLO)
+        header = links.header(Kind.EXCHANGE, PUSHES)
+        rows = [(np.array([1]), np.ones((1, 1), np.float32))]
+        push = Push(np.zeros(2), np.ones(2, np.uint8), np.ones(5, np.float32), rows)
+        links.send({0: [pack_exchange(header, push, [np.empty(0, np.int64)])]})
+        time.sleep(0.5)
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
+        time.sleep(1.5)
+        links.tell_all(Kind.HELLO)
+        time.sleep(1.5)
+        served.whereabouts()
+    assert caplog.text.count("The connection to worker 0 has ended; nobody waits for its steps.") == 1
+    assert caplog.text.count("worker 0 is back.") == 1
+    assert "Another process" not in caplog.text
 
 
 def test_who_is_ahead_waits_for_the_slowest_until_that_goes_on_or_leaves(served: Served) -> None:

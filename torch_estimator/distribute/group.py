@@ -51,8 +51,9 @@ class Group:
         size: How many they are when all are there.
         here: The ranks of those that are there.
         statuses: By rank, what each has said of itself to `meet`.
-        heed: Called while waiting, with whom for, and for how many seconds more than it was told to go; raises where
-            this process has to. An exchange of `torch.distributed` lasts until all are there.
+        heed: Called while waiting, with whom for, since when, and for how many seconds more it may; raises where this
+            process has to go. Not in an exchange of `torch.distributed`, which lasts until all are there, nor in one of
+            those that could not meet again.
 
     Raises:
         ClusterError: They did not come, or the chief's address cannot be used.
@@ -76,18 +77,19 @@ class Group:
         self._task = task
         self._silence_secs = silence_secs
         self._most_secs = max(STEP_SECS, wait_secs)
-        self.heed: Callable[[str, float], None] = lambda whom, patience: None
+        self.heed: Callable[[str, float, float], None] = lambda whom, since, secs: None
 
         def look() -> None:
             watch()
-            self.heed("others", 0.0)
+            self.heed("others", 0.0, 0.0)
 
         self._meeting = Meeting(task, backend, wait_secs=wait_secs, watch=look, elastic=elastic, purpose=purpose)
         self._goes_on = replaceable and self._meeting.may_happen_again
         self._met: Generation | None = None
         self._watch: Watch | None = None
         self._back: int | None = None
-        self._is_over = self._shares_work = False
+        self._is_over = self._shares_work = self._has_lost = False
+        self._exchange_began = 0.0
         self.meet("")
 
     def meet(self, status: str, *, may_miss: bool = False) -> None:
@@ -105,6 +107,7 @@ class Group:
         """
         self._leave()
         self._met = self._meeting.meet(status, may_miss=may_miss and self._goes_on)
+        self._has_lost = False
         self.here, self.statuses = self._met.here, self._met.statuses
         self._watch = Watch(self._met.store, self.rank, self.here, self.name, self._silence_secs, self._look_for_absent)
 
@@ -213,6 +216,7 @@ class Group:
     def watched(self) -> Iterator[None]:
         """Names those that this process waits for in the body for too long."""
         assert self._watch is not None
+        self._exchange_began = time.monotonic()
         self._watch.arrive()
         yield
         self._watch.go_on()
@@ -245,11 +249,15 @@ class Group:
         """What the cluster calls the process of a rank."""
         return self._task.name_of_rank(rank)
 
-    def is_over(self) -> None:
-        """For the chief: whoever may lose it from now on need not wait for it to come back."""
+    def is_over(self, *, for_good: bool) -> None:
+        """For the chief: nobody is taken up again.
+
+        Args:
+            for_good: Whether whoever loses it from now on need not wait for it to come back.
+        """
         self._is_over = True
         with contextlib.suppress(RuntimeError):
-            if self._met is not None:
+            if self._met is not None and for_good:
                 self._met.tell_end()
 
     def close(self, *, politely: bool) -> None:
@@ -259,7 +267,7 @@ class Group:
             politely: Whether to wait until all have the last message, part of which may still be on its way when this
                 process has all of it.
         """
-        if politely:
+        if politely and not self._has_lost:
             # A chief that is stopped does not answer.
             waiting = threading.Thread(target=self._wait_for_all, name="leaving", daemon=True)
             waiting.start()
@@ -268,7 +276,9 @@ class Group:
         self._meeting.forget()
 
     def _heed_in_exchange(self, missing: Collection[int]) -> None:
-        self.heed(", ".join(map(self.name, sorted(missing))), _MOST_SECS_TO_COME)
+        if self._goes_on:
+            whom = ", ".join(map(self.name, sorted(missing)))
+            self.heed(whom, self._exchange_began, _MOST_SECS_TO_COME)
 
     def _leave(self) -> None:
         if self._watch is not None:
@@ -302,6 +312,7 @@ class Group:
         try:
             yield
         except (RuntimeError, OSError) as error:
+            self._has_lost = True
             text = f"{self._task} has lost another process of the cluster ({reason(error)})"
             if not self._goes_on:
                 text += "; see its log, and start all of them again: training goes on from the last checkpoint."

@@ -7,6 +7,7 @@ import datetime
 import logging
 import os
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,8 +31,9 @@ _FILE = "file:"
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 
 _STORES: dict[tuple[str, int], Store] = {}
+# The newest generation at an address that this process has come to.
+_CAME: dict[tuple[str, int], int] = {}
 _GENERATION = "torch-estimator generation"
-_CLAIM = "processes of rank {}"
 _HERE = "rank {} is here"
 _MEMBERS = "members"
 _OVER = "over"
@@ -123,7 +125,8 @@ class Meeting:
         self._before: Mesh | None = None
         self._may_miss = False
         self._patience = _GONE_SECS
-        self._has_come = False
+        self._life = secrets.token_hex(8)
+        self._connects = False
         self._meets: threading.Thread | None = None
         self._waits_for, self._waits_at = "", 0.0
 
@@ -146,8 +149,7 @@ class Meeting:
             outcome = self._awaited_outcome(outcomes)
         finally:
             meets, self._meets = self._meets, None
-            # It may be about to connect.
-            meets.join(_CONNECT_SECS)
+            meets.join(_CONNECT_SECS if self._connects else _LOOK_EVERY_SECS)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -174,6 +176,8 @@ class Meeting:
         try:
             while (generation := self._tries(status, deadline)) is None:
                 pass
+            if self._meets is not threading.current_thread():
+                self.leave(generation.mesh)
             outcomes.put(generation)
         except BaseException as error:
             outcomes.put(error)
@@ -222,12 +226,9 @@ class Meeting:
         mine = self._store = _of_generation(store, number)
         if status and self._is_without_me(mine):
             raise LeftBehind(self._task)
-        if mine.add(_CLAIM.format(self._rank), 1) > 1:
-            # Another process has the same place, and will have said so in a moment.
-            time.sleep(0.01)
+        if not self._is_first(mine, _HERE.format(self._rank), f"{self._life} {self._purpose} {status}"):
             return None
-        mine.set(_HERE.format(self._rank), f"{self._purpose} {status}")
-        self._has_come = True
+        _CAME[self._address] = number
         began = time.monotonic()
         while (absent := self._absent(mine)) and not mine.check([_MEMBERS]):
             if store.add(_GENERATION, 0) != number:
@@ -246,13 +247,28 @@ class Meeting:
         here = _members(mine)
         told = {rank: _told(mine, rank) for rank in here}
         self._check_purposes({rank: purpose for rank, (purpose, _) in told.items()})
-        connect_secs = min(left, _CONNECT_SECS if self.may_happen_again else _FORMING_SECS)
-        self._init_process_group(mine, here, connect_secs)
-        mesh = None
-        if len(here) <= _MOST_IN_MESH or self._elastic:
-            mesh = Mesh(mine, self._rank, here, self._address, connect_secs)
+        mesh = self._connected(mine, here, min(left, _CONNECT_SECS if self.may_happen_again else _FORMING_SECS))
         self.forget()
         return Generation(mine, here, [told.get(rank, ("", ""))[1] for rank in range(self._size)], mesh)
+
+    def _is_first(self, store: Store, key: str, said: str) -> bool:
+        """Says something that one process can say; returns whether this one was first."""
+        if self._interface == "lo" and not self._address[0]:
+            # A file knows no such thing; replicas have places of their own.
+            store.set(key, said)
+            return True
+        return bool(store.compare_set(key, "", said) == said.encode())
+
+    def _connected(self, store: Store, here: Sequence[int], connect_secs: float) -> Mesh | None:
+        self._waits_at, self._waits_for = time.monotonic() + 5 * connect_secs, "connections to all of them"
+        self._connects = True
+        try:
+            self._init_process_group(store, here, connect_secs)
+            if len(here) <= _MOST_IN_MESH or self._elastic:
+                return Mesh(store, self._rank, here, self._address, connect_secs)
+            return None
+        finally:
+            self._connects = False
 
     def _init_process_group(self, store: Store, here: Sequence[int], connect_secs: float) -> None:
         if self._was_there:
@@ -302,8 +318,8 @@ class Meeting:
             newest = store.add(_GENERATION, 0)
             if newest and not _of_generation(store, newest).check([_HERE.format(self._rank)]):
                 return newest
-            if newest and not self._has_come:
-                self._wait_for([self._rank], deadline, ", another one, to end: it is there already")
+            if newest and _CAME.get(self._address) != newest:
+                self._wait_for([self._rank], deadline, ", another process, to end or to be missed: it is there already")
             else:
                 self._wait_for([0], deadline)
 
@@ -339,7 +355,7 @@ def _members(store: Store) -> list[int]:
 
 def _told(store: Store, rank: int) -> tuple[str, str]:
     """What one of them is there for, and what it says of itself."""
-    purpose, _, status = store.get(_HERE.format(rank)).decode().partition(" ")
+    _, purpose, status = store.get(_HERE.format(rank)).decode().split(" ", 2)
     return purpose, status
 
 

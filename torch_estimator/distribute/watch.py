@@ -56,7 +56,8 @@ class Watch:
         self._ended = threading.Event()
         # Whoever asks a chief that is stopped waits for as long as it is.
         self._threads = [
-            threading.Thread(target=target, name="watch", daemon=True) for target in (self._tell, self._look_at_chief)
+            threading.Thread(target=target, name="watch", daemon=True)
+            for target in ((self._tell, self._look_at_chief) if rank else (self._tell,))
         ]
         for thread in self._threads:
             thread.start()

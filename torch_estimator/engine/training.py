@@ -241,7 +241,7 @@ class TrainingRun:
         try:
             result = run_training(_ReplicaFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
             steps.end(preempted=result.reason is StopReason.PREEMPTED)
-        except ClusterError:
+        except (ClusterError, Preempted):
             raise
         except BaseException:
             with suppress(ClusterError):
@@ -698,14 +698,14 @@ def _learning_rate_summary(context: RunContext) -> dict[str, float]:
     return {f"learning_rate_{index}": rate for index, rate in enumerate(rates)}
 
 
-def _heeding(context: RunContext) -> Callable[[str, float], None]:
+def _heeding(context: RunContext) -> Callable[[str, float, float], None]:
     """What a group calls while it waits."""
     noticed: list[float] = []
 
-    def heed(whom: str, patience: float) -> None:
+    def heed(whom: str, since: float, secs: float) -> None:
         if context.preempted:
             noticed.append(time.monotonic())
-            if noticed[-1] >= noticed[0] + patience:
+            if noticed[-1] >= max(noticed[0], since) + secs:
                 logger.error("SIGTERM came while this process waited for %s; start again to go on.", whom)
                 raise Preempted
 

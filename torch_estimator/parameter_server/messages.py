@@ -19,11 +19,6 @@ from torch_estimator.parameter_server.plan import ServerPlan, TablePlan
 
 VERSION = 1
 
-HEARTBEAT_MS = 2000
-"""How often both ends of a connection ask each other for a sign of life."""
-SILENCE_MS = 10_000
-"""Without one for so long, it has ended."""
-
 _MAGIC = b"TEPS"
 _HEADER = struct.Struct("<4sHHiIQQQQ")
 

@@ -80,6 +80,13 @@ class Presence:
             self._gone.discard(worker)
             logger.info("%s is back.", self._names[worker])
 
+    def waits(self, worker: int, life: int) -> bool:
+        """Whether one that is kept waiting still is there; it may say nothing for as long as that takes."""
+        if worker in self._gone or life in self._past[worker]:
+            return False
+        self._seen[worker] = self._clock()
+        return True
+
     def leave(self, worker: int) -> None:
         """It trains no more."""
         self._left.add(worker)
@@ -103,26 +110,30 @@ class Presence:
         """Ranks of those that train, that have left, and that have said nothing for long."""
         return {"active": sorted(self.active()), "left": sorted(self._left), "silent": sorted(self._silent)}
 
-    def look_for_silence(self) -> None:
-        """Says who has sent nothing for long."""
-        if self._silence_secs is None:
-            return
-        for worker in self.active():
-            if self._clock() > self._seen[worker] + self._silence_secs:
-                self._silent.add(worker)
-                logger.warning(
-                    "%s has sent nothing for %g s (silence_secs of ParameterServerStrategy): it hangs, or is gone.",
-                    self._names[worker],
-                    self._silence_secs,
-                )
+    def look_for_silence(self) -> set[int]:
+        """Says who has sent nothing for long; returns those of whom that was not said before."""
+        secs = self._silence_secs
+        if secs is None:
+            return set()
+        now = self._clock()
+        found = {worker for worker in self.active() if now > self._seen[worker] + secs}
+        self._silent |= found
+        for worker in found:
+            logger.warning(
+                "%s has sent nothing for %g s (silence_secs of ParameterServerStrategy): it hangs, or is gone.",
+                self._names[worker],
+                secs,
+            )
+        return found
 
-    def look_for_gone(self, reaches: Callable[[Any], bool]) -> None:
-        """Says whose connection has ended.
+    def look_for_gone(self, reaches: Callable[[Any], bool]) -> set[int]:
+        """Says whose connection has ended; returns those of whom that was not said before.
 
         Args:
             reaches: Whether what a message came from is still there.
         """
-        for worker in self.connected():
-            if not reaches(self._routes[worker]):
-                self._gone.add(worker)
-                logger.warning("The connection to %s has ended; nobody waits for its steps.", self._names[worker])
+        found = {worker for worker in self.connected() if not reaches(self._routes[worker])}
+        self._gone |= found
+        for worker in found:
+            logger.warning("The connection to %s has ended; nobody waits for its steps.", self._names[worker])
+        return found

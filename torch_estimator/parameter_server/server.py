@@ -20,9 +20,7 @@ from torch_estimator.parameter_server.clocks import Clocks
 from torch_estimator.parameter_server.curve import secure_server
 from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import (
-    HEARTBEAT_MS,
     PULLS,
-    SILENCE_MS,
     STOPS,
     Header,
     Kind,
@@ -88,8 +86,6 @@ class ParameterServer:
         # Whoever comes again, comes in the place of the one that was there; and who is gone cannot be sent to.
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
         self._socket.setsockopt(zmq.RCVTIMEO, _WAIT_MS)
         self._monitor = self._socket.get_monitor_socket(EVENTS)
         if key is not None:
@@ -143,7 +139,9 @@ class ParameterServer:
                 waiting, self._waiting = self._waiting, []
                 for identity, frames in waiting:
                     # Its gradients were applied when it came.
-                    self._respond(identity, frames)
+                    header = Header.unpack(frames[0].buffer)
+                    if self._presence.waits(header.worker, header.life):
+                        self._respond(identity, frames, again=True)
             if self._ended:
                 ended_at = ended_at or self._clock()
                 if not self._presence.active() or self._clock() > ended_at + _LINGER_SECS:
@@ -157,8 +155,8 @@ class ParameterServer:
         self._socket.close()
         self._context.term()
 
-    def _respond(self, identity: Any, frames: list[Any]) -> None:
-        answer = self._answer([frame.buffer for frame in frames], identity)
+    def _respond(self, identity: Any, frames: list[Any], *, again: bool = False) -> None:
+        answer = self._answer([frame.buffer for frame in frames], identity, again=again)
         if answer is None:
             self._waiting.append((identity, frames))
         else:
@@ -172,13 +170,14 @@ class ParameterServer:
             return error.errno != zmq.EHOSTUNREACH
         return True
 
-    def _answer(self, frames: list[Any], identity: Any = None) -> list[Any] | None:
+    def _answer(self, frames: list[Any], identity: Any = None, *, again: bool = False) -> list[Any] | None:
         """What to send back; None where its sender has to wait for slower ones."""
         try:
             header = Header.unpack(frames[0])
             self._presence.check(header.worker, header.life)
             answer = self._answers(header, frames)
-            self._presence.hear(header.worker, identity)
+            if not again:
+                self._presence.hear(header.worker, identity)
             return answer
         except ClusterError as error:
             # One that says the same of other numbers follows soon enough.
@@ -286,10 +285,12 @@ class ParameterServer:
             self._looked_at = now
             if self._shard is None and not self._ended:
                 self._look_for_chief(now)
-            self._presence.look_for_silence()
+            missed = self._presence.look_for_silence()
             if self._waiting:
-                # Those who are asked for nothing pass over it.
-                self._presence.look_for_gone(lambda route: self._sends(route, [Header(Kind.OK, 0).pack()]))
+                # Those who have asked for nothing pass over it.
+                missed |= self._presence.look_for_gone(lambda route: self._sends(route, [Header(Kind.OK, 0).pack()]))
+            for worker in missed:
+                self._clocks.rest(worker)
             self._look_for_refused(now)
 
     def _look_for_refused(self, now: float) -> None:

@@ -181,7 +181,7 @@ class ReplicaSteps(InStep):
             return
         if self.group.rank == 0:
             self.preempted |= preempted
-            self.group.is_over()
+            self.group.is_over(for_good=not self.preempted)
             with suppress(PeerLost):
                 self._exchange(PREEMPTED if self.preempted else STOPS)
             return

@@ -21,8 +21,6 @@ from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.curve import secure_client
 from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import (
-    HEARTBEAT_MS,
-    SILENCE_MS,
     Header,
     Kind,
     is_small,
@@ -42,6 +40,8 @@ _LOOK_FOR_END_EVERY_SECS = 1.0
 _MOST_SECS_TO_GO = 0.5
 # One that is there may be busy, or hold this process back for the slowest one.
 _MOST_SECS_TO_ANSWER = 5.0
+_HEARTBEAT_MS = 2000
+_SILENCE_MS = 10_000
 _HANDSHAKES_IN_DOUBT = 5
 
 Frames = Sequence[Any]
@@ -168,9 +168,10 @@ class Links:
                 if now > goes_at:
                     why = "has not answered" if link.is_connected else "cannot be reached"
                     self._go(f"{link.name} at {link.address}, which {why}")
-            if now > started + self._wait_secs + (self.held_secs if link.is_connected else 0.0):
+            most = self._wait_secs + (self.held_secs if link.is_connected else 0.0)
+            if now > started + most:
                 raise ClusterError(
-                    f"{self.name} waited {self._wait_secs:g} s (session_creation_timeout_secs of RunConfig) for "
+                    f"{self.name} waited {most:g} s (session_creation_timeout_secs of RunConfig) for "
                     f"{link.name} at {link.address}; see whether it runs and can be reached."
                 )
             if now > said + _SAY_EVERY_SECS:
@@ -222,8 +223,8 @@ class _Link:
             (zmq.RCVTIMEO, _LOOK_EVERY_MS),
             (zmq.RECONNECT_IVL, 20),
             (zmq.RECONNECT_IVL_MAX, 200),
-            (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
-            (zmq.HEARTBEAT_TIMEOUT, SILENCE_MS),
+            (zmq.HEARTBEAT_IVL, _HEARTBEAT_MS),
+            (zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS),
         ):
             self._socket.setsockopt(option, value)
         if key is not None:
