@@ -9,9 +9,18 @@ from contextlib import contextmanager
 INTERRUPTED = 130
 """Exit status of a command line that Ctrl-C ended, as shells have it."""
 
+RESTART_ME = 143
+"""Exit status of a process that is to be started again, as after SIGTERM; clusters start those above 127 again."""
+
 
 class UserError(Exception):
-    """Base of every error whose message is meant for the user; command lines print it and exit with status 2."""
+    """Base of every error whose message is meant for the user; command lines print it and exit.
+
+    Attributes:
+        exit_status: With which: 2, or `RESTART_ME` where it is enough to start again.
+    """
+
+    exit_status = 2
 
 
 class InvalidValueError(UserError, ValueError):
@@ -66,22 +75,22 @@ class NanLossDuringTrainingError(UserError, RuntimeError):
 
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
-    """Ends a command line with one sentence on stderr and exit status 2 where the user has to act.
+    """Ends a command line with one sentence on stderr, and exit status 2 where the user has to act.
 
     Errors that are nobody's but ours keep their traceback.
     """
     try:
         yield
     except UserError as error:
-        sentence = str(error)
+        sentence, status = str(error), error.exit_status
     except OSError as error:
         if error.filename is None or error.strerror is None:
             raise
-        sentence = f"{error.filename}: {error.strerror}."
+        sentence, status = f"{error.filename}: {error.strerror}.", UserError.exit_status
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
     else:
         return
     print(f"error: {sentence}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(status)

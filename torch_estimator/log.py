@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
 
@@ -23,7 +24,11 @@ class _DefaultHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def set_up_logging() -> None:
-    """Makes the package's INFO lines visible; ``logging.getLogger("torch_estimator").setLevel`` changes what is."""
+    """Makes the package's INFO lines visible; ``logging.getLogger("torch_estimator").setLevel`` changes what is.
+
+    Where torch is imported later, it shows no stack of a connection that is lost; the package says so in a sentence.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     logger = logging.getLogger("torch_estimator")
     if not any(isinstance(handler, _DefaultHandler) for handler in logger.handlers):
         logger.addHandler(_DefaultHandler())

@@ -290,6 +290,18 @@ def test_sigterm_to_the_chief_has_a_checkpoint_saved_and_servers_wait_for_the_ne
     assert max(checkpoint_steps(tmp_path)) == 200
 
 
+def test_sigterm_to_all_has_a_checkpoint_saved_before_the_servers_go(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, servers=2)
+    arguments = (tmp_path, 16, 3000, "repeat=1", "slow=0.002", "save=100000")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    read_until(running["chief", 0], "step = 100")
+    for task in (("ps", 0), ("ps", 1), ("worker", 0), ("chief", 0)):
+        os.kill(running[task].pid, signal.SIGTERM)
+    for result in ended(list(running.values())):
+        assert result.status == 143, result.told
+    assert max(checkpoint_steps(tmp_path)) >= 100
+
+
 def test_sigterm_ends_who_waits_for_a_server_or_for_the_chief(tmp_path: Path) -> None:
     alone, early = Cluster(PROGRAM, workers=0, servers=1), Cluster(PROGRAM, workers=1, servers=1)
     server = early.start(("ps", 0), tmp_path, 16, 100)
@@ -397,8 +409,14 @@ def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> N
                 cluster.start(("worker", 2), *arguments, TF_CONFIG=worker_2),
             ]
         )
+        # Who was there goes on: it was not replaced by those that were refused.
+        os.kill(chief.pid, signal.SIGTERM)
+        (first,) = ended([chief])
+        assert first.status == 143, first.told
+        assert max(checkpoint_steps(tmp_path / "chief")) > 0
     finally:
-        for one in (*servers, chief):
+        chief.kill()
+        for one in servers:
             one.kill()
             one.wait()
     assert [one.status for one in (apart, differs, another, turns)] == [2, 2, 2, 2]

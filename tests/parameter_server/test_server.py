@@ -135,6 +135,8 @@ def test_a_push_that_comes_again_is_applied_once(served: Served) -> None:
     assert (answer.step, dense[0]) == (6, -0.5)
     with closing(Links("chief 0", 0, [served.address], wait_secs=60)) as links:
         links.tell_all(Kind.HELLO)
+        # Who only asks replaces nobody.
+        served.pull()
         again = Served(served.address, links, threading.Thread())
         header = links.header(Kind.EXCHANGE, PUSHES)._replace(number=header.number)
         assert again.push(header) is Kind.OK

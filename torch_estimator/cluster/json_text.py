@@ -18,12 +18,23 @@ def json_object(text: str, name: str) -> dict[str, Any]:
         InvalidTypeError: It is something else than an object.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=lambda pairs: _without_doubles(pairs, name))
+    except InvalidValueError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"{name} is not JSON ({error}): {shown(text)}.") from error
     if not isinstance(value, dict):
         raise InvalidTypeError(f"{name} must be a JSON object, but got {shown(text)}.")
     return value
+
+
+def _without_doubles(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        double = next(key for key in keys if keys.count(key) > 1)
+        raise InvalidValueError(f"{name} has {double!r} twice in one object; remove one of them.")
+    return found
 
 
 def shown(value: object) -> str:

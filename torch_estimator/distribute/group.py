@@ -316,7 +316,7 @@ class Group:
             text = f"{self._task} has lost another process of the cluster ({reason(error)})"
             if not self._goes_on:
                 text += "; see its log, and start all of them again: training goes on from the last checkpoint."
-            raise PeerLost(text) from error
+            raise PeerLost(text, is_over=not self._goes_on) from error
 
     def _look_for_absent(self) -> None:
         """For the chief: whether one that the others have gone on without is back."""

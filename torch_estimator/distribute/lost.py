@@ -2,11 +2,21 @@
 
 import re
 
-from torch_estimator.errors import ClusterError
+from torch_estimator.errors import RESTART_ME, ClusterError
 
 
 class PeerLost(ClusterError):
-    """Another process of a group is gone, and may be replaced."""
+    """Another process of a group is gone, and may be replaced.
+
+    Args:
+        text: Its message.
+        is_over: Whether it is enough to start all of them again.
+    """
+
+    def __init__(self, text: str, *, is_over: bool = False) -> None:
+        super().__init__(text)
+        if is_over:
+            self.exit_status = RESTART_ME
 
 
 class PeerBack(PeerLost):

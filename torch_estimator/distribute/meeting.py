@@ -8,6 +8,7 @@ import logging
 import os
 import queue
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,6 +54,9 @@ _MOST_SECS_TO_ANSWER = 2 * _CONNECT_SECS
 _GONE_SECS = 3.0
 # Those who were about to form a group when another one was lost may take so long to notice.
 _FORMING_SECS = 6 * _CONNECT_SECS
+# For one whose machine has vanished.
+_MOST_SECS_TO_MISS = 180.0
+_DOUBLE = ", another process, to end or to be missed: it is there already"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,6 @@ class Meeting:
     def _awaited_outcome(self, outcomes: queue.SimpleQueue[Generation | BaseException]) -> Generation | BaseException:
         said = time.monotonic()
         deadline = said + self._wait_secs
-        chief = self._task.name_of_rank(0)
         while True:
             self._look()
             with contextlib.suppress(queue.Empty):
@@ -165,10 +168,12 @@ class Meeting:
             now = time.monotonic()
             answers = now < self._waits_at + _MOST_SECS_TO_ANSWER
             if now > deadline and not answers:
-                raise ClusterError(self._why_not(TimeoutError("it does not answer")))
+                raise ClusterError(self._why_not(TimeoutError("timed out")))
             if now > said + _SAY_EVERY_SECS:
                 said = now
-                whom = self._waits_for if answers else f"{chief}, which does not answer"
+                doubt = self._doubt()
+                silent = f"{self._chief}, which does not answer{f' ({doubt})' if doubt else ''}"
+                whom = self._waits_for if answers else silent
                 logger.info("%s waits at %s for %s.", self._task, self._task.rendezvous, whom)
 
     def _meet(self, status: str, outcomes: queue.SimpleQueue[Generation | BaseException]) -> None:
@@ -312,6 +317,7 @@ class Meeting:
 
     def _awaited(self, store: Store, deadline: float) -> int:
         """The newest generation, once neither this process nor the one in whose place it has come has a part in it."""
+        doubles = 0.0
         while True:
             if self._store is not None and self._store.check([_OVER]):
                 raise TrainingOver
@@ -319,7 +325,10 @@ class Meeting:
             if newest and not _of_generation(store, newest).check([_HERE.format(self._rank)]):
                 return newest
             if newest and _CAME.get(self._address) != newest:
-                self._wait_for([self._rank], deadline, ", another process, to end or to be missed: it is there already")
+                if _of_generation(store, newest).check([_OVER]):
+                    raise TrainingOver
+                doubles = doubles or time.monotonic() + _MOST_SECS_TO_MISS
+                self._wait_for([self._rank], min(deadline, doubles), _DOUBLE)
             else:
                 self._wait_for([0], deadline)
 
@@ -329,9 +338,10 @@ class Meeting:
         self._waits_at = time.monotonic()
         self._waits_for = ", ".join(map(self._task.name_of_rank, ranks)) + what
         if self._waits_at > deadline:
+            advice = "two have the same TF_CONFIG" if what else "all run and can reach that address"
+            wait = f"{_MOST_SECS_TO_MISS:g} s" if what and self._wait_secs > _MOST_SECS_TO_MISS else self._told_wait
             raise ClusterError(
-                f"{self._task} waited {self._told_wait} at {self._task.rendezvous} for {self._waits_for}; see whether "
-                "all run and can reach that address."
+                f"{self._task} waited {wait} at {self._task.rendezvous} for {self._waits_for}; see whether {advice}."
             )
         time.sleep(0.01)
 
@@ -343,10 +353,24 @@ class Meeting:
         where = self._task.rendezvous
         if _is_in_use(error):
             return f"{self._task} cannot listen on {where}: the port is in use; end what uses it, or name another port."
+        advice = "that is an address of this machine" if self._rank == 0 else "it runs and can be reached"
         return (
-            f"{self._task} waited {self._told_wait} for {self._task.name_of_rank(0)} at {where}; see whether it runs "
-            f"and can be reached ({reason(error)})."
+            f"{self._task} waited {self._told_wait} for {self._chief} at {where}; see whether {advice} "
+            f"({self._doubt() or reason(error)})."
         )
+
+    @property
+    def _chief(self) -> str:
+        return self._task.name_of_rank(0) if self._rank else "itself"
+
+    def _doubt(self) -> str:
+        """What is wrong with the chief's address, as far as can be seen from here."""
+        host, port = self._address
+        try:
+            socket.getaddrinfo(host, port)
+        except OSError:
+            return f"nobody knows the name {host!r}"
+        return ""
 
 
 def _members(store: Store) -> list[int]:

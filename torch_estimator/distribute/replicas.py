@@ -23,6 +23,7 @@ import torch
 
 from torch_estimator import errors
 from torch_estimator.cluster.task import REPLICA, Task
+from torch_estimator.distribute.lost import PeerLost
 from torch_estimator.errors import ClusterError, InvalidValueError, UserError
 
 logger = logging.getLogger("torch_estimator")
@@ -182,8 +183,9 @@ class Replicas:
         for rank, status in self._statuses.items():
             if os.WIFSIGNALED(status):
                 name = signal.Signals(os.WTERMSIG(status)).name
-                return ClusterError(
-                    f"replica {rank} was ended by {name}; start again, and training goes on from the last checkpoint."
+                return PeerLost(
+                    f"replica {rank} was ended by {name}; start again, and training goes on from the last checkpoint.",
+                    is_over=True,
                 )
         return None
 

@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch_estimator.errors import RESTART_ME
 from torch_estimator.hooks.run_context import RunContext
 
 logger = logging.getLogger("torch_estimator")
-
-RESTART_ME = 128 + signal.SIGTERM
-"""Exit status of a process that was asked to go before its training was over; clusters start those above 127 again."""
 
 
 class Preempted(SystemExit):

@@ -71,4 +71,6 @@ class Program:
             "TF_CONFIG": tf_config,
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
+            # What torch warns of where a connection is lost, with the stack, the package says in a sentence.
+            "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
         }

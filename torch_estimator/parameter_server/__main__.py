@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument(
         "--session-creation-timeout-secs",
-        type=_positive,
+        type=_seconds,
         default=WAIT_SECS,
         metavar="SECS",
         help="how long to wait for the chief (%(default)g)",
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
         run_parameter_server(task, wait_secs=args.session_creation_timeout_secs)
 
 
-def _positive(text: str) -> float:
+def _seconds(text: str) -> float:
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"must be positive, but got {text}")

@@ -69,16 +69,22 @@ class Presence:
                 f"Another process has come as {self._names[worker]} since; see whether two have the same TF_CONFIG."
             )
 
-    def hear(self, worker: int, route: Any) -> None:
-        """To be called with what each message comes from, which its answer goes to."""
+    def hear(self, worker: int) -> None:
+        """To be called with each message."""
         if not self._names:
             return
         self._seen[worker] = self._clock()
-        self._routes[worker] = route
         if worker in self._silent or worker in self._gone:
             self._silent.discard(worker)
             self._gone.discard(worker)
             logger.info("%s is back.", self._names[worker])
+
+    def train(self, worker: int, life: int, route: Any) -> None:
+        """To be called with each step of a process, which others may have tried in vain to be; `route` leads to it."""
+        if self._lives.get(worker, life) != life:
+            self._past[worker].append(self._lives[worker])
+        self._lives[worker] = life
+        self._routes[worker] = route
 
     def waits(self, worker: int, life: int) -> bool:
         """Whether one that is kept waiting still is there; it may say nothing for as long as that takes."""
@@ -91,12 +97,13 @@ class Presence:
         """It trains no more."""
         self._left.add(worker)
 
-    def come(self, worker: int, life: int) -> None:
-        """A process is about to train, and whoever did in its place does no more."""
+    def come(self, worker: int) -> None:
+        """It is about to train, also if it had left."""
         self._left.discard(worker)
-        if worker in self._lives and self._lives[worker] != life:
-            self._past[worker].append(self._lives[worker])
-        self._lives[worker] = life
+
+    def was_away(self) -> None:
+        """To be called where the server itself was stopped: whoever it has not heard meanwhile may have spoken."""
+        self._seen = dict.fromkeys(self._seen, self._clock())
 
     def active(self) -> set[int]:
         """Those that train, also if their connections have ended."""
@@ -132,7 +139,8 @@ class Presence:
         Args:
             reaches: Whether what a message came from is still there.
         """
-        found = {worker for worker in self.connected() if not reaches(self._routes[worker])}
+        routes = {worker: self._routes[worker] for worker in self.connected() if worker in self._routes}
+        found = {worker for worker, route in routes.items() if not reaches(route)}
         self._gone |= found
         for worker in found:
             logger.warning("The connection to %s has ended; nobody waits for its steps.", self._names[worker])

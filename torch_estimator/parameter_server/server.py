@@ -15,7 +15,7 @@ import zmq
 
 from torch_estimator.cluster.addresses import LOOPBACK, split_address
 from torch_estimator.cluster.task import WAIT_SECS
-from torch_estimator.errors import ClusterError
+from torch_estimator.errors import RESTART_ME, ClusterError
 from torch_estimator.parameter_server.clocks import Clocks
 from torch_estimator.parameter_server.curve import secure_server
 from torch_estimator.parameter_server.key import Key
@@ -41,8 +41,13 @@ from torch_estimator.parameter_server.start import AT_MOST, POSITION, SINCE, unp
 logger = logging.getLogger("torch_estimator")
 
 _WAIT_MS = 500
+# This process was stopped if it has not looked around for longer.
+_MOST_SECS_BETWEEN = 2.0
 
 _SAY_AGAIN_SECS = 60.0
+
+# For those who have to save what is here before they go.
+_STAY_SECS = 20.0
 
 # For those who have not heard yet that training is over.
 _LINGER_SECS = 10.0
@@ -109,6 +114,7 @@ class ParameterServer:
         self._last_step: int | None = None
         self._stopped = False
         self._ended = False
+        self._goes_at: float | None = None
         self._applied: dict[int, tuple[int, int]] = {}
         self._positions: dict[str, Any] = {}
         self._since: dict[int, int] = {}
@@ -125,6 +131,7 @@ class ParameterServer:
 
         Raises:
             ClusterError: No chief has come.
+            SystemExit: It has to go, and nobody trains with it any more.
         """
         ended_at: float | None = None
         while True:
@@ -142,11 +149,18 @@ class ParameterServer:
                     header = Header.unpack(frames[0].buffer)
                     if self._presence.waits(header.worker, header.life):
                         self._respond(identity, frames, again=True)
+            if self._goes_at is not None and (not self._presence.connected() or self._clock() > self._goes_at):
+                logger.error("%s ends: SIGTERM asked for it; start again to go on.", self._name)
+                raise SystemExit(RESTART_ME)
             if self._ended:
                 ended_at = ended_at or self._clock()
                 if not self._presence.active() or self._clock() > ended_at + _LINGER_SECS:
                     logger.info("%s ends: training is over.", self._name)
                     return
+
+    def go(self) -> None:
+        """Has it end as soon as those who train have saved what they need, and have gone."""
+        self._goes_at = self._clock() + _STAY_SECS
 
     def close(self) -> None:
         """Gives the address back."""
@@ -177,7 +191,9 @@ class ParameterServer:
             self._presence.check(header.worker, header.life)
             answer = self._answers(header, frames)
             if not again:
-                self._presence.hear(header.worker, identity)
+                self._presence.hear(header.worker)
+                if header.kind is Kind.EXCHANGE and self._shard is not None:
+                    self._presence.train(header.worker, header.life, identity)
             return answer
         except ClusterError as error:
             # One that says the same of other numbers follows soon enough.
@@ -194,7 +210,7 @@ class ParameterServer:
                 answer = self._exchange(header, frames[0])
                 return None if answer is None else [answer]
             case Kind.HELLO:
-                self._presence.come(header.worker, header.life)
+                self._presence.come(header.worker)
                 return pack_json(self._header(header, self._kind()), {**self._about, **self._place_of(header.worker)})
             case Kind.START:
                 self._start(frames)
@@ -282,11 +298,13 @@ class ParameterServer:
     def _look_around(self) -> None:
         now = self._clock()
         if now > self._looked_at + _WAIT_MS / 1000:
+            if self._looked_at and now > self._looked_at + _MOST_SECS_BETWEEN:
+                self._presence.was_away()
             self._looked_at = now
             if self._shard is None and not self._ended:
                 self._look_for_chief(now)
             missed = self._presence.look_for_silence()
-            if self._waiting:
+            if self._waiting or self._goes_at is not None:
                 # Those who have asked for nothing pass over it.
                 missed |= self._presence.look_for_gone(lambda route: self._sends(route, [Header(Kind.OK, 0).pack()]))
             for worker in missed:

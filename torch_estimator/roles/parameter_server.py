@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
 from contextlib import closing
 
@@ -11,7 +13,7 @@ from torch_estimator.parameter_server.server import ParameterServer
 
 
 def run_parameter_server(task: Task, *, wait_secs: float, is_over: Callable[[], bool] = lambda: False) -> None:
-    """Serves.
+    """Serves; after SIGTERM until the others have gone, which may still have to save what is here.
 
     Args:
         task: This process.
@@ -20,8 +22,11 @@ def run_parameter_server(task: Task, *, wait_secs: float, is_over: Callable[[], 
 
     Raises:
         ClusterError: The address cannot be used, or no chief has come.
+        SystemExit: SIGTERM has come; it asks to be started again.
     """
     assert task.address is not None
     key = key_from_environment()
     with closing(ParameterServer(str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)) as server:
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, lambda number, frame: server.go())
         server.serve()

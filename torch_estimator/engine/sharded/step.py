@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_estimator.distribute.lost import PeerLost
+from torch_estimator.distribute.lost import PeerLost, reason
 from torch_estimator.engine.live_group import LiveGroup
 from torch_estimator.engine.row_update import Mentions
 from torch_estimator.engine.sharded.rows import own
@@ -40,7 +40,7 @@ class ShardedStep(TrainStep):
             text = str(error)
             if isinstance(error, torch.distributed.DistError) or any(one in text for one in _LOST):
                 raise PeerLost(
-                    f"Another process of the cluster was lost in the middle of a step ({text.partition(chr(10))[0]}); "
+                    f"Another process of the cluster was lost in the middle of a step ({reason(error)}); "
                     "see its log, and start all of them again: training goes on from the last checkpoint."
                 ) from error
             if "mixed torch.Tensor and DTensor" in text:
