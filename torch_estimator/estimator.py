@@ -340,6 +340,7 @@ class Estimator:
                     input_fn,
                     checkpoint,
                     last_step,
+                    max_steps,
                     input_over_when_ended,
                     is_over,
                 )
@@ -377,6 +378,7 @@ class Estimator:
         input_fn: InputFn,
         checkpoint: Checkpoint | None,
         last_step: int | None,
+        max_steps: int | None,
         input_over_when_ended: bool,
         is_over: Callable[[], bool],
         hooks: Sequence[Hook],
@@ -396,6 +398,9 @@ class Estimator:
             # A schedule moves what it sets, so they are described as they are at first.
             trainers = model.make_optimizers() if sharded is None else None
             description = {} if group is None and servers is None else describe_training(model, trainers)
+            if servers is not None and max_steps is not None:
+                # Where they train in step, they compare their last steps.
+                description = {**description, "the end of training": {"max_steps": int(max_steps)}}
             agree = functools.partial(
                 agree_on_training, description=description, model_dir=model_dir, config=self._config
             )

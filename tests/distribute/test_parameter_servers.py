@@ -401,12 +401,13 @@ def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> N
     *servers, chief = (cluster.start(task, *arguments) for task in (("ps", 0), ("ps", 1), ("chief", 0)))
     try:
         wait_for_checkpoint(tmp_path / "chief", 0, {("chief", 0): chief})
-        apart, differs, another, turns = ended(
+        apart, differs, another, turns, sooner = ended(
             [
                 cluster.start(("worker", 0), tmp_path / "{}", 16, 100_000),
                 cluster.start(("worker", 1), tmp_path / "chief", 16, 100_000),
                 cluster.start(("chief", 0), tmp_path / "new", 16, 100_000),
                 cluster.start(("worker", 2), *arguments, TF_CONFIG=worker_2),
+                cluster.start(("worker", 0), *arguments[:2], 200, *arguments[3:]),
             ]
         )
         # Who was there goes on: it was not replaced by those that were refused.
@@ -419,7 +420,9 @@ def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> N
         for one in servers:
             one.kill()
             one.wait()
-    assert [one.status for one in (apart, differs, another, turns)] == [2, 2, 2, 2]
+    assert [one.status for one in (apart, differs, another, turns, sooner)] == [2, 2, 2, 2, 2]
+    ends = "differ in the end of training: max_steps is 200 on worker 0, and 100000 on chief 0; start them"
+    assert f"error: worker 0 and chief 0 must run the same program, but {ends}" in sooner.told
     unseen = f"error: worker 0 does not see the chief's model_dir: in its {tmp_path}/worker there is no file"
     assert unseen in apart.told
     assert (

@@ -72,7 +72,7 @@ def add_to(commands: Commands) -> None:
         help="how long a process that is told to stop may take until it is killed (default: 10)",
     )
     add("arguments", nargs="*", metavar="-- ARGS", help="for the program")
-    train.set_defaults(run=run)
+    train.set_defaults(run=run, error=train.error)
 
 
 def run(options: argparse.Namespace) -> int:

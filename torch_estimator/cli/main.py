@@ -16,7 +16,13 @@ BROKEN_PIPE = 141
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ``estimator``; returns the exit status, 2 where the user has to act, and that of a job which it runs."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        told = f"unrecognized arguments: {' '.join(unknown)}"
+        if "error" in options:
+            options.error(f"{told}; those of the program go behind --")
+        parser.error(told)
     try:
         status: int | None = options.run(options)
         sys.stdout.flush()

@@ -45,7 +45,7 @@ from torch_estimator.engine.sharded.steps import ShardedSteps
 from torch_estimator.engine.sharded.units import check_optimizers
 from torch_estimator.engine.step import TrainStep
 from torch_estimator.engine.variables import named_slots
-from torch_estimator.errors import ClusterError
+from torch_estimator.errors import ClusterError, UserError
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
@@ -131,7 +131,15 @@ class TrainingRun:
             check_optimizers(model, self._optimizers)
         self._numbers = OptimizerNumbers(self._optimizers)
         if checkpoint is not None:
-            model.restore(checkpoint, self._optimizers)
+            try:
+                model.restore(checkpoint, self._optimizers)
+            except UserError as error:
+                if servers is None or servers.rank == 0:
+                    raise
+                raise type(error)(
+                    f"{str(error)[:-1]}; if the chief goes on with it, start {servers.name} with the same code and the "
+                    "same arguments as the chief."
+                ) from error
             self._numbers.restore(checkpoint.state.get(NUMBERS, ()))
             self._schedules.go_to(checkpoint.step)
         self._loss_fn = in_bfloat16(model.loss, model.device) if config.mixed_precision else model.loss
