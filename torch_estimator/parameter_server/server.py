@@ -150,7 +150,7 @@ class ParameterServer:
                     if self._presence.waits(header.worker, header.life):
                         self._respond(identity, frames, again=True)
             if self._goes_at is not None and (not self._presence.connected() or self._clock() > self._goes_at):
-                logger.error("%s ends: SIGTERM asked for it; start again to go on.", self._name)
+                logger.info("%s ends: SIGTERM asked for it; start again to go on.", self._name)
                 raise SystemExit(RESTART_ME)
             if self._ended:
                 ended_at = ended_at or self._clock()
