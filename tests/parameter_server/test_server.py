@@ -195,6 +195,34 @@ def test_one_that_is_killed_while_it_is_kept_waiting_is_gone_and_its_question_wi
     assert "Another process" not in caplog.text
 
 
+def test_one_that_has_to_go_stays_for_those_who_are_connected_and_no_longer() -> None:
+    address, ended = f"localhost:{free_port()}", list[object]()
+    server = ParameterServer("ps 0", address)
+
+    def serve() -> None:
+        with closing(server):
+            try:
+                server.serve()
+            except SystemExit as error:
+                ended.append(error.code)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with closing(Links("worker 0", 1, [address], wait_secs=60)) as refused:
+        refused.tell_all(Kind.HELLO)
+        with closing(Links("chief 0", 0, [address], wait_secs=60)) as links:
+            chief = Served(address, links, thread)
+            chief.start()
+            refused.tell_all(Kind.STATUS)
+            server.go()
+            chief.pull()
+            thread.join(timeout=1.5)
+            assert thread.is_alive()
+    # Neither of them has said that it leaves.
+    assert chief.has_ended()
+    assert ended == [143]
+
+
 def test_who_is_ahead_waits_for_the_slowest_until_that_goes_on_or_leaves(served: Served) -> None:
     served.start(max_staleness=1)
     with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:

@@ -28,6 +28,7 @@ _LEAVE_SECS = 30.0
 # For others that are about to come to an exchange, when this process has to go.
 _MOST_SECS_TO_COME = 5.0
 _FAILED = -1
+_ONE_FAILED = "one has failed"
 
 
 class Group:
@@ -267,11 +268,11 @@ class Group:
             politely: Whether to wait until all have the last message, part of which may still be on its way when this
                 process has all of it.
         """
-        if politely and not self._has_lost:
+        if politely:
             # A chief that is stopped does not answer.
             waiting = threading.Thread(target=self._wait_for_all, name="leaving", daemon=True)
             waiting.start()
-            waiting.join(_LEAVE_SECS)
+            waiting.join(_LEAVE_SECS if not self._has_lost else _LEAVE_SECS / 10)
         self._leave()
         self._meeting.forget()
 
@@ -305,6 +306,9 @@ class Group:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._met is not None and isinstance(error, Exception) and not isinstance(error, PeerLost):
+            with contextlib.suppress(RuntimeError):
+                self._met.store.set(_ONE_FAILED, "")
         self.close(politely=error is None)
 
     @contextlib.contextmanager
@@ -316,7 +320,13 @@ class Group:
             text = f"{self._task} has lost another process of the cluster ({reason(error)})"
             if not self._goes_on:
                 text += "; see its log, and start all of them again: training goes on from the last checkpoint."
-            raise PeerLost(text, is_over=not self._goes_on) from error
+            raise PeerLost(text, is_over=not (self._goes_on or self._has_one_failed())) from error
+
+    def _has_one_failed(self) -> bool:
+        """Whether one of them has said that it fails, where that can be asked."""
+        with contextlib.suppress(RuntimeError):
+            return self._met is not None and self._met.store.check([_ONE_FAILED])
+        return False
 
     def _look_for_absent(self) -> None:
         """For the chief: whether one that the others have gone on without is back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import math
 import os
 import queue
 import secrets
@@ -24,6 +25,7 @@ from torch_estimator.cluster.task import Task
 from torch_estimator.distribute.interface import interface_to
 from torch_estimator.distribute.lost import LeftBehind, TrainingOver, reason
 from torch_estimator.distribute.mesh import Mesh
+from torch_estimator.distribute.watch import rounds_of
 from torch_estimator.errors import ClusterError
 
 logger = logging.getLogger("torch_estimator")
@@ -37,6 +39,7 @@ _CAME: dict[tuple[str, int], int] = {}
 _GENERATION = "torch-estimator generation"
 _HERE = "rank {} is here"
 _MEMBERS = "members"
+_READ = "have read what all are there for"
 _OVER = "over"
 
 STEP_SECS = 7200.0
@@ -54,8 +57,8 @@ _MOST_SECS_TO_ANSWER = 2 * _CONNECT_SECS
 _GONE_SECS = 3.0
 # Those who were about to form a group when another one was lost may take so long to notice.
 _FORMING_SECS = 6 * _CONNECT_SECS
-# For one whose machine has vanished.
-_MOST_SECS_TO_MISS = 180.0
+# For another process with the same place that is about to end.
+_MOST_SECS_TO_MISS = 30.0
 _DOUBLE = ", another process, to end or to be missed: it is there already"
 
 
@@ -171,7 +174,7 @@ class Meeting:
                 raise ClusterError(self._why_not(TimeoutError("timed out")))
             if now > said + _SAY_EVERY_SECS:
                 said = now
-                doubt = self._doubt()
+                doubt = "" if answers else self._doubt()
                 silent = f"{self._chief}, which does not answer{f' ({doubt})' if doubt else ''}"
                 whom = self._waits_for if answers else silent
                 logger.info("%s waits at %s for %s.", self._task, self._task.rendezvous, whom)
@@ -251,7 +254,11 @@ class Meeting:
             return None
         here = _members(mine)
         told = {rank: _told(mine, rank) for rank in here}
-        self._check_purposes({rank: purpose for rank, (purpose, _) in told.items()})
+        try:
+            self._check_purposes({rank: purpose for rank, (purpose, _) in told.items()})
+        except ClusterError:
+            self._let_all_read(mine, len(here))
+            raise
         mesh = self._connected(mine, here, min(left, _CONNECT_SECS if self.may_happen_again else _FORMING_SECS))
         self.forget()
         return Generation(mine, here, [told.get(rank, ("", ""))[1] for rank in range(self._size)], mesh)
@@ -296,6 +303,14 @@ class Meeting:
                 chief, other = (f"{self._task.name_of_rank(one)} is to {purposes[one]}" for one in (0, rank))
                 raise ClusterError(f"{chief}, but {other}; have all of them call the same, in the same order.")
 
+    def _let_all_read(self, store: Store, count: int) -> None:
+        """Has a chief stay that all others still ask."""
+        deadline = time.monotonic() + _GONE_SECS
+        have_read = store.add(_READ, 1)
+        while self._rank == 0 and have_read < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+            have_read = store.add(_READ, 0)
+
     def _absent(self, store: Store) -> list[int]:
         return [rank for rank in range(self._size) if not store.check([_HERE.format(rank)])]
 
@@ -317,7 +332,9 @@ class Meeting:
 
     def _awaited(self, store: Store, deadline: float) -> int:
         """The newest generation, once neither this process nor the one in whose place it has come has a part in it."""
-        doubles = 0.0
+        # Of another process with this one's place: what it had told at first, and when to end since it lives.
+        seen: tuple[int, int] | None = None
+        ends_at = math.inf
         while True:
             if self._store is not None and self._store.check([_OVER]):
                 raise TrainingOver
@@ -325,10 +342,12 @@ class Meeting:
             if newest and not _of_generation(store, newest).check([_HERE.format(self._rank)]):
                 return newest
             if newest and _CAME.get(self._address) != newest:
-                if _of_generation(store, newest).check([_OVER]):
-                    raise TrainingOver
-                doubles = doubles or time.monotonic() + _MOST_SECS_TO_MISS
-                self._wait_for([self._rank], min(deadline, doubles), _DOUBLE)
+                told = rounds_of(_of_generation(store, newest), self._rank)
+                if seen is None:
+                    seen = newest, told
+                elif ends_at == math.inf and seen[0] == newest and told > seen[1]:
+                    ends_at = time.monotonic() + _MOST_SECS_TO_MISS
+                self._wait_for([self._rank], min(deadline, ends_at), _DOUBLE)
             else:
                 self._wait_for([0], deadline)
 
@@ -353,7 +372,8 @@ class Meeting:
         where = self._task.rendezvous
         if _is_in_use(error):
             return f"{self._task} cannot listen on {where}: the port is in use; end what uses it, or name another port."
-        advice = "that is an address of this machine" if self._rank == 0 else "it runs and can be reached"
+        host, _ = self._address
+        advice = "that is an address of this machine" if host and self._rank == 0 else "it runs and can be reached"
         return (
             f"{self._task} waited {self._told_wait} for {self._chief} at {where}; see whether {advice} "
             f"({self._doubt() or reason(error)})."
@@ -367,7 +387,8 @@ class Meeting:
         """What is wrong with the chief's address, as far as can be seen from here."""
         host, port = self._address
         try:
-            socket.getaddrinfo(host, port)
+            if host:
+                socket.getaddrinfo(host, port)
         except OSError:
             return f"nobody knows the name {host!r}"
         return ""

@@ -141,6 +141,11 @@ def _of_its_own(store: Store) -> Store:
     return store if isinstance(served, FileStore) else store.clone()  # type: ignore[attr-defined]  # documented
 
 
+def rounds_of(store: Store, rank: int) -> int:
+    """How often one has told the others something; who does so again lives."""
+    return _told_by(store, rank)[1]
+
+
 def _told_by(store: Store, rank: int) -> tuple[int, int]:
     """How often one has come to an exchange, and how often it has told so."""
     key = f"arrived {rank}"

@@ -32,7 +32,9 @@ class Presence:
         self._left: set[int] = set()
         self._silent: set[int] = set()
         self._gone: set[int] = set()
+        # Of steps, and of anything: it may be one that is refused, or the next one in its place.
         self._routes: dict[int, Any] = {}
+        self._heard: dict[int, Any] = {}
         self._lives: dict[int, int] = {}
         self._past: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=_MOST_LIVES))
 
@@ -44,7 +46,7 @@ class Presence:
             silence_secs: How long one may say nothing before the log says so; None for ever.
         """
         self._names, self._silence_secs = list(names), silence_secs
-        for known in (self._seen, self._left, self._silent, self._gone):
+        for known in (self._seen, self._left, self._silent, self._gone, self._routes, self._heard):
             known.clear()
 
     def name(self, worker: int) -> str:
@@ -69,10 +71,11 @@ class Presence:
                 f"Another process has come as {self._names[worker]} since; see whether two have the same TF_CONFIG."
             )
 
-    def hear(self, worker: int) -> None:
-        """To be called with each message."""
+    def hear(self, worker: int, route: Any) -> None:
+        """To be called with each message; `route` leads back to where it came from."""
         if not self._names:
             return
+        self._heard[worker] = route
         self._seen[worker] = self._clock()
         if worker in self._silent or worker in self._gone:
             self._silent.discard(worker)
@@ -139,8 +142,11 @@ class Presence:
         Args:
             reaches: Whether what a message came from is still there.
         """
-        routes = {worker: self._routes[worker] for worker in self.connected() if worker in self._routes}
-        found = {worker for worker, route in routes.items() if not reaches(route)}
+        found = set()
+        for worker in self.connected():
+            routes = [self._heard[worker], *([self._routes[worker]] if worker in self._routes else [])]
+            if not any(map(reaches, routes)):
+                found.add(worker)
         self._gone |= found
         for worker in found:
             logger.warning("The connection to %s has ended; nobody waits for its steps.", self._names[worker])

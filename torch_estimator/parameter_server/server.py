@@ -46,6 +46,8 @@ _MOST_SECS_BETWEEN = 2.0
 
 _SAY_AGAIN_SECS = 60.0
 
+_KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 30, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 3}
+
 # For those who have to save what is here before they go.
 _STAY_SECS = 20.0
 
@@ -91,6 +93,9 @@ class ParameterServer:
         # Whoever comes again, comes in the place of the one that was there; and who is gone cannot be sent to.
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        # A machine that has vanished says no word; one that is stopped is still there.
+        for option, value in _KEEPALIVE.items():
+            self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.RCVTIMEO, _WAIT_MS)
         self._monitor = self._socket.get_monitor_socket(EVENTS)
         if key is not None:
@@ -149,14 +154,14 @@ class ParameterServer:
                     header = Header.unpack(frames[0].buffer)
                     if self._presence.waits(header.worker, header.life):
                         self._respond(identity, frames, again=True)
-            if self._goes_at is not None and (not self._presence.connected() or self._clock() > self._goes_at):
-                logger.info("%s ends: SIGTERM asked for it; start again to go on.", self._name)
-                raise SystemExit(RESTART_ME)
             if self._ended:
                 ended_at = ended_at or self._clock()
                 if not self._presence.active() or self._clock() > ended_at + _LINGER_SECS:
                     logger.info("%s ends: training is over.", self._name)
                     return
+            elif self._goes_at is not None and (not self._presence.connected() or self._clock() > self._goes_at):
+                logger.info("%s ends: SIGTERM asked for it; start again to go on.", self._name)
+                raise SystemExit(RESTART_ME)
 
     def go(self) -> None:
         """Has it end as soon as those who train have saved what they need, and have gone."""
@@ -191,7 +196,7 @@ class ParameterServer:
             self._presence.check(header.worker, header.life)
             answer = self._answers(header, frames)
             if not again:
-                self._presence.hear(header.worker)
+                self._presence.hear(header.worker, identity)
                 if header.kind is Kind.EXCHANGE and self._shard is not None:
                     self._presence.train(header.worker, header.life, identity)
             return answer

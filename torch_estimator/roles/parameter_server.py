@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 from torch_estimator.cluster.task import Task
 from torch_estimator.parameter_server.key import key_from_environment
@@ -26,7 +26,11 @@ def run_parameter_server(task: Task, *, wait_secs: float, is_over: Callable[[], 
     """
     assert task.address is not None
     key = key_from_environment()
-    with closing(ParameterServer(str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)) as server:
+    with (
+        ExitStack() as stack,
+        closing(ParameterServer(str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)) as server,
+    ):
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            stack.callback(signal.signal, signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, lambda number, frame: server.go())
         server.serve()

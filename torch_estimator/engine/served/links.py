@@ -170,8 +170,9 @@ class Links:
                     self._go(f"{link.name} at {link.address}, which {why}")
             most = self._wait_secs + (self.held_secs if link.is_connected else 0.0)
             if now > started + most:
+                why = " and silence_secs of ParameterServerStrategy" if most > self._wait_secs else ""
                 raise ClusterError(
-                    f"{self.name} waited {most:g} s (session_creation_timeout_secs of RunConfig) for "
+                    f"{self.name} waited {most:g} s (session_creation_timeout_secs of RunConfig{why}) for "
                     f"{link.name} at {link.address}; see whether it runs and can be reached."
                 )
             if now > said + _SAY_EVERY_SECS:
