@@ -462,7 +462,7 @@ def test_a_second_process_with_the_place_of_another_one_is_left_out_and_says_so(
     assert sorted(one.status for one in workers) == [0, 2]
     (left_out,) = (one for one in workers if one.status)
     assert (
-        " for worker 0, another process, to end or to be missed: it is there already; see whether two have"
+        " for worker 0, which is there already as another process, to end; see whether two have the same TF_CONFIG."
         in left_out.told
     )
     assert len(over) == 1

@@ -58,8 +58,8 @@ _GONE_SECS = 3.0
 # Those who were about to form a group when another one was lost may take so long to notice.
 _FORMING_SECS = 6 * _CONNECT_SECS
 # For another process with the same place that is about to end.
-_MOST_SECS_TO_MISS = 30.0
-_DOUBLE = ", another process, to end or to be missed: it is there already"
+_MOST_SECS_TO_MISS = 10.0
+_DOUBLE = ", which is there already as another process, to end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +226,8 @@ class Meeting:
 
     def _forms(self, status: str, deadline: float) -> Generation | None:
         """The newest generation; None where another one has begun meanwhile."""
+        if self._rank and self._is_to_connect():
+            self._wait_for_chief(deadline)
         left = max(1.0, deadline - time.monotonic())
         store = _store(self._task, self._address, left)
         if self._rank and self._store is not None and self._store.check([_OVER]):
@@ -281,6 +283,21 @@ class Meeting:
             return None
         finally:
             self._connects = False
+
+    def _is_to_connect(self) -> bool:
+        """Whether there is no way to the chief's store yet, and it is the chief's own."""
+        return bool(self._address[0]) and self._address not in _STORES and not (self._was_there or _is_of_torchrun())
+
+    def _wait_for_chief(self, deadline: float) -> None:
+        """Waits until something listens there; torch would tell all that it tries meanwhile."""
+        while True:
+            try:
+                socket.create_connection(self._address, timeout=_LOOK_EVERY_SECS * 20).close()
+                return
+            except OSError:
+                if self._meets is not threading.current_thread() or time.monotonic() > deadline:
+                    raise
+            time.sleep(_LOOK_EVERY_SECS)
 
     def _init_process_group(self, store: Store, here: Sequence[int], connect_secs: float) -> None:
         if self._was_there:

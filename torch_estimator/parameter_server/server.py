@@ -45,6 +45,7 @@ _WAIT_MS = 500
 _MOST_SECS_BETWEEN = 2.0
 
 _SAY_AGAIN_SECS = 60.0
+_MOST_SECS_IDLE = 10.0
 
 _KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 30, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 3}
 
@@ -120,6 +121,7 @@ class ParameterServer:
         self._stopped = False
         self._ended = False
         self._goes_at: float | None = None
+        self._idle_since: float | None = None
         self._applied: dict[int, tuple[int, int]] = {}
         self._positions: dict[str, Any] = {}
         self._since: dict[int, int] = {}
@@ -127,7 +129,7 @@ class ParameterServer:
         self._clocks = Clocks()
         self._waiting: list[tuple[Any, list[Any]]] = []
         self._looked_at = 0.0
-        self._refused: dict[Refusal | str, float] = {}
+        self._said: dict[Refusal | str, float] = {}
         self._waits_since = self._said_at = clock()
         logger.info("%s listens on %s%s.", name, address, f" for who has the key in {key.path}" if key else "")
 
@@ -156,7 +158,7 @@ class ParameterServer:
                         self._respond(identity, frames, again=True)
             if self._ended:
                 ended_at = ended_at or self._clock()
-                if not self._presence.active() or self._clock() > ended_at + _LINGER_SECS:
+                if not self._presence.connected() or self._clock() > ended_at + _LINGER_SECS:
                     logger.info("%s ends: training is over.", self._name)
                     return
             elif self._goes_at is not None and (not self._presence.connected() or self._clock() > self._goes_at):
@@ -202,7 +204,7 @@ class ParameterServer:
             return answer
         except ClusterError as error:
             # One that says the same of other numbers follows soon enough.
-            self._say_refused(re.sub(r"\d+", "", str(error)), f"{self._name} has refused a message. {error}")
+            self._say_again(re.sub(r"\d+", "", str(error)), f"{self._name} has refused a message. {error}")
             return pack_json(Header(Kind.REFUSED, 0), {"reason": str(error)})
 
     def _answers(self, header: Header, frames: list[Any]) -> list[Any] | None:
@@ -306,10 +308,17 @@ class ParameterServer:
             if self._looked_at and now > self._looked_at + _MOST_SECS_BETWEEN:
                 self._presence.was_away()
             self._looked_at = now
+            if self._goes_at is not None:
+                # A signal handler must not write, since it may have interrupted who does.
+                self._say_again(
+                    "goes", f"{self._name} stays, for {_STAY_SECS:g} s at most, until those who train have gone."
+                )
             if self._shard is None and not self._ended:
                 self._look_for_chief(now)
+            elif not self._ended:
+                self._look_for_anybody(now)
             missed = self._presence.look_for_silence()
-            if self._waiting or self._goes_at is not None:
+            if self._waiting or self._ended or self._goes_at is not None:
                 # Those who have asked for nothing pass over it.
                 missed |= self._presence.look_for_gone(lambda route: self._sends(route, [Header(Kind.OK, 0).pack()]))
             for worker in missed:
@@ -319,16 +328,16 @@ class ParameterServer:
     def _look_for_refused(self, now: float) -> None:
         for event, value in monitored(self._monitor):
             why = refusal(event, value) or Refusal.GONE
-            if self._say_refused(why, why.told_by_server(self._name, self._key)):
+            if self._say_again(why, why.told_by_server(self._name, self._key)):
                 # Of one who has been told of, more may follow.
-                self._refused[Refusal.GONE] = now
+                self._said[Refusal.GONE] = now
 
-    def _say_refused(self, why: Refusal | str, sentence: str) -> bool:
+    def _say_again(self, why: Refusal | str, sentence: str) -> bool:
         """Returns whether it was time to."""
         now = self._clock()
-        if now <= self._refused.get(why, -math.inf) + _SAY_AGAIN_SECS:
+        if now <= self._said.get(why, -math.inf) + _SAY_AGAIN_SECS:
             return False
-        self._refused[why] = now
+        self._said[why] = now
         logger.warning("%s", sentence)
         return True
 
@@ -344,6 +353,16 @@ class ParameterServer:
             self._ended = self._is_over_before()
             if not self._ended:
                 logger.warning("%s has waited %.0f s for the chief to give it its parameters.", self._name, waited)
+
+    def _look_for_anybody(self, now: float) -> None:
+        waits_for = "the chief to save that and to end it" if self._is_over() else "those who train to come back"
+        if self._presence.active() and not self._is_over():
+            self._idle_since = None
+            return
+        self._idle_since = self._idle_since or now
+        if now > self._idle_since + _MOST_SECS_IDLE and now > self._said_at + _SAY_AGAIN_SECS:
+            self._said_at = now
+            logger.warning("%s is at global step %d, and waits for %s.", self._name, self._step, waits_for)
 
     def _is_over(self) -> bool:
         reached = self._last_step is not None and self._step >= self._last_step

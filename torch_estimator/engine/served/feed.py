@@ -121,6 +121,7 @@ class ServedSteps:
         self._word = ""
         self._is_chief = links.rank == 0
         self._strategy = strategy
+        links.say_every_secs = min(links.say_every_secs, strategy.silence_secs)
         if strategy.max_staleness is not None:
             links.held_secs = strategy.silence_secs
         self._names = list(names)

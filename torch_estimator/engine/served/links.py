@@ -66,6 +66,7 @@ class Links:
         rank: Of this process.
         is_over: Asked while a server cannot be reached, whether it has ended with the training.
         is_preempted: Asked while something is waited for, whether SIGTERM has asked this process to go.
+        say_every_secs: How often to say that a server keeps this process waiting.
         held_secs: For how much longer a server that is there may keep this process waiting for slower ones.
     """
 
@@ -82,6 +83,7 @@ class Links:
         self.is_over: Callable[[], bool] = lambda: False
         self.is_preempted: Callable[[], bool] = lambda: False
         self.held_secs = 0.0
+        self.say_every_secs = _SAY_EVERY_SECS
         try:
             self._links = [_Link(self._context, index, address, key) for index, address in enumerate(addresses)]
         except BaseException:
@@ -175,7 +177,7 @@ class Links:
                     f"{self.name} waited {most:g} s (session_creation_timeout_secs of RunConfig{why}) for "
                     f"{link.name} at {link.address}; see whether it runs and can be reached."
                 )
-            if now > said + _SAY_EVERY_SECS:
+            if now > said + self.say_every_secs:
                 said = now
                 logger.warning("%s has waited %.0f s for %s at %s.", self.name, now - started, link.name, link.address)
 
