@@ -302,6 +302,24 @@ def test_sigterm_to_all_has_a_checkpoint_saved_before_the_servers_go(tmp_path: P
     assert max(checkpoint_steps(tmp_path)) >= 100
 
 
+def test_sigterm_to_a_server_alone_has_what_it_holds_saved_before_it_goes(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, servers=2)
+    arguments = (tmp_path, 16, 4000, "repeat=1", "slow=0.002", "save=100000")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    read_until(running["chief", 0], "step = 100")
+    os.kill(running["ps", 1].pid, signal.SIGTERM)
+    (gone,) = ended([running["ps", 1]])
+    assert gone.status == 143, gone.told
+    saved = max(checkpoint_steps(tmp_path))
+    assert saved >= 100
+    running["ps", 1] = cluster.start(("ps", 1), *arguments)
+    told = {task: one.told for task, one in zip(running, ended(list(running.values())), strict=True) if not one.status}
+    assert len(told) == 4
+    assert "ps 1 is about to go; saving what it holds." in told["chief", 0]
+    assert f"ps 1 has lost what it held; restoring it from the checkpoint of global step {saved}." in told["chief", 0]
+    assert max(checkpoint_steps(tmp_path)) == 4000
+
+
 def test_sigterm_ends_who_waits_for_a_server_or_for_the_chief(tmp_path: Path) -> None:
     alone, early = Cluster(PROGRAM, workers=0, servers=1), Cluster(PROGRAM, workers=1, servers=1)
     server = early.start(("ps", 0), tmp_path, 16, 100)

@@ -62,11 +62,11 @@ class CheckpointSaverHook(Hook):
     def begin(self, context: RunContext) -> None:
         for listener in self._listeners:
             listener.begin()
-        self._save(context)
+        self.save(context)
 
     def after_step(self, context: RunContext) -> None:
         if self._by_steps or (self._save_secs and self._clock() - self._saved_at >= self._save_secs):
-            self._save(context)
+            self.save(context)
 
     def end(self, context: RunContext) -> None:
         if not context.damaged:
@@ -74,13 +74,14 @@ class CheckpointSaverHook(Hook):
         if context.damaged:
             logger.info("The checkpoint of global step %s stays the last one.", self._saved_step)
         elif context.global_step != self._saved_step:
-            self._save(context)
+            self.save(context)
         else:
             self._amend(context.global_step)
         for listener in self._listeners:
             listener.end(context.global_step)
 
-    def _save(self, context: RunContext) -> None:
+    def save(self, context: RunContext) -> None:
+        """Saves between two steps, unless the last one is saved."""
         self._refresh(context)
         step = context.global_step
         for listener in self._listeners:

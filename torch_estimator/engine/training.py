@@ -148,6 +148,7 @@ class TrainingRun:
         self._input_ended = False
         self._may_start_over = False
         self._writer: CheckpointWriter | None = None
+        self.saver: CheckpointSaverHook | None = None
         self._saved_state = self._own_part(checkpoint.state) if checkpoint is not None else {}
         self._steps: AnySteps | ReplicaSteps | ShardedSteps | ServedSteps | None = None
         self._over_when_ended = input_over_when_ended
@@ -515,19 +516,17 @@ class TrainingRun:
                 self._saved_state = {**self._saved_state, _HOOKS: states}
                 writer.amend(step, self._saved_state)
 
-        return [
-            CheckpointSaverHook(
-                save,
-                self._model_dir,
-                every_n_steps=config.save_checkpoints_steps,  # type: ignore[arg-type]  # resolved in RunConfig
-                every_secs=config.save_checkpoints_secs,  # type: ignore[arg-type]
-                listeners=listeners,
-                saved_step=self._saved_step,
-                amend=amend,
-                refresh=self._refresh,
-            ),
-            CheckpointMemoryHook(prepare),
-        ]
+        self.saver = CheckpointSaverHook(
+            save,
+            self._model_dir,
+            every_n_steps=config.save_checkpoints_steps,  # type: ignore[arg-type]  # resolved in RunConfig
+            every_secs=config.save_checkpoints_secs,  # type: ignore[arg-type]
+            listeners=listeners,
+            saved_step=self._saved_step,
+            amend=amend,
+            refresh=self._refresh,
+        )
+        return [self.saver, CheckpointMemoryHook(prepare)]
 
     def _served_positions(self) -> list[Any]:
         """Where the inputs of all stand; None for the chief's, which is elsewhere in the state."""
@@ -677,6 +676,8 @@ class _ServedFeed(_Feed):
         self._served = steps
 
     def take(self, most: int) -> Sequence[Tensor | float]:
+        if self._served.has_to_save() and self._run.saver is not None:
+            self._run.saver.save(self._context)
         self._served.deposit(self._run.position)
         losses = super().take(most)
         if not losses:

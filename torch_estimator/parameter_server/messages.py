@@ -27,6 +27,8 @@ _LARGE = 1 << 20
 PUSHES = 1
 PULLS = 2
 """Flags of an exchange: whether it brings gradients, and whether it asks for parameters."""
+GOES = 4
+"""Flag of an answer to one: the server has to go, and what it holds is to be saved."""
 
 STOPS = 1
 """Flag of who leaves: all others are to end, too."""

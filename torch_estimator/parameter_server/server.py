@@ -20,6 +20,7 @@ from torch_estimator.parameter_server.clocks import Clocks
 from torch_estimator.parameter_server.curve import secure_server
 from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import (
+    GOES,
     PULLS,
     STOPS,
     Header,
@@ -51,6 +52,7 @@ _KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 30, zmq.TCP_KEEPALIV
 
 # For those who have to save what is here before they go.
 _STAY_SECS = 20.0
+_STAY_SAVED_SECS = 5.0
 
 # For those who have not heard yet that training is over.
 _LINGER_SECS = 10.0
@@ -166,7 +168,7 @@ class ParameterServer:
                 raise SystemExit(RESTART_ME)
 
     def go(self) -> None:
-        """Has it end as soon as those who train have saved what they need, and have gone."""
+        """Has it end as soon as those who train have saved what they need, or have gone."""
         self._goes_at = self._clock() + _STAY_SECS
 
     def close(self) -> None:
@@ -223,6 +225,9 @@ class ParameterServer:
                 self._start(frames)
                 return [self._header(header, Kind.OK).pack()]
             case Kind.STATE if self._shard is not None:
+                if self._goes_at is not None:
+                    # Somebody has it now; those who go, too, are about to say so.
+                    self._goes_at = min(self._goes_at, self._clock() + _STAY_SAVED_SECS)
                 return pack_arrays(self._header(header, Kind.OK), {"positions": self._places()}, self._shard.arrays())
             case Kind.DEPOSIT:
                 self._positions[str(header.worker)] = unpack_arrays(frames)[0]
@@ -372,4 +377,5 @@ class ParameterServer:
         return Kind.EMPTY if self._shard is None else Kind.OK
 
     def _header(self, question: Header, kind: Kind) -> Header:
-        return question._replace(kind=kind, step=self._step)
+        flags = question.flags | (GOES if self._goes_at is not None and question.kind is Kind.EXCHANGE else 0)
+        return question._replace(kind=kind, flags=flags, step=self._step)

@@ -29,6 +29,7 @@ from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import ClusterError
 from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.parameter_server.messages import (
+    GOES,
     PULLS,
     PUSHES,
     STOPS,
@@ -111,6 +112,8 @@ class ServedSteps:
         # By the step of a checkpoint: how many steps since have been lost.
         self._lost: dict[int, int] = {}
         self.repeated_at_most = False
+        self._going: set[int] = set()
+        self._unsaved: set[int] = set()
         self._deposited_at = -math.inf
         self._links = links
         self._halves = halves
@@ -221,6 +224,15 @@ class ServedSteps:
         context.global_step = max(self._begun_at if self._went_back else context.global_step, at)
         self._went_back = False
         return losses
+
+    def has_to_save(self) -> bool:
+        """For the chief, once for each time: whether a server is about to go, with what it holds."""
+        going, self._unsaved = self._unsaved, set()
+        if going and self._is_chief:
+            logger.info(
+                "%s is about to go; saving what it holds.", ", ".join(f"ps {server}" for server in sorted(going))
+            )
+        return bool(going) and self._is_chief
 
     def meet_end(self) -> None:
         """Where there is no further batch here, or training is over: the chief waits for the others."""
@@ -422,6 +434,9 @@ class ServedSteps:
                 self._deposited_at = -math.inf
             self._at = at
             self.over = any(answer.kind is Kind.OVER for answer, _ in answers.values())
+            going = {server for server, (answer, _) in answers.items() if answer.flags & GOES}
+            self._unsaved |= going - self._going
+            self._going = self._going.difference(answers) | going
         return answers
 
     def _answers(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:

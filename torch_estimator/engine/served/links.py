@@ -17,7 +17,7 @@ import zmq
 
 from torch_estimator.cluster.addresses import LOOPBACK, split_address
 from torch_estimator.engine.preemption import Preempted
-from torch_estimator.errors import ClusterError
+from torch_estimator.errors import RESTART_ME, ClusterError
 from torch_estimator.parameter_server.curve import secure_client
 from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import (
@@ -173,10 +173,14 @@ class Links:
             most = self._wait_secs + (self.held_secs if link.is_connected else 0.0)
             if now > started + most:
                 why = " and silence_secs of ParameterServerStrategy" if most > self._wait_secs else ""
-                raise ClusterError(
+                lost = ClusterError(
                     f"{self.name} waited {most:g} s (session_creation_timeout_secs of RunConfig{why}) for "
                     f"{link.name} at {link.address}; see whether it runs and can be reached."
                 )
+                if link.was_ever_connected:
+                    # The address is right; there is nothing that must be changed before another start.
+                    lost.exit_status = RESTART_ME
+                raise lost
             if now > said + self.say_every_secs:
                 said = now
                 logger.warning("%s has waited %.0f s for %s at %s.", self.name, now - started, link.name, link.address)
@@ -216,7 +220,7 @@ class _Link:
         self.name, self.address = f"ps {index}", address
         self.is_connected = False
         self.refusal: Refusal | None = None
-        self._was_connected = False
+        self.was_ever_connected = False
         self._key = key
         self._doubts = 0
         self._has_had_key = False
@@ -257,8 +261,8 @@ class _Link:
         anew = False
         for event, value in monitored(self._monitor):
             self.is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            anew |= self.is_connected and self._was_connected
-            self._was_connected |= self.is_connected
+            anew |= self.is_connected and self.was_ever_connected
+            self.was_ever_connected |= self.is_connected
             self.refusal = self.refusal or refusal(event, value)
             self._look_at_doubt(event)
         return anew
