@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import signal
 
+from torch_estimator.errors import RESTART_ME
+
 USER_ERROR = 2
 """Exit status of a program whose user has to act; starting it again would not help."""
-
-PREEMPTED = 143
-"""Exit status of a program that SIGTERM has ended, and that asks to be started again."""
 
 _SIGNALLED = 128
 
@@ -19,7 +18,7 @@ def described(status: int) -> str:
     >>> described(-9), described(143), described(1)
     ('was killed by SIGKILL', 'was preempted (status 143)', 'ended with status 1')
     """
-    if status == PREEMPTED:
+    if status == RESTART_ME:
         return f"was preempted (status {status})"
     if status >= 0:
         return f"ended with status {status}"

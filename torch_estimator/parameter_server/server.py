@@ -360,13 +360,14 @@ class ParameterServer:
                 logger.warning("%s has waited %.0f s for the chief to give it its parameters.", self._name, waited)
 
     def _look_for_anybody(self, now: float) -> None:
-        waits_for = "the chief to save that and to end it" if self._is_over() else "those who train to come back"
-        if self._presence.active() and not self._is_over():
+        is_over = self._is_over()
+        if self._presence.active() and not is_over:
             self._idle_since = None
             return
         self._idle_since = self._idle_since or now
         if now > self._idle_since + _MOST_SECS_IDLE and now > self._said_at + _SAY_AGAIN_SECS:
             self._said_at = now
+            waits_for = "the chief to save that and to end it" if is_over else "those who train to come back"
             logger.warning("%s is at global step %d, and waits for %s.", self._name, self._step, waits_for)
 
     def _is_over(self) -> bool:

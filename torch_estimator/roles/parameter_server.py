@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import closing
 
 from torch_estimator.cluster.task import Task
 from torch_estimator.parameter_server.key import key_from_environment
 from torch_estimator.parameter_server.server import ParameterServer
+from torch_estimator.sigterm import on_sigterm
 
 
 def run_parameter_server(task: Task, *, wait_secs: float, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -27,10 +26,7 @@ def run_parameter_server(task: Task, *, wait_secs: float, is_over: Callable[[], 
     assert task.address is not None
     key = key_from_environment()
     with (
-        ExitStack() as stack,
         closing(ParameterServer(str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)) as server,
+        on_sigterm(server.go),
     ):
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            stack.callback(signal.signal, signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGTERM, lambda number, frame: server.go())
         server.serve()
