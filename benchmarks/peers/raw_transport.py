@@ -19,6 +19,7 @@ from torch_estimator.parameter_server.messages import Header
 from torch_estimator.parameter_server.server import ParameterServer
 
 _COUNT = struct.Struct("<Q")
+_MOST_SECS = 60.0
 
 
 def use() -> None:
@@ -30,13 +31,13 @@ def use() -> None:
 class RawServer(ParameterServer):
     """Serves one process."""
 
-    def __init__(self, name: str, address: str, key: Any = None) -> None:
-        super().__init__(name, address, key)
+    def __init__(self, name: str, address: str, *arguments: Any, **settings: Any) -> None:
+        super().__init__(name, address, *arguments, **settings)
         self._listener = socket.create_server(_raw(address))
 
     def serve(self) -> None:
         connection = _tuned(self._listener.accept()[0])
-        while not (self._ended and not self._active()):
+        while not self._ended or self._presence.active():
             answer = self._answer([memoryview(frame) for frame in _receive(connection)])
             assert answer is not None
             _send(connection, answer)
@@ -70,10 +71,13 @@ def _raw(address: str) -> tuple[str, int]:
 
 
 def _connected(address: tuple[str, int]) -> socket.socket:
+    deadline = time.monotonic() + _MOST_SECS
     while True:
         try:
             return _tuned(socket.create_connection(address))
         except OSError:
+            if time.monotonic() > deadline:
+                raise
             time.sleep(0.05)
 
 

@@ -8,11 +8,15 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.protocol.side import Side
+from torch_estimator.errors import RESTART_ME
+from torch_estimator.sigterm import on_sigterm
 
 
 def run_cluster(
@@ -44,7 +48,7 @@ def run_cluster(
         config = {"cluster": cluster, "task": {"type": kind, "index": index}}
         return {**(variables or {}), "TF_CONFIG": json.dumps(config)}
 
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, on_sigterm(partial(sys.exit, RESTART_ME)):
         given = [*arguments, "--cluster", folder]
         others = [
             subprocess.Popen(
