@@ -109,35 +109,36 @@ class _Trainer(_Process):
         self._pack = sum(one.pack for one in exchanges)
         self._unpack = sum(one.unpack for one in exchanges)
         self._roads = [self._road(one, server) for one, server in zip(exchanges, servers, strict=True)]
-        self._awaited = 0
+        self._sent = 0
+        self._answered = [0] * len(self._roads)
+        self._waits = False
 
     def step(self) -> None:
         """Takes one, and then the next, for ever."""
-        self._awaited = len(self._roads) + self._pipeline
-        if self._pipeline:
-            self.thread.do(self._pack, self._send)
         if self._worker.pause:
             self._clock.after(self._worker.pause, self._train)
         else:
             self._train()
 
     def _train(self) -> None:
-        if self._pipeline:
-            self.thread.do(self._compute(), self._came)
-        else:
-            self.thread.do(self._compute() + self._pack, self._send)
+        self.thread.do(self._draw.choice(self._worker.compute) + self._pack, self._send)
         self.input.do(self._worker.beside, _nothing)
 
-    def _compute(self) -> float:
-        return self._draw.choice(self._worker.compute)
-
     def _send(self) -> None:
-        for road in self._roads:
-            _go(road, self._came)
+        self._sent += 1
+        for index, road in enumerate(self._roads):
+            _go(road, partial(self._came, index))
+        self._waits = True
+        self._look()
 
-    def _came(self) -> None:
-        self._awaited -= 1
-        if not self._awaited:
+    def _came(self, index: int) -> None:
+        self._answered[index] += 1
+        self._look()
+
+    def _look(self) -> None:
+        # Pipelined, the next step needs what was asked for before the last message.
+        if self._waits and min(self._answered) >= self._sent - self._pipeline:
+            self._waits = False
             self.thread.do(self._unpack, self._end)
 
     def _end(self) -> None:

@@ -62,6 +62,8 @@ def input_fn(input_context):
 
 
 class Acts(te.Hook):
+    every_n_steps = int(settings.get("look", 1))
+
     def after_step(self, context):
         time.sleep(float(settings.get("slow", 0)))
         step = settings.get(config.task_type)
@@ -157,7 +159,7 @@ def test_one_worker_computes_what_a_process_alone_does(tmp_path: Path, settings:
     assert_close(tmp_path / "served", tmp_path / "alone")
 
 
-@pytest.mark.parametrize("settings", [(), ("pipeline=1",)])
+@pytest.mark.parametrize("settings", [(), ("pipeline=1", "look=50")])
 def test_inputs_that_end_at_different_times_are_all_read(tmp_path: Path, settings: tuple[str, ...]) -> None:
     # 5, 4 and 4 batches of one.
     results = run(tmp_path, 1, None, "rows=13", *settings, workers=2)

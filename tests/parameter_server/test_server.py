@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,9 @@ GIVEN: dict[str, Any] = {
     "max_staleness": None,
     "positions": {},
 }
+
+
+GRADIENTS = [(np.array([1, 3]), np.ones((2, 1), np.float32))]
 
 
 class Served:
@@ -123,6 +126,69 @@ def test_gradients_are_applied_with_the_settings_that_come_with_them(served: Ser
     assert answer.step == 6
     np.testing.assert_array_equal(dense, np.float32([-0.5, -0.5, -0.25, -0.25, -0.25]))
     np.testing.assert_array_equal(rows, np.float32([2.5, 0]))
+
+
+class Road:
+    """Carries what is said to a server and back; answers may be lost on it, and so may connections."""
+
+    def __init__(self, address: str) -> None:
+        self.loses_answers = False
+        self._target = address.split(":")[0], int(address.split(":")[1])
+        self._listener = socket.create_server(("localhost", 0))
+        self._open: list[socket.socket] = []
+        self.address = f"localhost:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        for one in self._open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                asking, _ = self._listener.accept()
+                served = socket.create_connection(self._target)
+                self._open += [asking, served]
+                for way in ((asking, served), (served, asking)):
+                    threading.Thread(target=self._carry, args=way, daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while content := source.recv(65536):
+                if not (self.loses_answers and target.getsockname()[1] == self._listener.getsockname()[1]):
+                    target.sendall(content)
+
+
+def test_pushes_under_way_at_once_are_applied_once_each_though_their_answers_are_lost(served: Served) -> None:
+    served.start()
+    with closing(Road(served.address)) as road, closing(Links("worker 0", 1, [road.address], wait_secs=60)) as links:
+        links.tell_all(Kind.HELLO)
+        road.loses_answers = True
+        push = Push(np.array([0.5, 0.25]), np.ones(2, np.uint8), np.ones(5, np.float32), GRADIENTS)
+        none = [np.empty(0, np.int64)]
+        headers = [links.header(Kind.EXCHANGE, PUSHES) for _ in range(2)]
+        questions = [{0: [pack_exchange(header, push, none)]} for header in headers]
+        for question in questions:
+            links.send(question)
+        while served.pull()[0].step < 7:
+            time.sleep(0.01)
+        road.loses_answers = False
+        road.cut()
+        answers = [links.collect(question)[0][0] for question in questions]
+        assert [answer.number for answer in answers] == [header.number for header in headers]
+        assert [answer.kind for answer in answers] == [Kind.OK, Kind.OK]
+        # As where the first one was lost with its connection, and the second one was not.
+        third, fourth = (links.header(Kind.EXCHANGE, PUSHES) for _ in range(2))
+        again = Served(served.address, links, threading.Thread())
+        for header in (fourth, third, fourth, third):
+            assert again.push(header) is Kind.OK
+    answer, dense, _ = served.pull()
+    assert (answer.step, dense[0]) == (9, -2.0)
 
 
 def test_a_push_that_comes_again_is_applied_once(served: Served) -> None:

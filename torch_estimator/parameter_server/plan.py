@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 
@@ -63,7 +64,7 @@ class TablePlan:
     group: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ServerPlan:
     """All that one server holds.
 
@@ -105,12 +106,12 @@ class ServerPlan:
             ),
         )
 
-    @property
+    @cached_property
     def moving_count(self) -> int:
         """How many numbers of settings come with every push."""
         return sum(len(group.moving) for group in self.groups)
 
-    @property
+    @cached_property
     def dense_size(self) -> int:
         """Numbers in all dense parameters."""
         return sum(one.size for one in self.dense)

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,9 @@ logger = logging.getLogger("torch_estimator")
 _WAIT_MS = 500
 # This process was stopped if it has not looked around for longer.
 _MOST_SECS_BETWEEN = 2.0
+
+# Gradients of one worker that may come again, in any order, because their answers were lost.
+_MOST_UNDER_WAY = 2
 
 _SAY_AGAIN_SECS = 60.0
 _MOST_SECS_IDLE = 10.0
@@ -124,7 +128,8 @@ class ParameterServer:
         self._ended = False
         self._goes_at: float | None = None
         self._idle_since: float | None = None
-        self._applied: dict[int, tuple[int, int]] = {}
+        # By worker the last ones, as life and number.
+        self._applied: dict[int, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=_MOST_UNDER_WAY))
         self._positions: dict[str, Any] = {}
         self._since: dict[int, int] = {}
         self._not_told: set[int] = set()
@@ -253,13 +258,13 @@ class ParameterServer:
         push, pull = unpack_exchange(message, self._plan, header.flags)
         self._clocks.meet(header.worker, header.life, self._presence.connected())
         over = self._is_over()
-        if push is not None and self._applied.get(header.worker) != (header.life, header.number):
+        if push is not None and (header.life, header.number) not in self._applied[header.worker]:
             if over:
                 return self._header(header, Kind.OVER).pack()
             self._apply(self._shard, push, header.worker)
             self._step += 1
             self._since[header.worker] = self._since.get(header.worker, 0) + 1
-            self._applied[header.worker] = header.life, header.number
+            self._applied[header.worker].append((header.life, header.number))
             self._clocks.tick(header.worker)
         if not over and not self._clocks.may_go_on(header.worker, self._presence.connected()):
             return None

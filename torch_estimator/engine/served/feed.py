@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,11 +59,20 @@ _SAY_EVERY_SECS = 10.0
 _COMING_SECS = 120.0
 
 
+class _Coming(NamedTuple):
+    wanted: list[Mentioned]
+    questions: Mapping[int, Frames]
+
+
+_NOTHING = _Coming([], {})
+
+
 class ServedSteps:
     """Takes the steps of one process; others may take theirs at the same time.
 
     A step is one message to each server and one back: it brings the gradients of the batch before and asks for the
-    rows that this one needs. So gradients are those of the parameters as they are, where one process trains.
+    rows that this one needs. So gradients are those of the parameters as they are, where one process trains. Pipelined,
+    two of them are under way at once, and gradients are those of the parameters one step before.
 
     Args:
         links: To the servers.
@@ -244,30 +253,46 @@ class ServedSteps:
         losses: list[float] = []
         wanted = self._wanted(batches, 0)
         self._exchange(wanted)
+        coming = self._ask_for(batches, 1)
         while not self.over:
             number = len(losses)
-            ahead = self._wanted(batches, number + 1) if number + 1 < batches.count else None
-            sent = self._send(ahead) if self._strategy.pipeline else {}
             loss, push = self._computed(batches, number, wanted, context)
-            answers = self._collect(sent)
             if push is None:
                 # What a step looks up does not follow from its features, so that rows were missing.
                 self._lookups.distrust()
-                sent = {}
+                self._collect(coming.questions)
+                coming = _NOTHING
                 self._exchange(wanted := self._wanted(batches, number))
                 loss, push = self._computed(batches, number, wanted, context)
             losses.append(loss)
             if math.isnan(loss):
                 break
             self._pending = push
-            if ahead is None or self.over:
+            if number + 1 == batches.count or self.over:
                 break
-            if sent:
-                self._write(ahead, answers)
-            else:
-                self._exchange(ahead)
-            wanted = ahead
+            if not coming.questions:
+                self._exchange(wanted := self._wanted(batches, number + 1))
+                coming = self._ask_for(batches, number + 2)
+                continue
+            # What is sent before one waits for what was asked for before, travels in that time. Who may not be far
+            # ahead sends no gradients before the slowest one has sent its own.
+            at_once = self._strategy.max_staleness is None
+            after = self._ask_for(batches, number + 2) if at_once else _NOTHING
+            answers = self._collect(coming.questions)
+            wanted = coming.wanted
+            if not self.over:
+                self._write(wanted, answers)
+            coming = after if at_once else self._ask_for(batches, number + 2)
+        if not self.over:
+            self._collect(coming.questions)
         return losses
+
+    def _ask_for(self, batches: Batches, number: int) -> _Coming:
+        """Where steps are pipelined: pushes what is pending, and pulls what a batch ahead needs, if there is one."""
+        if not self._strategy.pipeline:
+            return _NOTHING
+        wanted = self._wanted(batches, number) if number < batches.count else None
+        return _Coming(wanted or [], self._send(wanted))
 
     def flush(self) -> None:
         """Sends the gradients of the last step, which would wait for the next one."""
@@ -442,7 +467,10 @@ class ServedSteps:
     def _answers(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
         answers = self._links.collect(questions)
         while empty := [server for server, (answer, _) in answers.items() if answer.kind is Kind.EMPTY]:
-            self._revive(empty)
+            # It may have been given something since: what was asked before is answered, too.
+            known = self._links.tell_all(Kind.STATUS)
+            if still := [server for server in empty if known[server][0].kind is Kind.EMPTY]:
+                self._revive(still)
             answers |= self._links.ask({server: questions[server] for server in empty})
         return answers
 

@@ -109,9 +109,9 @@ class Links:
         return self.collect(questions)
 
     def send(self, questions: Mapping[int, Frames]) -> None:
-        """Sends each question to its server; `collect` is to follow before anything else is asked."""
+        """Sends each question to its server; `collect` is to follow, of several in the order in which they went."""
         for index, frames in questions.items():
-            self._links[index].send(frames)
+            self._links[index].ask(frames)
 
     def collect(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
         """Returns the answers to questions that were sent; see `ask`."""
@@ -146,19 +146,17 @@ class Links:
     def _answer(self, link: _Link, question: Frames) -> tuple[Header, Frames]:
         started = said = looked = time.monotonic()
         goes_at = math.inf
+        number = Header.unpack(question[0]).number
         while True:
-            frames = link.receive()
-            if frames is not None:
-                header = Header.unpack(frames[0])
+            came = link.answer_to(number)
+            if came is not None:
+                header, frames = came
                 if header.kind is Kind.REFUSED:
                     raise ClusterError(f"{link.name} refuses {self.name}: {unpack_arrays(frames)[0]['reason']}")
-                # An answer that was asked for twice may come twice.
-                if header.number == Header.unpack(question[0]).number:
-                    return header, frames
-                continue
+                return header, frames
             now = time.monotonic()
             if link.was_connected_anew():
-                link.send(question)
+                link.ask_again()
             if link.refusal is not None:
                 raise ClusterError(link.refusal.told_by(self.name, self._key, f"{link.name} at {link.address}"))
             if not link.is_connected and now > looked + _LOOK_FOR_END_EVERY_SECS:
@@ -224,6 +222,9 @@ class _Link:
         self._key = key
         self._doubts = 0
         self._has_had_key = False
+        # By number: questions without an answer, and answers that came before they were looked for.
+        self._asked: dict[int, Frames] = {}
+        self._early: dict[int, tuple[Header, Frames]] = {}
         self._socket = context.socket(zmq.DEALER)
         for option, value in (
             (zmq.LINGER, 1000),
@@ -244,17 +245,37 @@ class _Link:
             why = os.strerror(error.errno or 0)
             raise ClusterError(f"{address!r} of {self.name} is no address ({why}); name a host and a port.") from error
 
-    def send(self, frames: Frames) -> None:
+    def ask(self, question: Frames) -> None:
+        """Sends a question, and again with each new connection until there is an answer."""
+        self._asked[Header.unpack(question[0]).number] = question
+        self._send(question)
+
+    def ask_again(self) -> None:
+        """Sends all questions that have no answer."""
+        for question in self._asked.values():
+            self._send(question)
+
+    def answer_to(self, number: int) -> tuple[Header, Frames] | None:
+        """The answer to a question, or what refuses any of them; None where a moment's waiting has brought none."""
+        if number in self._early:
+            return self._early.pop(number)
+        try:
+            frames = [frame.buffer for frame in self._socket.recv_multipart(copy=False)]
+        except zmq.Again:
+            return None
+        header = Header.unpack(frames[0])
+        # What was asked again may be answered twice.
+        if self._asked.pop(header.number, None) is None and header.kind is not Kind.REFUSED:
+            return None
+        if header.number == number or header.kind is Kind.REFUSED:
+            return header, frames
+        self._early[header.number] = header, frames
+        return None
+
+    def _send(self, frames: Frames) -> None:
         # Only a connection that was refused takes nothing; others keep it until they are connected.
         with suppress(zmq.Again):
             self._socket.send_multipart(frames, zmq.NOBLOCK, copy=is_small(frames))
-
-    def receive(self) -> Frames | None:
-        """The frames of an answer; None where there is none yet."""
-        try:
-            return [frame.buffer for frame in self._socket.recv_multipart(copy=False)]
-        except zmq.Again:
-            return None
 
     def was_connected_anew(self) -> bool:
         """Whether what was sent may have been lost with the connection that it went through."""
