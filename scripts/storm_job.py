@@ -10,6 +10,7 @@ import argparse
 import functools
 import logging
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,7 +70,9 @@ class Tells(te.Hook):
 
     def after_step(self, context: te.hooks.RunContext) -> None:
         """Prints a line."""
-        print(STEP, context.global_step, flush=True)
+        # One write, of which a kill leaves all or nothing.
+        sys.stdout.write(f"{STEP} {context.global_step}\n")
+        sys.stdout.flush()
         time.sleep(float(self._pace.read_text()))
 
     def _note(self, module: torch.nn.Module, inputs: tuple[Mapping[str, torch.Tensor]]) -> None:
