@@ -34,7 +34,7 @@ from torch_estimator.distribute.lost import LeftBehind, PeerLost, TrainingOver
 from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
 from torch_estimator.distribute.strategies import FullyShardedStrategy, MultiWorkerMirroredStrategy
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
-from torch_estimator.engine.description import describe_optimizers, describe_training
+from torch_estimator.engine.description import CLUSTER, describe_optimizers, describe_training
 from torch_estimator.engine.evaluation import EvaluationResult, run_evaluation, write_evaluation, write_results
 from torch_estimator.engine.loop import StopReason, TrainingResult
 from torch_estimator.engine.model import Model
@@ -397,7 +397,11 @@ class Estimator:
                 self._warm_start(model)
             # A schedule moves what it sets, so they are described as they are at first.
             trainers = model.make_optimizers() if sharded is None else None
-            description = {} if group is None and servers is None else describe_training(model, trainers)
+            description = {}
+            if group is not None or servers is not None:
+                # Each of them reads its part of so many.
+                sizes = {"the number of processes that train": task.num_workers}
+                description = {CLUSTER: sizes, **describe_training(model, trainers)}
             if servers is not None and max_steps is not None:
                 # Where they train in step, they compare their last steps.
                 description = {**description, "the end of training": {"max_steps": int(max_steps)}}

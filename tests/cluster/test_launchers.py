@@ -155,6 +155,10 @@ def test_a_batch_script_and_a_step_of_one_task_are_no_cluster() -> None:
             r"CLUSTER_SPEC\['cluster'\]\['workerpool0'\] must be one address, that of the chief, but got \[\]",
         ),
         (
+            {"CLUSTER_SPEC": json.dumps({"cluster": {"workerpool0": ["a:1"]}, "task": {"type": "workerpool1"}})},
+            r"CLUSTER_SPEC\['task'\] must name the type and the index .*which has 1 in workerpool0, but got \{",
+        ),
+        (
             {"CLUSTER_SPEC": json.dumps({"cluster": POOLS, "task": {"type": "workerpool1", "index": 2}})},
             r"CLUSTER_SPEC\['task'\] must name the type and the index .*2 in workerpool1, .*but got \{'type': 'wor",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -415,6 +416,19 @@ def test_different_programs_are_named(tmp_path: Path, setting: str, named: str) 
     for result in Cluster(PROGRAM).run(tmp_path, 16, 30, setting):
         assert result.status == 2
         assert f"error: worker 0 and chief 0 must run the same program, but differ in {named}; start" in result.told
+
+
+def test_clusters_of_different_size_are_named(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM)
+    more = {**cluster.spec, "worker": [*cluster.spec["worker"], "localhost:1"]}
+    of_more = json.dumps({"cluster": more, "task": {"type": "worker", "index": 0}})
+    chief = cluster.start(("chief", 0), tmp_path, 16, 30)
+    for result in ended([chief, cluster.start(("worker", 0), tmp_path, 16, 30, TF_CONFIG=of_more)]):
+        assert result.status == 2
+        assert (
+            "error: worker 0 and chief 0 must be of the same cluster, but differ in how many there are: the number of "
+            "processes that train is 3 on worker 0, and 2 on chief 0; start them with the same TF_CONFIG"
+        ) in result.told
 
 
 def test_different_model_dirs_are_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Sequence
 from ipaddress import IPv6Address
 
@@ -74,6 +75,15 @@ def split_address(address: object, where: str) -> tuple[str, int]:
 def bracketed(host: str) -> str:
     """Returns `host` as an address has it in front of the colon."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def doubt_about(host: str, port: int) -> str:
+    """Says what is wrong with an address, as far as can be seen from here; empty where nothing is."""
+    try:
+        socket.getaddrinfo(host, port)
+    except OSError:
+        return f"nobody knows the name {host!r}"
+    return ""
 
 
 def _number(host: str) -> str | None:

@@ -130,4 +130,7 @@ def check_trains(task: Task) -> None:
         InvalidValueError: It is such a task.
     """
     if task.type in (PARAMETER_SERVER, EVALUATOR):
-        raise InvalidValueError(f"{task.source} says that this process is {task}, which does not train.")
+        raise InvalidValueError(
+            f"{task.source} says that this process is {task}, which does not train; have all processes call "
+            "train_and_evaluate."
+        )

@@ -24,7 +24,7 @@ def task_from_cluster_spec(text: str) -> Task:
     """
     config = json_object(text, "CLUSTER_SPEC")
     pools = checked_cluster(config.get("cluster"), "CLUSTER_SPEC['cluster']", tuple(_TYPE_OF_POOL))
-    if sum(map(len, pools.values())) <= 1:
+    if not pools:
         return Task(source="CLUSTER_SPEC")
     if len(pools.get("workerpool0", ())) != 1:
         raise InvalidValueError(
@@ -39,6 +39,8 @@ def task_from_cluster_spec(text: str) -> Task:
             f"CLUSTER_SPEC['task'] must name the type and the index of a replica in CLUSTER_SPEC['cluster'], which has "
             f"{', '.join(f'{len(addresses)} in {name}' for name, addresses in pools.items())}, but got {shown(task)}."
         )
+    if len(pools) == 1:
+        return Task(source="CLUSTER_SPEC")
     return Task(
         type=_TYPE_OF_POOL[pool],
         id=index,

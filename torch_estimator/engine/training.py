@@ -678,6 +678,8 @@ class _ServedFeed(_Feed):
     def take(self, most: int) -> Sequence[Tensor | float]:
         if self._served.has_to_save() and self._run.saver is not None:
             self._run.saver.save(self._context)
+            self._run.settle()
+            self._served.let_go()
         self._served.deposit(self._run.position)
         losses = super().take(most)
         if not losses:

@@ -33,6 +33,9 @@ GOES = 4
 STOPS = 1
 """Flag of who leaves: all others are to end, too."""
 
+SAVED = 1
+"""Flag of a chief that asks for the status: what a server held that has to go is saved."""
+
 
 class Kind(IntEnum):
     """What a message is: first those of who trains, then the answers."""

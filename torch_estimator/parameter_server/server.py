@@ -23,6 +23,7 @@ from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import (
     GOES,
     PULLS,
+    SAVED,
     STOPS,
     Header,
     Kind,
@@ -168,7 +169,7 @@ class ParameterServer:
                 if not self._presence.connected() or self._clock() > ended_at + _LINGER_SECS:
                     logger.info("%s ends: training is over.", self._name)
                     return
-            elif self._goes_at is not None and (not self._presence.connected() or self._clock() > self._goes_at):
+            elif self._goes_at is not None and (not self._presence.connected() or self._clock() >= self._goes_at):
                 logger.info("%s ends: SIGTERM asked for it; start again to go on.", self._name)
                 raise SystemExit(RESTART_ME)
 
@@ -240,6 +241,9 @@ class ParameterServer:
                 self._not_told.discard(header.worker)
                 return [self._header(header, Kind.OK).pack()]
             case Kind.STATUS:
+                if self._goes_at is not None and header.flags & SAVED:
+                    # Steps from now on would be lost with it.
+                    self._goes_at = self._clock()
                 self._clocks.rest(header.worker)
                 return pack_json(self._header(header, self._kind()), self._presence.whereabouts())
             case Kind.LEAVE:
@@ -321,7 +325,7 @@ class ParameterServer:
             if self._goes_at is not None:
                 # A signal handler must not write, since it may have interrupted who does.
                 self._say_again(
-                    "goes", f"{self._name} stays, for {_STAY_SECS:g} s at most, until those who train have gone."
+                    "goes", f"{self._name} stays, for {_STAY_SECS:g} s at most, until what it holds is saved."
                 )
             if self._shard is None and not self._ended:
                 self._look_for_chief(now)

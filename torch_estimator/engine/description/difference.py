@@ -9,6 +9,9 @@ from typing import Any
 
 _MOST = 4096
 
+CLUSTER = "how many there are"
+"""The section that is not about the program."""
+
 
 def bounded(description: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Returns a description in which the settings that come late in a long section are one digest."""
@@ -44,9 +47,12 @@ def difference(name: str, own: Mapping[str, Any], other_name: str, other: Mappin
         if isinstance(mine, dict) and isinstance(theirs, dict):
             key = next(key for key in (*theirs, *mine) if mine.get(key) != theirs.get(key))
             where, mine, theirs = key, mine.get(key), theirs.get(key)
+        same, advice = "run the same program", "start them with the same code and the same arguments"
+        if section == CLUSTER:
+            same, advice = "be of the same cluster", "start them with the same TF_CONFIG, but for its task"
         return (
-            f"{name} and {other_name} must run the same program, but differ in {section}: {where} is {_shown(mine)} on "
-            f"{name}, and {_shown(theirs)} on {other_name}; start them with the same code and the same arguments."
+            f"{name} and {other_name} must {same}, but differ in {section}: {where} is {_shown(mine)} on {name}, and "
+            f"{_shown(theirs)} on {other_name}; {advice}."
         )
     return ""
 

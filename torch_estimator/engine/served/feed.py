@@ -32,6 +32,7 @@ from torch_estimator.parameter_server.messages import (
     GOES,
     PULLS,
     PUSHES,
+    SAVED,
     STOPS,
     Header,
     Kind,
@@ -243,6 +244,11 @@ class ServedSteps:
             )
         return bool(going) and self._is_chief
 
+    def let_go(self) -> None:
+        """Tells servers that are about to go that what they hold is saved."""
+        with suppress(TrainingIsOver):
+            self._links.tell_all(Kind.STATUS, SAVED)
+
     def meet_end(self) -> None:
         """Where there is no further batch here, or training is over: the chief waits for the others."""
         self.flush()
@@ -362,11 +368,15 @@ class ServedSteps:
         return all(header.kind is Kind.OK for header, _ in self._links.tell_all(Kind.STATUS))
 
     def _check(self, index: int, about: Mapping[str, Any]) -> None:
-        for what, here in ((_WORD, self._word), (_PLACE, f"{index} of {len(self._links)}")):
+        place = f"{index} of {len(self._links)}"
+        for what, here, advice in (
+            (_PLACE, place, "Give all processes the same parameter servers, in the same order."),
+            (_WORD, self._word, "End it, and start it again; or name other addresses."),
+        ):
             if about.get(what) != here:
                 raise ClusterError(
                     f"ps {index} serves another training than this one: {what} is {about.get(what)!r} there, and "
-                    f"{here!r} here. End it, and start it again; or name other addresses."
+                    f"{here!r} here. {advice}"
                 )
         chief = "the chief before it" if self._is_chief else self._names[0]
         mine = self._names[self._links.rank]

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import zmq
 
-from torch_estimator.cluster.addresses import LOOPBACK, split_address
+from torch_estimator.cluster.addresses import LOOPBACK, doubt_about, split_address
 from torch_estimator.engine.preemption import Preempted
 from torch_estimator.errors import RESTART_ME, ClusterError
 from torch_estimator.parameter_server.curve import secure_client
@@ -171,9 +171,10 @@ class Links:
             most = self._wait_secs + (self.held_secs if link.is_connected else 0.0)
             if now > started + most:
                 why = " and silence_secs of ParameterServerStrategy" if most > self._wait_secs else ""
+                doubt = "" if link.was_ever_connected else doubt_about(*split_address(link.address, link.name))
                 lost = ClusterError(
                     f"{self.name} waited {most:g} s (session_creation_timeout_secs of RunConfig{why}) for "
-                    f"{link.name} at {link.address}; see whether it runs and can be reached."
+                    f"{link.name} at {link.address}; see whether it runs and can be reached{doubt and f' ({doubt})'}."
                 )
                 if link.was_ever_connected:
                     # The address is right; there is nothing that must be changed before another start.
@@ -206,7 +207,7 @@ class Links:
             time.sleep(_LOOK_EVERY_MS / 1000)
 
     def _go(self, waits_for: str) -> NoReturn:
-        lost = "" if self.rank else ", so that no checkpoint could be written"
+        lost = "" if self.rank else ", so that no further checkpoint could be written"
         logger.error("SIGTERM came while %s waited for %s%s; start again to go on.", self.name, waits_for, lost)
         raise Preempted
 
