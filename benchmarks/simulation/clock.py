@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 
@@ -67,7 +68,8 @@ class Line:
 
 class Cores:
     """Those that many threads share, as Linux has it: whoever wakes up goes to a core that is idle, or else waits for
-    the one where it ran last, even if another one becomes idle meanwhile. Who wakes it up still runs then.
+    the one where it ran last, even if another one becomes idle meanwhile. Who wakes it up still runs then. Of those
+    that wait for a core, the one that has run least goes first.
 
     Args:
         clock: Of the simulation.
@@ -80,7 +82,7 @@ class Cores:
         self._turn = turn
         self._wake = machine.wake
         self._busy = [False] * machine.cores
-        self._waiting: list[deque[Thread]] = [deque() for _ in self._busy]
+        self._waiting: list[list[Thread]] = [[] for _ in self._busy]
         self._threads = itertools.count()
 
     def home(self) -> int:
@@ -91,7 +93,7 @@ class Cores:
         """Has a thread do what it has to, as soon as there is a core and as often as it takes."""
         idle = [core for core, busy in enumerate(self._busy) if not busy]
         if not idle:
-            self._waiting[thread.core].append(thread)
+            insort(self._waiting[thread.core], thread, key=_has_run)
             return
         thread.core = thread.core if thread.core in idle else idle[0]
         self._busy[thread.core] = True
@@ -109,10 +111,10 @@ class Cores:
             self._begin(thread, turn)
             return
         if thread.left:
-            waiting.append(thread)
+            insort(waiting, thread, key=_has_run)
         self._busy[thread.core] = bool(waiting)
         if waiting:
-            self._begin(waiting.popleft())
+            self._begin(waiting.pop(0))
 
 
 class Thread:
@@ -125,10 +127,11 @@ class Thread:
         busy_secs: What it was given to do, in seconds.
         core: Where it ran last.
         left: Seconds of what it is doing; 0 where it sleeps.
+        ran_secs: For how long it has run.
     """
 
     def __init__(self, cores: Cores) -> None:
-        self.busy_secs = self.left = 0.0
+        self.busy_secs = self.left = self.ran_secs = 0.0
         self.core = cores.home()
         self._cores = cores
         self._todo: deque[tuple[float, Event]] = deque()
@@ -144,11 +147,16 @@ class Thread:
     def has_run(self, secs: float) -> None:
         """Tells who waits for what it has done; they wake up, or give it more to do, before it goes to sleep."""
         self.left -= secs
+        self.ran_secs += secs
         while self._todo and self.left <= 0.0:
             _, done = self._todo[0]
             done()
             self._todo.popleft()
             self.left = self._todo[0][0] if self._todo else 0.0
+
+
+def _has_run(thread: Thread) -> float:
+    return thread.ran_secs
 
 
 def threads_of(clock: Clock, machine: Machine | None) -> Callable[[], Line | Thread]:

@@ -68,6 +68,21 @@ def test_threads_take_turns() -> None:
     assert ends == {"long": 1.25, "short": 0.5}
 
 
+def test_who_has_run_least_goes_first() -> None:
+    clock, ends = Clock(), dict[str, float]()
+    cores = Cores(clock, Machine(cores=1), turn=10.0)
+    much, little, busy = Thread(cores), Thread(cores), Thread(cores)
+    much.do(2.0, noting(clock, "before", ends))
+    clock.run_until(lambda: "before" in ends)
+    busy.do(1.0, noting(clock, "busy", ends))
+    much.do(0.5, noting(clock, "much", ends))
+    little.do(0.5, noting(clock, "little", ends))
+
+    clock.run_until(lambda: False)
+
+    assert ends == {"before": 2.0, "busy": 3.0, "little": 3.5, "much": 4.0}
+
+
 def test_a_thread_that_wakes_up_takes_an_idle_core_and_else_waits_for_its_own() -> None:
     clock, ends = Clock(), dict[str, float]()
     cores = Cores(clock, Machine(cores=2), turn=10.0)
