@@ -15,6 +15,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from tests.cluster_jobs import free_port
+from tests.parameter_server.road import Road
 from tests.parameter_server.test_server import GIVEN
 from torch_estimator.engine.served.links import Links
 from torch_estimator.errors import ClusterError
@@ -53,40 +54,16 @@ def serving(address: str, key: Key | None) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-@contextmanager
-def listening_in(address: str) -> Iterator[tuple[str, bytearray]]:
-    """A way to `address`, and all that goes along it."""
-    host, port = address.split(":")
-    heard = bytearray()
-    with socket.create_server(("localhost", 0)) as door:
-
-        def copy(source: socket.socket, target: socket.socket) -> None:
-            with suppress(OSError), source, target:
-                while data := source.recv(65536):
-                    heard.extend(data)
-                    target.sendall(data)
-
-        def listen() -> None:
-            with suppress(OSError):
-                coming, _ = door.accept()
-                going = socket.create_connection((host, int(port)))
-                for one in ((coming, going), (going, coming)):
-                    threading.Thread(target=copy, args=one, daemon=True).start()
-
-        threading.Thread(target=listen, daemon=True).start()
-        yield f"localhost:{door.getsockname()[1]}", heard
-
-
 @pytest.mark.parametrize("has_key", [True, False])
 def test_what_is_said_can_be_read_on_the_way_only_without_a_key(tmp_path: Path, has_key: bool) -> None:
     address = f"localhost:{free_port()}"
     key = new_key(tmp_path / "key") if has_key else None
-    with serving(address, key), listening_in(address) as (way, heard):
-        with closing(Links("worker 0", 1, [way], wait_secs=WAIT_SECS, key=key)) as links:
+    with serving(address, key), closing(Road(address)) as road:
+        with closing(Links("worker 0", 1, [road.address], wait_secs=WAIT_SECS, key=key)) as links:
             links.deposit({"position": MESSAGE.decode()})
             links.tell_all(Kind.LEAVE)
-        assert (MESSAGE in heard) is not has_key
-        assert len(heard) > len(MESSAGE)
+        assert (MESSAGE in road.heard) is not has_key
+        assert len(road.heard) > len(MESSAGE)
 
 
 def test_who_comes_back_with_the_same_key_is_found_again(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import pytest
 import zmq
 
 from tests.cluster_jobs import free_port
+from tests.parameter_server.road import Road
 from torch_estimator.engine.served.links import Links
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.messages import (
@@ -62,7 +63,15 @@ GIVEN: dict[str, Any] = {
 }
 
 
-GRADIENTS = [(np.array([1, 3]), np.ones((2, 1), np.float32))]
+def pushing(header: Header, gradient: float = 1.0) -> dict[int, list[bytes]]:
+    """What brings the first server gradients that are all the same."""
+    push = Push(
+        np.array([0.5, 0.25]),
+        np.ones(2, np.uint8),
+        np.full(5, gradient, np.float32),
+        [(np.array([1, 3]), np.full((2, 1), gradient, np.float32))],
+    )
+    return {0: [pack_exchange(header, push, [np.empty(0, np.int64)])]}
 
 
 class Served:
@@ -76,13 +85,7 @@ class Served:
         self.links.start(0, given, ARRAYS)
 
     def push(self, header: Header, gradient: float = 1.0) -> Kind:
-        push = Push(
-            np.array([0.5, 0.25]),
-            np.ones(2, np.uint8),
-            np.full(5, gradient, np.float32),
-            [(np.array([1, 3]), np.full((2, 1), gradient, np.float32))],
-        )
-        ((answer, _),) = self.links.ask({0: [pack_exchange(header, push, [np.empty(0, np.int64)])]}).values()
+        ((answer, _),) = self.links.ask(pushing(header, gradient)).values()
         return answer.kind
 
     def pull(self, *rows: int) -> tuple[Header, np.ndarray, np.ndarray]:
@@ -128,51 +131,13 @@ def test_gradients_are_applied_with_the_settings_that_come_with_them(served: Ser
     np.testing.assert_array_equal(rows, np.float32([2.5, 0]))
 
 
-class Road:
-    """Carries what is said to a server and back; answers may be lost on it, and so may connections."""
-
-    def __init__(self, address: str) -> None:
-        self.loses_answers = False
-        self._target = address.split(":")[0], int(address.split(":")[1])
-        self._listener = socket.create_server(("localhost", 0))
-        self._open: list[socket.socket] = []
-        self.address = f"localhost:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        for one in self._open:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.close()
-        self.cut()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                asking, _ = self._listener.accept()
-                served = socket.create_connection(self._target)
-                self._open += [asking, served]
-                for way in ((asking, served), (served, asking)):
-                    threading.Thread(target=self._carry, args=way, daemon=True).start()
-
-    def _carry(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while content := source.recv(65536):
-                if not (self.loses_answers and target.getsockname()[1] == self._listener.getsockname()[1]):
-                    target.sendall(content)
-
-
 def test_pushes_under_way_at_once_are_applied_once_each_though_their_answers_are_lost(served: Served) -> None:
     served.start()
     with closing(Road(served.address)) as road, closing(Links("worker 0", 1, [road.address], wait_secs=60)) as links:
         links.tell_all(Kind.HELLO)
         road.loses_answers = True
-        push = Push(np.array([0.5, 0.25]), np.ones(2, np.uint8), np.ones(5, np.float32), GRADIENTS)
-        none = [np.empty(0, np.int64)]
         headers = [links.header(Kind.EXCHANGE, PUSHES) for _ in range(2)]
-        questions = [{0: [pack_exchange(header, push, none)]} for header in headers]
+        questions = [pushing(header) for header in headers]
         for question in questions:
             links.send(question)
         while served.pull()[0].step < 7:

@@ -276,22 +276,25 @@ class ServedSteps:
             self._pending = push
             if number + 1 == batches.count or self.over:
                 break
-            if not coming.questions:
+            if coming.questions:
+                wanted, coming = coming.wanted, self._received(coming, batches, number + 2)
+            else:
                 self._exchange(wanted := self._wanted(batches, number + 1))
                 coming = self._ask_for(batches, number + 2)
-                continue
-            # What is sent before one waits for what was asked for before, travels in that time. Who may not be far
-            # ahead sends no gradients before the slowest one has sent its own.
-            at_once = self._strategy.max_staleness is None
-            after = self._ask_for(batches, number + 2) if at_once else _NOTHING
-            answers = self._collect(coming.questions)
-            wanted = coming.wanted
-            if not self.over:
-                self._write(wanted, answers)
-            coming = after if at_once else self._ask_for(batches, number + 2)
         if not self.over:
             self._collect(coming.questions)
         return losses
+
+    def _received(self, coming: _Coming, batches: Batches, ahead: int) -> _Coming:
+        """Puts what was asked for into the model; returns what is under way then, with that of a batch ahead."""
+        # What is sent before one waits, travels in that time. Who may not be far ahead sends no gradients before the
+        # slowest one has sent its own.
+        at_once = self._strategy.max_staleness is None
+        after = self._ask_for(batches, ahead) if at_once else _NOTHING
+        answers = self._collect(coming.questions)
+        if not self.over:
+            self._write(coming.wanted, answers)
+        return after if at_once else self._ask_for(batches, ahead)
 
     def _ask_for(self, batches: Batches, number: int) -> _Coming:
         """Where steps are pipelined: pushes what is pending, and pulls what a batch ahead needs, if there is one."""
