@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 TRANSPORT = "transport"
 MAIN = "main"
 OTHERS = "others"
+
+_QUANTILES = 50
 
 
 def cpu_by_thread() -> dict[str, float]:
@@ -29,6 +32,11 @@ def cpu_by_thread() -> dict[str, float]:
         elif name.startswith("ZMQbg"):
             seconds[TRANSPORT] += int(times.split()[0]) / 1e9
     return {**seconds, OTHERS: time.process_time() - sum(seconds.values())}
+
+
+def quantiles(secs: Sequence[float]) -> list[float]:
+    """What stands for all of them."""
+    return statistics.quantiles(secs, n=_QUANTILES, method="inclusive")
 
 
 class StageClock:

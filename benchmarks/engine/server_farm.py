@@ -12,7 +12,7 @@ from typing import Any
 
 import zmq
 
-from benchmarks.engine.cpu_clock import TRANSPORT, cpu_by_thread
+from benchmarks.engine.cpu_clock import TRANSPORT, cpu_by_thread, quantiles
 from torch_estimator.parameter_server.messages import Header, Kind, is_small
 from torch_estimator.parameter_server.server import ParameterServer
 
@@ -61,10 +61,11 @@ class TimedServer:
         """Gives the address back."""
         self._server.close()
 
-    def report(self, skipped: int) -> dict[str, float]:
-        """Means over all exchanges but the first so many."""
+    def report(self, skipped: int) -> dict[str, Any]:
+        """Means over all exchanges but the first so many, and of the CPU seconds quantiles, too."""
         return {
             "handle": statistics.mean(self.secs[skipped:]),
+            "handles": quantiles(self.secs[skipped:]),
             "up": statistics.mean(self.up[skipped:]),
             "down": statistics.mean(self.down[skipped:]),
         }

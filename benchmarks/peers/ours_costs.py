@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import statistics
 import sys
 import time
 from typing import Any
@@ -15,13 +14,14 @@ from typing import Any
 import torch
 
 import torch_estimator as te
-from benchmarks.engine.cpu_clock import MAIN, OTHERS, TRANSPORT, StageClock, cpu_by_thread
+from benchmarks.engine.cpu_clock import MAIN, OTHERS, TRANSPORT, StageClock, cpu_by_thread, quantiles
 from benchmarks.floor import seconds_of
 from benchmarks.peers import ours_census
 from benchmarks.peers.report import Pace
 from torch_estimator.distribute.group import Group
 from torch_estimator.engine.replicas.feed import ReplicaSteps
 from torch_estimator.engine.served.feed import ServedSteps
+from torch_estimator.engine.served.spin import Spin
 
 SERVED = {"_wanted": "look up", "_computed": "compute", "_send": "pack", "_collect": "unpack", "_write": "unpack"}
 """Stages of a step with parameter servers, by method."""
@@ -30,8 +30,6 @@ TOGETHER = {"_computed": "compute", "_exchange": "exchange", "_updated": "update
 """Stages of a synchronous step, by method; within the exchange the collective is one of its own."""
 
 _MANY = 32
-
-_QUANTILES = 50
 
 
 class CostHook(te.Hook):
@@ -65,7 +63,7 @@ def costs_of(stages: StageClock, spent: dict[str, float], wall: float) -> dict[s
     return {
         "steps": steps,
         "stages": by_stage,
-        "computes": statistics.quantiles(computed, n=_QUANTILES, method="inclusive"),
+        "computes": quantiles(computed),
         "around": spent[MAIN] / steps - sum(by_stage.values()),
         "beside": spent[OTHERS] / steps,
         "io": spent[TRANSPORT] / steps,
@@ -98,6 +96,7 @@ def main() -> None:
     hook = CostHook(stages, args.warmup, args.steps * 9 // 10)
     with (
         stages.timing(ServedSteps, SERVED),
+        stages.timing(Spin, {"wait": "wait"}),
         stages.timing(ReplicaSteps, TOGETHER),
         stages.timing(Group, {"gather": "gather"}),
     ):

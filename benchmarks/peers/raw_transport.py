@@ -5,16 +5,19 @@ One connection, blocking, each message its frames behind their lengths; nobody m
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch_estimator.engine.served.links
 import torch_estimator.roles.parameter_server
 from torch_estimator.cluster.addresses import split_address
 from torch_estimator.engine.served.links import Frames, Links
+from torch_estimator.engine.served.spin import Spin
 from torch_estimator.parameter_server.messages import Header
 from torch_estimator.parameter_server.server import ParameterServer
 
@@ -49,13 +52,18 @@ class RawLinks(Links):
     def __init__(self, name: str, rank: int, addresses: Sequence[str], **settings: Any) -> None:
         super().__init__(name, rank, addresses, **settings)
         self._raw = [_connected(_raw(address)) for address in addresses]
+        self._spins = [Spin() for _ in addresses]
 
     def send(self, questions: Mapping[int, Frames]) -> None:
         for index, frames in questions.items():
             _send(self._raw[index], frames)
 
     def collect(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
-        answers = {index: [memoryview(frame) for frame in _receive(self._raw[index])] for index in questions}
+        answers = {}
+        for index in questions:
+            connection = self._raw[index]
+            self._spins[index].wait(partial(_is_readable, connection, 0.0), partial(_is_readable, connection, None))
+            answers[index] = [memoryview(frame) for frame in _receive(connection)]
         return {index: (Header.unpack(frames[0]), frames) for index, frames in answers.items()}
 
     def close(self) -> None:
@@ -100,6 +108,10 @@ def _receive(connection: socket.socket) -> list[bytearray]:
     (count,) = _COUNT.unpack(_exactly(connection, _COUNT.size))
     lengths = [_COUNT.unpack(_exactly(connection, _COUNT.size))[0] for _ in range(count)]
     return [_exactly(connection, length) for length in lengths]
+
+
+def _is_readable(connection: socket.socket, secs: float | None) -> bool:
+    return bool(select.select([connection], [], [], secs)[0])
 
 
 def _exactly(connection: socket.socket, length: int) -> bytearray:

@@ -7,6 +7,7 @@ import itertools
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from benchmarks.simulation.costs import Machine
 
@@ -41,12 +42,16 @@ class Line:
 
     Args:
         clock: Of the simulation.
+
+    Attributes:
+        stays_awake: See `Thread`; here it makes no difference.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._free_at = 0.0
         self._told_secs = 0.0
+        self.stays_awake = False
 
     @property
     def busy_secs(self) -> float:
@@ -67,37 +72,53 @@ class Line:
 
 
 class Cores:
-    """Those that many threads share, as Linux has it: whoever wakes up goes to a core that is idle, or else waits for
-    the one where it ran last, even if another one becomes idle meanwhile. Who wakes it up still runs then. Of those
-    that wait for a core, the one that has run least goes first.
+    """Those that many threads share, as Linux has it: whoever wakes up goes to a core that is idle; or else waits for
+    that of the thread that wakes it, if this is about to sleep, or for the one where it ran last, even if another one
+    becomes idle meanwhile. Of those that wait for a core, the one that has run least goes first.
+
+    A thread that waits without sleep keeps its core from falling asleep; it lets others have it at once, and falls
+    asleep itself once they have had it for long.
 
     Args:
         clock: Of the simulation.
         machine: How many there are, and how long an idle one takes to wake.
         turn: Seconds after which a thread lets the next one have the core; the default is Linux's for two.
+        patience: Seconds for which others may have the core of a thread that waits without sleep.
     """
 
-    def __init__(self, clock: Clock, machine: Machine, *, turn: float = 1.4e-3) -> None:
+    def __init__(self, clock: Clock, machine: Machine, *, turn: float = 1.4e-3, patience: float = 1e-4) -> None:
         self._clock = clock
         self._turn = turn
+        self._patience = patience
         self._wake = machine.wake
-        self._busy = [False] * machine.cores
-        self._waiting: list[list[Thread]] = [[] for _ in self._busy]
+        self._cores = [_Core() for _ in range(machine.cores)]
         self._threads = itertools.count()
+        self._waker: Thread | None = None
 
     def home(self) -> int:
         """Where another thread begins."""
-        return next(self._threads) % len(self._busy)
+        return next(self._threads) % len(self._cores)
 
     def run(self, thread: Thread) -> None:
         """Has a thread do what it has to, as soon as there is a core and as often as it takes."""
-        idle = [core for core, busy in enumerate(self._busy) if not busy]
-        if not idle:
-            insort(self._waiting[thread.core], thread, key=_has_run)
+        idle = [index for index, core in enumerate(self._cores) if not core.busy and core.awake is None]
+        core = self._cores[thread.core]
+        if core.awake is thread:
+            core.awake = None
+        elif idle:
+            thread.core = thread.core if thread.core in idle else idle[0]
+            self._cores[thread.core].busy = True
+            self._clock.after(self._wake, lambda: self._begin(thread))
             return
-        thread.core = thread.core if thread.core in idle else idle[0]
-        self._busy[thread.core] = True
-        self._clock.after(self._wake, lambda: self._begin(thread))
+        elif self._waker is not None and self._waker.is_done:
+            # Its core is free in a moment.
+            thread.core = self._waker.core
+            core = self._cores[thread.core]
+        if core.busy:
+            insort(core.waiting, thread, key=_has_run)
+        else:
+            core.busy, core.taken_at = True, self._clock.now
+            self._begin(thread)
 
     def _begin(self, thread: Thread, turn: float | None = None) -> None:
         turn = turn or self._turn
@@ -105,16 +126,31 @@ class Cores:
         self._clock.after(secs, lambda: self._end(thread, secs, turn - secs))
 
     def _end(self, thread: Thread, secs: float, turn: float) -> None:
-        waiting = self._waiting[thread.core]
+        core = self._cores[thread.core]
+        self._waker = thread
         thread.has_run(secs)
-        if thread.left and (turn > 0.0 or not waiting):
+        self._waker = None
+        if thread.left and (turn > 0.0 or not core.waiting):
             self._begin(thread, turn)
             return
         if thread.left:
-            insort(waiting, thread, key=_has_run)
-        self._busy[thread.core] = bool(waiting)
-        if waiting:
-            self._begin(waiting.pop(0))
+            insort(core.waiting, thread, key=_has_run)
+        elif thread.stays_awake:
+            core.awake, core.taken_at = thread, self._clock.now
+        core.busy = bool(core.waiting)
+        if core.waiting:
+            self._begin(core.waiting.pop(0))
+        elif self._clock.now > core.taken_at + self._patience:
+            core.awake = None
+
+
+@dataclass(slots=True)
+class _Core:
+    busy: bool = False
+    waiting: list[Thread] = field(default_factory=list)
+    awake: Thread | None = None
+    # Since when others have had what a thread would be awake on.
+    taken_at: float = 0.0
 
 
 class Thread:
@@ -128,13 +164,20 @@ class Thread:
         core: Where it ran last.
         left: Seconds of what it is doing; 0 where it sleeps.
         ran_secs: For how long it has run.
+        stays_awake: Whether it waits without sleep for what it is given next.
     """
 
     def __init__(self, cores: Cores) -> None:
         self.busy_secs = self.left = self.ran_secs = 0.0
+        self.stays_awake = False
         self.core = cores.home()
         self._cores = cores
         self._todo: deque[tuple[float, Event]] = deque()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it sleeps after what it is at."""
+        return len(self._todo) < 2 and not self.stays_awake
 
     def do(self, secs: float, done: Event) -> None:
         """Does something that takes so many seconds, after all that it was told before."""

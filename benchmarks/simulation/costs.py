@@ -30,7 +30,8 @@ class Exchange:
         pack: Seconds of the training thread to write and send the message.
         unpack: Seconds of the training thread to receive and read the answer.
         worker_io: Seconds of the worker's transport thread, both ways.
-        handle: Seconds of the server's thread, from receiving the message to sending the answer.
+        handle: Seconds of the server's thread, from receiving the message to sending the answer; one of these, drawn
+            at random.
         server_io: Seconds of the server's transport thread, both ways.
         up: Bytes of the message.
         down: Bytes of the answer.
@@ -39,7 +40,7 @@ class Exchange:
     pack: float = 0.0
     unpack: float = 0.0
     worker_io: float = 0.0
-    handle: float = 0.0
+    handle: Sequence[float] = (0.0,)
     server_io: float = 0.0
     up: float = 0.0
     down: float = 0.0

@@ -167,7 +167,9 @@ def exchanges_of(report: Mapping[str, Any]) -> list[Exchange]:
             unpack=stages["unpack"] / len(servers),
             worker_io=report["io"] / len(servers),
             server_io=report["farm"]["io"],
-            **server,
+            handle=server["handles"],
+            up=server["up"],
+            down=server["down"],
         )
         for server in servers
     ]

@@ -126,6 +126,7 @@ class _Trainer(_Process):
 
     def _send(self) -> None:
         self._sent += 1
+        self.thread.stays_awake = True
         for index, road in enumerate(self._roads):
             _go(road, partial(self._came, index))
         self._waits = True
@@ -138,7 +139,7 @@ class _Trainer(_Process):
     def _look(self) -> None:
         # Pipelined, the next step needs what was asked for before the last message.
         if self._waits and min(self._answered) >= self._sent - self._pipeline:
-            self._waits = False
+            self._waits = self.thread.stays_awake = False
             self.thread.do(self._unpack, self._end)
 
     def _end(self) -> None:
@@ -151,7 +152,7 @@ class _Trainer(_Process):
             partial(self.io.do, exchange.worker_io / 2),
             partial(self._carry, exchange.up, self, server),
             partial(server.io.do, exchange.server_io / 2),
-            partial(server.thread.do, exchange.handle),
+            lambda done: server.thread.do(self._draw.choice(exchange.handle), done),
             partial(server.io.do, exchange.server_io / 2),
             partial(self._carry, exchange.down, server, self),
             partial(self.io.do, exchange.worker_io / 2),
@@ -160,6 +161,10 @@ class _Trainer(_Process):
     def _carry(self, size: float, source: _Process, target: _Process, done: Event) -> None:
         """The first byte arrives while the last is still to be sent."""
         secs = size / self._network.bytes_per_s
+        if not secs and not self._network.latency:
+            # Within one machine the sender itself wakes who receives it.
+            done()
+            return
         latency = source.out.take(secs) + self._network.latency
         self._clock.after(latency, lambda: target.into.do(secs, done))
 

@@ -20,15 +20,15 @@ HERE = Here(machine=Machine(cores=4, wake=10e-6), call=300e-6)
 
 
 def report(servers: int) -> dict[str, Any]:
-    """As `run_timed` gives one: 590 us of work, and 6 times that a core wakes."""
-    one = {"handle": 100e-6 / servers, "up": 160_000 / servers, "down": 80_000 / servers}
+    """As `run_timed` gives one: 590 us of work, and 5 times that a core wakes."""
+    one = {"handle": 100e-6 / servers, "handles": [100e-6 / servers], "up": 160_000 / servers, "down": 80_000 / servers}
     return {
         "stages": {"compute": 300e-6, "look up": 20e-6, "pack": 40e-6, "unpack": 10e-6},
         "computes": [300e-6] * 10,
         "around": 20e-6,
         "beside": 80e-6,
         "io": 50e-6,
-        "wall": 650e-6,
+        "wall": 640e-6,
         "farm": {"servers": [one] * servers, "io": 50e-6},
     }
 
@@ -47,7 +47,7 @@ def measured() -> Measured:
     results: dict[str, list[Any]] = {}
     for way in WAYS:
         results[side_of(way, 1)] = [report(1)]
-        results[side_of(way, 2)] = [{**report(1), "wall": 2 * 650e-6}]
+        results[side_of(way, 2)] = [{**report(1), "wall": 2 * 640e-6}]
     results[side_of("synchronous", 2)] = [together()]
     return Measured(results)
 
@@ -62,7 +62,7 @@ def test_a_timed_run_tells_what_every_step_costs(shared_data: Path) -> None:
     assert min(found["stages"].values()) > 0
     assert sum(found["stages"].values()) + found["around"] < found["wall"]
     exchanges = exchanges_of(found)
-    assert all(one.handle > 0 and one.server_io > 0 and one.up > one.down > 0 for one in exchanges)
+    assert all(min(one.handle) > 0 and one.server_io > 0 and one.up > one.down > 0 for one in exchanges)
     assert sum(worker_of(found).compute) / len(worker_of(found).compute) == pytest.approx(
         found["stages"]["compute"] + found["stages"]["look up"] + found["around"], rel=0.2
     )

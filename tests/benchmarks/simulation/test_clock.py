@@ -115,6 +115,45 @@ def test_who_is_woken_waits_until_its_core_is_awake_and_who_goes_on_does_not() -
     assert (one.core, other.core) == (0, 1)
 
 
+def test_who_is_woken_by_one_that_goes_to_sleep_takes_its_core() -> None:
+    clock, ends = Clock(), dict[str, float]()
+    cores = Cores(clock, Machine(cores=2), turn=10.0)
+    waker, busy, woken = Thread(cores), Thread(cores), Thread(cores)
+    woken.core = busy.core
+    busy.do(5.0, noting(clock, "busy", ends))
+    waker.do(1.0, lambda: woken.do(1.0, noting(clock, "woken", ends)))
+
+    clock.run_until(lambda: False)
+
+    assert ends == {"woken": 2.0, "busy": 5.0}
+    assert woken.core == waker.core != busy.core
+
+
+@pytest.mark.parametrize(
+    ("short", "begins_at"),
+    [
+        # Its core is still awake.
+        (0.25, 3.0),
+        # It has gone to sleep, and so has its core.
+        (1.0, 3.5),
+    ],
+)
+def test_who_waits_without_sleep_goes_on_at_once_unless_others_have_had_its_core_for_long(
+    short: float, begins_at: float
+) -> None:
+    clock, ends = Clock(), dict[str, float]()
+    cores = Cores(clock, Machine(cores=1, wake=0.5), turn=10.0, patience=0.5)
+    awake, other = Thread(cores), Thread(cores)
+    awake.stays_awake = True
+    awake.do(0.5, noting(clock, "before", ends))
+    clock.after(1.5, lambda: other.do(short, noting(clock, "other", ends)))
+    clock.after(3.0, lambda: awake.do(1.0, noting(clock, "after", ends)))
+
+    clock.run_until(lambda: False)
+
+    assert ends == {"before": 1.0, "other": 1.5 + short, "after": begins_at + 1.0}
+
+
 def test_threads_of_large_machines_never_wait_for_each_other() -> None:
     clock, ends = Clock(), dict[str, float]()
     thread = threads_of(clock, None)

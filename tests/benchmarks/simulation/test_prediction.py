@@ -18,7 +18,7 @@ def test_a_curve_is_linear_up_to_where_it_falls_behind() -> None:
 @pytest.mark.parametrize(
     ("exchange", "bottleneck", "linear_to"),
     [
-        (Exchange(handle=1e-3), "server's thread", 10),
+        (Exchange(handle=[1e-3]), "server's thread", 10),
         (Exchange(up=1e6), "server's network", 10),
         (Exchange(), None, 20),
     ],

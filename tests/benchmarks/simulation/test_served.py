@@ -6,7 +6,9 @@ import pytest
 
 from benchmarks.simulation import Exchange, Machine, Network, Worker, served
 
-EXCHANGE = Exchange(pack=20e-6, unpack=10e-6, worker_io=40e-6, handle=100e-6, server_io=60e-6, up=160_000, down=80_000)
+EXCHANGE = Exchange(
+    pack=20e-6, unpack=10e-6, worker_io=40e-6, handle=[100e-6], server_io=60e-6, up=160_000, down=80_000
+)
 NETWORK = Network(latency=50e-6, bytes_per_s=1e9)
 WORKER = Worker(compute=[300e-6])
 
@@ -38,7 +40,7 @@ def test_a_pipelined_worker_waits_for_the_message_before_the_last_one() -> None:
 
 
 def test_many_workers_get_what_the_server_can_handle() -> None:
-    busy = served.train(WORKER, [Exchange(handle=100e-6)], Network(), workers=50)
+    busy = served.train(WORKER, [Exchange(handle=[100e-6])], Network(), workers=50)
 
     assert busy.steps_per_s == pytest.approx(1 / 100e-6, rel=0.01)
     assert busy.busy["server's thread"] == pytest.approx(1.0, rel=0.01)
@@ -52,13 +54,13 @@ def test_or_what_its_network_can_carry() -> None:
 
 
 def test_servers_share_the_messages() -> None:
-    half = Exchange(handle=50e-6)
+    half = Exchange(handle=[50e-6])
 
     assert served.train(WORKER, [half, half], Network(), workers=50).steps_per_s == pytest.approx(20_000, rel=0.01)
 
 
 def test_the_slowest_server_holds_all_workers_up() -> None:
-    exchanges = [Exchange(handle=50e-6), Exchange(handle=200e-6)]
+    exchanges = [Exchange(handle=[50e-6]), Exchange(handle=[200e-6])]
 
     assert served.train(WORKER, exchanges, Network(), workers=50).steps_per_s == pytest.approx(5_000, rel=0.01)
 

@@ -17,6 +17,7 @@ import zmq
 
 from torch_estimator.cluster.addresses import LOOPBACK, doubt_about, split_address
 from torch_estimator.engine.preemption import Preempted
+from torch_estimator.engine.served.spin import Spin
 from torch_estimator.errors import RESTART_ME, ClusterError
 from torch_estimator.parameter_server.curve import secure_client
 from torch_estimator.parameter_server.key import Key
@@ -223,13 +224,13 @@ class _Link:
         self._key = key
         self._doubts = 0
         self._has_had_key = False
+        self._spin = Spin()
         # By number: questions without an answer, and answers that came before they were looked for.
         self._asked: dict[int, Frames] = {}
         self._early: dict[int, tuple[Header, Frames]] = {}
         self._socket = context.socket(zmq.DEALER)
         for option, value in (
             (zmq.LINGER, 1000),
-            (zmq.RCVTIMEO, _LOOK_EVERY_MS),
             (zmq.RECONNECT_IVL, 20),
             (zmq.RECONNECT_IVL_MAX, 200),
             (zmq.HEARTBEAT_IVL, _HEARTBEAT_MS),
@@ -260,10 +261,9 @@ class _Link:
         """The answer to a question, or what refuses any of them; None where a moment's waiting has brought none."""
         if number in self._early:
             return self._early.pop(number)
-        try:
-            frames = [frame.buffer for frame in self._socket.recv_multipart(copy=False)]
-        except zmq.Again:
+        if not self._spin.wait(self._is_there, self._comes):
             return None
+        frames = [frame.buffer for frame in self._socket.recv_multipart(copy=False)]
         header = Header.unpack(frames[0])
         # What was asked again may be answered twice.
         if self._asked.pop(header.number, None) is None and header.kind is not Kind.REFUSED:
@@ -272,6 +272,12 @@ class _Link:
             return header, frames
         self._early[header.number] = header, frames
         return None
+
+    def _is_there(self) -> bool:
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def _comes(self) -> bool:
+        return bool(self._socket.poll(_LOOK_EVERY_MS))
 
     def _send(self, frames: Frames) -> None:
         # Only a connection that was refused takes nothing; others keep it until they are connected.
