@@ -101,6 +101,7 @@ def steps_for(
     if not config.compile:
         return EagerSteps(step)
     beside = (model.head, model.spec.loss)
+    left_out = (*LiveGroup.MOVING, "state") if part == GRADIENTS else LiveGroup.MOVING
     if model.device.type != "cpu" or not SUPPORTED:
         return JitSteps(step, when=config.compile, before=before, last_step=last_step, beside=beside)
 
@@ -115,7 +116,7 @@ def steps_for(
             "mixed_precision": config.mixed_precision,
             "part": part,
         }
-        return fingerprint(roots, leave_out=LiveGroup.MOVING)
+        return fingerprint(roots, leave_out=left_out)
 
     named = _NAMES.get(part, "the training step for batches of {}")
     return CompiledSteps(

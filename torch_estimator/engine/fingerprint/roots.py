@@ -26,7 +26,8 @@ def fingerprint(*roots: Any, leave_out: Collection[str] = ()) -> Fingerprint:
         roots: Modules, optimizers, functions or anything else. The items of a dict are roots by name, which their
             paths begin with.
         leave_out: Keys of optimizers' groups whose numbers do not count, because the step is given them anew. Of a
-            tuple under such a key only the first number does not.
+            tuple under such a key only the first number does not. With ``"state"`` the state of optimizers does not,
+            which a step that updates nothing never sees.
     """
     walk = Walk(frozenset(leave_out))
     for place, root in enumerate(roots):

@@ -134,8 +134,9 @@ def _optimizer(walk: Walk, value: torch.optim.Optimizer) -> None:
     for place, group in enumerate(value.param_groups):
         walk.write("group")
         _settings(walk, group, f".param_groups[{place}]")
-    walk.write("state")
-    _state(walk, value)
+    if "state" not in walk.leave_out:
+        walk.write("state")
+        _state(walk, value)
     walk.write("clippings")
     for clipping in clippings_of([value]):
         walk.part(clipping, "'s clipping")
