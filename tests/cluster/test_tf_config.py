@@ -107,6 +107,8 @@ def test_workers_alone_evaluate_themselves(cluster: Any, has: bool) -> None:
         ),
         ('{"task": {"index": 1}}', ValueError, r"TF_CONFIG\['task'\]\['index'\] must be 0 .*, but got 1"),
         ('{"task": {"index": "first"}}', ValueError, r"TF_CONFIG\['task'\]\['index'\] must be an integer, .*'first'"),
+        ('{"task": {"index": true}}', ValueError, r"TF_CONFIG\['task'\]\['index'\] must be an integer, but got True"),
+        ('{"task": {"index": 0.5}}', ValueError, r"TF_CONFIG\['task'\]\['index'\] must be an integer, but got 0.5"),
         ('{"task": {"index": null}}', ValueError, r"TF_CONFIG\['task'\]\['index'\] must be an integer, but got None"),
         (
             '{"task": {"index": Infinity}}',

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -72,3 +74,18 @@ def test_whoever_needs_the_core_gets_it() -> None:
     assert road.wait(500 * US)
 
     assert (road.looks, road.sleeps) == (3, 1)
+
+
+def test_other_threads_of_the_process_have_python_s_lock_meanwhile() -> None:
+    began, interval = threading.Event(), sys.getswitchinterval()
+    other = threading.Thread(target=began.set)
+    looks = iter(range(1_000_000))
+    # Nobody is made to let go of the lock.
+    sys.setswitchinterval(1000.0)
+    try:
+        threading.Thread(target=other.start).start()
+        assert Spin(lambda: 0.0).wait(lambda: began.is_set() or next(looks, None) is None, lambda: False)
+        assert next(looks, None) is not None
+    finally:
+        sys.setswitchinterval(interval)
+    other.join()

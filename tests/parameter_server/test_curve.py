@@ -166,7 +166,7 @@ def test_a_server_that_is_slow_to_come_behind_what_ends_connections_is_waited_fo
 
 def test_who_leaves_in_the_middle_of_the_handshake_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     address = f"localhost:{free_port()}"
-    told = "ps 0 has refused somebody who left in the middle of the handshake, as one without the right key may do ("
+    told = "ps 0 has refused somebody who left in the middle of the handshake: its connection was lost, or it has a key"
     with serving(address, None):
         deadline = time.monotonic() + WAIT_SECS
         for _ in range(3):

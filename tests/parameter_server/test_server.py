@@ -254,6 +254,51 @@ def test_one_that_has_to_go_stays_for_those_who_are_connected_and_no_longer() ->
     assert ended == [143]
 
 
+@pytest.mark.parametrize(
+    ("last_step", "waits_for"),
+    [(None, "those who train to come back"), (5, "the chief to save that and to end it")],
+)
+def test_one_whose_trainers_are_all_gone_says_so_and_does_not_wait_for_ever(
+    last_step: int | None, waits_for: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    address, ended, ahead = f"localhost:{free_port()}", list[str](), [0.0]
+    server = ParameterServer("ps 0", address, wait_secs=40, clock=lambda: time.monotonic() + ahead[0])
+
+    def serve() -> None:
+        with closing(server):
+            try:
+                server.serve()
+            except ClusterError as error:
+                ended.append(str(error))
+
+    def wait_for(text: str) -> None:
+        deadline = time.monotonic() + 30
+        while text not in caplog.text:
+            assert time.monotonic() < deadline, caplog.text
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with closing(Links("chief 0", 0, [address], wait_secs=60)) as links:
+        chief = Served(address, links, thread)
+        chief.start(last_step=last_step)
+        chief.whereabouts()
+        # However long it says nothing, it is there.
+        ahead[0] += 100
+        time.sleep(1.5)
+        assert thread.is_alive()
+    wait_for("The connection to chief 0 has ended")
+    time.sleep(1.5)
+    ahead[0] += 20
+    time.sleep(1.5)
+    wait_for(f"ps 0 is at global step 5, and waits for {waits_for}.")
+    assert thread.is_alive()
+    ahead[0] += 20
+    assert chief.has_ended()
+    (told,) = ended
+    assert told.startswith(f"ps 0 waited 40 s (session_creation_timeout_secs) for {waits_for}, and nobody has, from")
+
+
 def test_who_is_ahead_waits_for_the_slowest_until_that_goes_on_or_leaves(served: Served) -> None:
     served.start(max_staleness=1)
     with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:

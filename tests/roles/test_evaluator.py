@@ -262,6 +262,45 @@ def test_only_the_first_sign_of_a_training_has_a_deadline(job: Job) -> None:
         job.follow([None] * 21)
 
 
+def test_a_chief_that_has_failed_is_waited_for_no_longer_than_for_the_first_sign(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    job.evaluator_settings = {"session_creation_timeout_secs": 20}
+
+    def fail() -> None:
+        with pytest.raises(te.errors.InvalidValueError):
+            run_chief(job.chief, te.TrainSpec(points, max_steps=None, hooks=[Fails()]), (), te.ContinuousEvalListener())
+
+    class Fails(te.Hook):
+        def after_step(self, context: te.RunContext) -> None:
+            raise te.errors.InvalidValueError("this does not train")
+
+    job.train(3)
+    # It is started again in time.
+    job.follow([fail, *[None] * 15, lambda: job.train(6), lambda: job.say("two", ended=False), *[None] * 30, job.end])
+    assert job.steps == [3, 6]
+    with pytest.raises(
+        te.errors.ClusterError, match=r"waited 20 s .* for the chief to be started again after an error"
+    ):
+        job.follow([fail, *[None] * 21])
+
+
+def test_an_evaluator_in_whose_place_another_one_has_come_says_so(job: Job) -> None:
+    job.train(3)
+
+    def another() -> None:
+        job.train(6)
+        now, other = job.now, Job(Path(job.model_dir))
+        other.follow([lambda: other.train(9), other.end])
+        job.now = now
+        assert other.steps == [6, 9]
+
+    with pytest.raises(te.errors.ClusterError, match=r"Another evaluator has come .* two processes have the same TF"):
+        job.follow([another, None])
+    assert job.steps == [3]
+
+
 def test_other_max_steps_than_the_chief_s_are_named_and_the_chief_s_are_followed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

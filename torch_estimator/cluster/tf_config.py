@@ -135,6 +135,8 @@ def _task_of(task: Mapping[str, Any], cluster: Mapping[str, tuple[str, ...]]) ->
 
 def _index(value: object) -> int:
     try:
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+            raise ValueError
         return int(value)  # type: ignore[call-overload,no-any-return]  # anything else is the error below
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidValueError(f"TF_CONFIG['task']['index'] must be an integer, but got {shown(value)}.") from error

@@ -330,8 +330,12 @@ class TrainingRun:
         # Servers that have ended hold nothing to go on with.
         self.wait()
         steps.end(stops=result.reason is StopReason.HOOK)
-        # What came to the servers after the last step was not applied.
-        return replace(result, reason=StopReason.LAST_STEP, global_step=steps.global_step) if steps.over else result
+        if not steps.over:
+            return result
+        # What came to the servers after the last step was not applied. Who was away at the end knows an earlier step.
+        is_last = last_step is not None and steps.global_step >= last_step
+        reason = StopReason.LAST_STEP if is_last else StopReason.OVER
+        return replace(result, reason=reason, global_step=steps.global_step)
 
     def _positions_of_others(self, workers: int) -> dict[str, Any]:
         saved = self._saved_state.get(REPLICAS) or ()

@@ -42,6 +42,11 @@ class Refusal(Enum):
                 who = f"has another key than this server ({KEY_FILE})"
             case Refusal.FOREIGN:
                 who = "is no part of a torch-estimator cluster"
+            case Refusal.GONE if key is None:
+                who = (
+                    "left in the middle of the handshake: its connection was lost, or it has a key, which this server "
+                    f"has not ({KEY_FILE} is not set)"
+                )
             case Refusal.GONE:
                 who = f"left in the middle of the handshake, as one without the right key may do ({KEY_FILE})"
         return f"{name} has refused somebody who {who}."

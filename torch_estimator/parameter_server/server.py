@@ -70,7 +70,7 @@ class ParameterServer:
         name: What the cluster calls it.
         address: ``host:port``. It listens on loopback where that is the host's name, else on all interfaces.
         key: Of those who are let in; None is everybody, unencrypted.
-        wait_secs: How long to wait for the chief to give it its parameters.
+        wait_secs: How long to wait for the chief to give it its parameters, and for anybody to come back.
         is_over: Asked while it waits, whether the training has ended before.
         clock: Seconds that only go forward.
 
@@ -129,6 +129,8 @@ class ParameterServer:
         self._ended = False
         self._goes_at: float | None = None
         self._idle_since: float | None = None
+        self._alone_since: float | None = None
+        self._heard_at = clock()
         # By worker the last ones, as life and number.
         self._applied: dict[int, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=_MOST_UNDER_WAY))
         self._positions: dict[str, Any] = {}
@@ -145,7 +147,7 @@ class ParameterServer:
         """Answers until training has ended and all who train know it.
 
         Raises:
-            ClusterError: No chief has come.
+            ClusterError: No chief has come, or all who trained have been gone for long.
             SystemExit: It has to go, and nobody trains with it any more.
         """
         ended_at: float | None = None
@@ -155,6 +157,7 @@ class ParameterServer:
             except zmq.Again:
                 frames = []
             if frames:
+                self._heard_at = self._clock()
                 self._respond(identity, frames)
             self._look_around()
             if self._waiting:
@@ -332,7 +335,8 @@ class ParameterServer:
             elif not self._ended:
                 self._look_for_anybody(now)
             missed = self._presence.look_for_silence()
-            if self._waiting or self._ended or self._goes_at is not None:
+            is_quiet = now > self._heard_at + _MOST_SECS_IDLE
+            if self._waiting or self._ended or self._goes_at is not None or is_quiet:
                 # Those who have asked for nothing pass over it.
                 missed |= self._presence.look_for_gone(lambda route: self._sends(route, [Header(Kind.OK, 0).pack()]))
             for worker in missed:
@@ -369,14 +373,21 @@ class ParameterServer:
                 logger.warning("%s has waited %.0f s for the chief to give it its parameters.", self._name, waited)
 
     def _look_for_anybody(self, now: float) -> None:
-        is_over = self._is_over()
-        if self._presence.active() and not is_over:
+        is_over, anybody = self._is_over(), self._presence.there()
+        self._alone_since = None if anybody else self._alone_since or now
+        if anybody and not is_over:
             self._idle_since = None
             return
         self._idle_since = self._idle_since or now
+        waits_for = "the chief to save that and to end it" if is_over else "those who train to come back"
+        if self._alone_since is not None and now > self._alone_since + self._wait_secs:
+            raise ClusterError(
+                f"{self._name} waited {self._wait_secs:g} s (session_creation_timeout_secs) for {waits_for}, and "
+                f"nobody has, from global step {self._step} on; see their logs, and start all of them again: training "
+                "goes on from the last checkpoint."
+            )
         if now > self._idle_since + _MOST_SECS_IDLE and now > self._said_at + _SAY_AGAIN_SECS:
             self._said_at = now
-            waits_for = "the chief to save that and to end it" if is_over else "those who train to come back"
             logger.warning("%s is at global step %d, and waits for %s.", self._name, self._step, waits_for)
 
     def _is_over(self) -> bool:

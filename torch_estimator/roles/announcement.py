@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from torch_estimator.distribute.joining import end_servers
 from torch_estimator.engine.loop import TrainingResult
+from torch_estimator.errors import CheckpointError
 from torch_estimator.estimator import Estimator
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
@@ -39,13 +41,25 @@ class Announcement:
         self.interrupted = before is not None and not before.ended
         self._state = new_training(spec.max_steps, evaluates=evaluates)
         if before is not None and self.interrupted and before.over_at and before.max_steps == spec.max_steps:
-            self._state = replace(before, evaluates=evaluates)
+            self._state = replace(before, evaluates=evaluates, failed=False)
 
     def train(
         self, listeners: Sequence[CheckpointSaverListener] | None, *, input_over_when_ended: bool
     ) -> TrainingResult | None:
         """Trains; see `Estimator._train`. Where all that was left is to end, only that is done."""
         self._write()
+        try:
+            return self._trained(listeners, input_over_when_ended=input_over_when_ended)
+        except Exception:
+            # What went wrong counts more than that this cannot be told.
+            with suppress(CheckpointError):
+                self._state = replace(self._state, failed=True)
+                self._write()
+            raise
+
+    def _trained(
+        self, listeners: Sequence[CheckpointSaverListener] | None, *, input_over_when_ended: bool
+    ) -> TrainingResult | None:
         config = self._estimator.config
         if self._state.over_at is not None:
             logger.info("Training had ended when this process was killed; it takes no further step.")

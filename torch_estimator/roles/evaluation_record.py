@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from torch_estimator import files
-from torch_estimator.errors import CheckpointError
+from torch_estimator.errors import CheckpointError, ClusterError
 
 NAME = "evaluator.json"
 
@@ -55,6 +56,8 @@ class Begun:
 class EvaluationRecord:
     """The file that says so, written at one stroke before and after each evaluation and after each export.
 
+    An evaluator that writes it takes the place of the one before.
+
     Args:
         model_dir: Where it lies.
 
@@ -69,6 +72,8 @@ class EvaluationRecord:
 
     def __init__(self, model_dir: str) -> None:
         self._path = files.join(model_dir, NAME)
+        self._life = secrets.token_hex(8)
+        self._has_place = False
         self.followed: tuple[str, float | None] | None = None
         self.finished: str | None = None
         self.begun: Begun | None = None
@@ -124,8 +129,23 @@ class EvaluationRecord:
         self.finished = run
         self._write()
 
+    def check_place(self) -> None:
+        """Raises where another evaluator has come in the place of this one.
+
+        Raises:
+            ClusterError: It has.
+        """
+        if self._has_place and (life := json.loads(files.read_text(self._path)).get("evaluator")) != self._life:
+            raise ClusterError(
+                f"Another evaluator has come in the place of this one, as {self._path} says ({life}); see whether two "
+                "processes have the same TF_CONFIG."
+            )
+
     def _write(self) -> None:
+        self.check_place()
+        self._has_place = True
         content = {
+            "evaluator": self._life,
             "followed": self.followed,
             "finished": self.finished,
             "begun": None if self.begun is None else asdict(self.begun),

@@ -23,6 +23,7 @@ class TrainingState:
         evaluates: Whether the chief evaluates, too, so that an evaluator has nothing to do.
         over_at: When its last checkpoint was saved, in seconds since 1970, and all that was left was to end; else None.
         ended: Whether it has ended, so that the latest checkpoint is its last.
+        failed: Whether the chief has ended with an error, so that nothing comes before it is started again.
     """
 
     run: str
@@ -30,6 +31,7 @@ class TrainingState:
     evaluates: bool = False
     over_at: float | None = None
     ended: bool = False
+    failed: bool = False
 
 
 def new_training(max_steps: int | None, *, evaluates: bool = False) -> TrainingState:
