@@ -280,10 +280,26 @@ def test_a_chief_that_has_failed_is_waited_for_no_longer_than_for_the_first_sign
     # It is started again in time.
     job.follow([fail, *[None] * 15, lambda: job.train(6), lambda: job.say("two", ended=False), *[None] * 30, job.end])
     assert job.steps == [3, 6]
-    with pytest.raises(
-        te.errors.ClusterError, match=r"waited 20 s .* for the chief to be started again after an error"
-    ):
+    with pytest.raises(te.errors.ClusterError, match=r"waited 20 s .* started again after an error"):
         job.follow([fail, *[None] * 21])
+
+
+def test_a_chief_that_fails_before_its_first_checkpoint_is_waited_for_no_longer(job: Job) -> None:
+    job.evaluator_settings = {"session_creation_timeout_secs": 20}
+    state = TrainingState(run="one", max_steps=None, failed=True)
+    with pytest.raises(te.errors.ClusterError, match=r"waited 20 s .* started again after an error"):
+        job.follow([lambda: write_training_state(job.model_dir, state), *[None] * 21])
+
+
+def test_an_evaluator_goes_on_without_what_somebody_has_removed(job: Job) -> None:
+    job.train(3)
+
+    def remove() -> None:
+        Path(job.model_dir, "evaluator.json").unlink()
+        job.train(6)
+
+    job.follow([remove, job.end])
+    assert job.steps == [3, 6]
 
 
 def test_an_evaluator_in_whose_place_another_one_has_come_says_so(job: Job) -> None:

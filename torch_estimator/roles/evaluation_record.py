@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -56,7 +57,7 @@ class Begun:
 class EvaluationRecord:
     """The file that says so, written at one stroke before and after each evaluation and after each export.
 
-    An evaluator that writes it takes the place of the one before.
+    An evaluator that writes it takes the place of the one before, which `ClusterError` tells that one when it writes.
 
     Args:
         model_dir: Where it lies.
@@ -129,20 +130,8 @@ class EvaluationRecord:
         self.finished = run
         self._write()
 
-    def check_place(self) -> None:
-        """Raises where another evaluator has come in the place of this one.
-
-        Raises:
-            ClusterError: It has.
-        """
-        if self._has_place and (life := json.loads(files.read_text(self._path)).get("evaluator")) != self._life:
-            raise ClusterError(
-                f"Another evaluator has come in the place of this one, as {self._path} says ({life}); see whether two "
-                "processes have the same TF_CONFIG."
-            )
-
     def _write(self) -> None:
-        self.check_place()
+        self._check_place()
         self._has_place = True
         content = {
             "evaluator": self._life,
@@ -152,3 +141,12 @@ class EvaluationRecord:
             "specs": {name: asdict(record) for name, record in self._specs.items()},
         }
         files.write_atomic(self._path, json.dumps(content, indent=2).encode() + b"\n")
+
+    def _check_place(self) -> None:
+        # Somebody may have removed the file, or the whole directory.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if self._has_place and json.loads(files.read_text(self._path)).get("evaluator") != self._life:
+                raise ClusterError(
+                    f"Another evaluator has come in the place of this one, as {self._path} says; see whether two "
+                    "processes have the same TF_CONFIG."
+                )
