@@ -284,6 +284,23 @@ def test_a_chief_that_has_failed_is_waited_for_no_longer_than_for_the_first_sign
         job.follow([fail, *[None] * 21])
 
 
+@pytest.mark.parametrize("error", [te.errors.ClusterError("it is taken"), te.errors.CheckpointError("it is full")])
+def test_a_chief_in_whose_place_another_one_trains_does_not_say_that_this_has_failed(
+    job: Job, error: Exception
+) -> None:
+    class Fails(te.Hook):
+        def after_step(self, context: te.RunContext) -> None:
+            if isinstance(error, te.errors.CheckpointError):
+                job.say("another", ended=False)
+            raise error
+
+    with pytest.raises(type(error)):
+        run_chief(job.chief, te.TrainSpec(points, hooks=[Fails()]), (), te.ContinuousEvalListener())
+    state = read_training_state(job.model_dir)
+    assert state is not None
+    assert not state.failed
+
+
 def test_a_chief_that_fails_before_its_first_checkpoint_is_waited_for_no_longer(job: Job) -> None:
     job.evaluator_settings = {"session_creation_timeout_secs": 20}
     state = TrainingState(run="one", max_steps=None, failed=True)

@@ -116,10 +116,6 @@ class Presence:
         """Those that train and can be waited for."""
         return self.active() - self._gone
 
-    def there(self) -> set[int]:
-        """Those whose connections have not ended, also if they say nothing."""
-        return set(self._seen) - self._left - self._gone
-
     def whereabouts(self) -> dict[str, list[int]]:
         """Ranks of those that train, that have left, and that have said nothing for long."""
         return {"active": sorted(self.active()), "left": sorted(self._left), "silent": sorted(self._silent)}
@@ -147,7 +143,7 @@ class Presence:
             reaches: Whether what a message came from is still there.
         """
         found = set()
-        for worker in self.there():
+        for worker in self.connected():
             routes = [self._heard[worker], *([self._routes[worker]] if worker in self._routes else [])]
             if not any(map(reaches, routes)):
                 found.add(worker)

@@ -105,7 +105,7 @@ class ParameterServer:
         for option, value in _KEEPALIVE.items():
             self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.RCVTIMEO, _WAIT_MS)
-        self._monitor = self._socket.get_monitor_socket(EVENTS)
+        self._monitor = self._socket.get_monitor_socket(EVENTS | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         if key is not None:
             secure_server(self._socket, key)
         # Without IPv6 on the machine, all interfaces are those that there are.
@@ -130,7 +130,8 @@ class ParameterServer:
         self._goes_at: float | None = None
         self._idle_since: float | None = None
         self._alone_since: float | None = None
-        self._heard_at = clock()
+        # Those that have a connection, whoever they are and however long they say nothing.
+        self._connections: set[int] = set()
         # By worker the last ones, as life and number.
         self._applied: dict[int, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=_MOST_UNDER_WAY))
         self._positions: dict[str, Any] = {}
@@ -157,7 +158,6 @@ class ParameterServer:
             except zmq.Again:
                 frames = []
             if frames:
-                self._heard_at = self._clock()
                 self._respond(identity, frames)
             self._look_around()
             if self._waiting:
@@ -325,6 +325,7 @@ class ParameterServer:
             if self._looked_at and now > self._looked_at + _MOST_SECS_BETWEEN:
                 self._presence.was_away()
             self._looked_at = now
+            self._look_at_connections(now)
             if self._goes_at is not None:
                 # A signal handler must not write, since it may have interrupted who does.
                 self._say_again(
@@ -335,16 +336,20 @@ class ParameterServer:
             elif not self._ended:
                 self._look_for_anybody(now)
             missed = self._presence.look_for_silence()
-            is_quiet = now > self._heard_at + _MOST_SECS_IDLE
-            if self._waiting or self._ended or self._goes_at is not None or is_quiet:
+            if self._waiting or self._ended or self._goes_at is not None:
                 # Those who have asked for nothing pass over it.
                 missed |= self._presence.look_for_gone(lambda route: self._sends(route, [Header(Kind.OK, 0).pack()]))
             for worker in missed:
                 self._clocks.rest(worker)
-            self._look_for_refused(now)
 
-    def _look_for_refused(self, now: float) -> None:
+    def _look_at_connections(self, now: float) -> None:
         for event, value in monitored(self._monitor):
+            if event == zmq.EVENT_ACCEPTED:
+                self._connections.add(value)
+                continue
+            if event == zmq.EVENT_DISCONNECTED:
+                self._connections.discard(value)
+                continue
             why = refusal(event, value) or Refusal.GONE
             if self._say_again(why, why.told_by_server(self._name, self._key)):
                 # Of one who has been told of, more may follow.
@@ -373,9 +378,9 @@ class ParameterServer:
                 logger.warning("%s has waited %.0f s for the chief to give it its parameters.", self._name, waited)
 
     def _look_for_anybody(self, now: float) -> None:
-        is_over, anybody = self._is_over(), self._presence.there()
-        self._alone_since = None if anybody else self._alone_since or now
-        if anybody and not is_over:
+        is_over = self._is_over()
+        self._alone_since = None if self._connections else self._alone_since or now
+        if self._connections and self._presence.active() and not is_over:
             self._idle_since = None
             return
         self._idle_since = self._idle_since or now

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from torch_estimator.distribute.joining import end_servers
 from torch_estimator.engine.loop import TrainingResult
-from torch_estimator.errors import CheckpointError
+from torch_estimator.errors import CheckpointError, ClusterError
 from torch_estimator.estimator import Estimator
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
@@ -50,11 +50,16 @@ class Announcement:
         self._write()
         try:
             return self._trained(listeners, input_over_when_ended=input_over_when_ended)
+        except ClusterError:
+            # Another one may train in the place of this one.
+            raise
         except Exception:
             # What went wrong counts more than that this cannot be told.
             with suppress(CheckpointError):
-                self._state = replace(self._state, failed=True)
-                self._write()
+                known = read_training_state(self._estimator.model_dir) if self._heard else None
+                if known is not None and known.run == self._state.run:
+                    self._state = replace(self._state, failed=True)
+                    self._write()
             raise
 
     def _trained(
