@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch_estimator import files
 from torch_estimator.engine.checkpoint_index import hold_checkpoint
 from torch_estimator.engine.summaries import read_scalars
 from torch_estimator.roles.chief import run_chief
+from torch_estimator.roles.evaluation_record import EvaluationRecord
 from torch_estimator.roles.evaluator import Evaluator
 from torch_estimator.roles.training_state import TrainingState, read_training_state, write_training_state
 
@@ -269,12 +271,7 @@ def test_a_chief_that_has_failed_is_waited_for_no_longer_than_for_the_first_sign
     job.evaluator_settings = {"session_creation_timeout_secs": 20}
 
     def fail() -> None:
-        with pytest.raises(te.errors.InvalidValueError):
-            run_chief(job.chief, te.TrainSpec(points, max_steps=None, hooks=[Fails()]), (), te.ContinuousEvalListener())
-
-    class Fails(te.Hook):
-        def after_step(self, context: te.RunContext) -> None:
-            raise te.errors.InvalidValueError("this does not train")
+        run_failing_chief(job, te.errors.InvalidValueError("this does not train"))
 
     job.train(3)
     # It is started again in time.
@@ -284,21 +281,49 @@ def test_a_chief_that_has_failed_is_waited_for_no_longer_than_for_the_first_sign
         job.follow([fail, *[None] * 21])
 
 
-@pytest.mark.parametrize("error", [te.errors.ClusterError("it is taken"), te.errors.CheckpointError("it is full")])
-def test_a_chief_in_whose_place_another_one_trains_does_not_say_that_this_has_failed(
-    job: Job, error: Exception
-) -> None:
+def run_failing_chief(job: Job, error: BaseException, meanwhile: Callable[[], Any] = lambda: None) -> TrainingState:
     class Fails(te.Hook):
         def after_step(self, context: te.RunContext) -> None:
-            if isinstance(error, te.errors.CheckpointError):
-                job.say("another", ended=False)
+            meanwhile()
             raise error
 
     with pytest.raises(type(error)):
         run_chief(job.chief, te.TrainSpec(points, hooks=[Fails()]), (), te.ContinuousEvalListener())
     state = read_training_state(job.model_dir)
     assert state is not None
-    assert not state.failed
+    return state
+
+
+@pytest.mark.parametrize(
+    "error", [te.errors.ClusterError("ps 0 is gone"), te.errors.RefusedError("other code"), SystemExit(1), ValueError()]
+)
+def test_a_chief_that_ends_with_an_error_says_so(job: Job, error: BaseException) -> None:
+    assert run_failing_chief(job, error).failed
+
+
+def test_a_chief_that_is_started_again_after_sigterm_has_not_failed(job: Job) -> None:
+    assert not run_failing_chief(job, SystemExit(te.errors.RESTART_ME)).failed
+
+
+def test_a_chief_in_whose_place_another_one_trains_does_not_say_that_this_has_failed(job: Job) -> None:
+    state = run_failing_chief(job, te.errors.CheckpointError("full"), lambda: job.say("another", ended=False))
+    assert (state.run, state.failed) == ("another", False)
+    # That one trains on, and this one is refused where both would.
+    assert run_failing_chief(job, te.errors.RefusedError("taken")) == state
+    # But where it was killed, and what it had trained with is gone, nobody trains.
+    assert run_failing_chief(job, te.errors.ClusterError("ps 0 is gone")).failed
+
+
+def test_the_last_checkpoint_of_a_chief_that_has_failed_is_evaluated_first(job: Job) -> None:
+    job.evaluator_settings = {"session_creation_timeout_secs": 20}
+    job.train(3)
+    state = TrainingState(run="one", max_steps=None, failed=True)
+    with pytest.raises(te.errors.ClusterError, match=r"waited 20 s .* started again after an error"):
+        job.follow(
+            [lambda: job.train(6), lambda: write_training_state(job.model_dir, state), *[None] * 70], throttle_secs=50
+        )
+    assert job.evaluated == [(0, 3), (50, 6)]
+    assert job.now == 70
 
 
 def test_a_chief_that_fails_before_its_first_checkpoint_is_waited_for_no_longer(job: Job) -> None:
@@ -308,15 +333,18 @@ def test_a_chief_that_fails_before_its_first_checkpoint_is_waited_for_no_longer(
         job.follow([lambda: write_training_state(job.model_dir, state), *[None] * 21])
 
 
-def test_an_evaluator_goes_on_without_what_somebody_has_removed(job: Job) -> None:
+@pytest.mark.parametrize("left", [None, b"{", b"[]"])
+def test_an_evaluator_goes_on_without_what_somebody_has_removed_or_damaged(job: Job, left: bytes | None) -> None:
     job.train(3)
+    record = Path(job.model_dir, "evaluator.json")
 
-    def remove() -> None:
-        Path(job.model_dir, "evaluator.json").unlink()
+    def damage() -> None:
+        record.unlink() if left is None else record.write_bytes(left)
         job.train(6)
 
-    job.follow([remove, job.end])
+    job.follow([damage, job.end])
     assert job.steps == [3, 6]
+    assert json.loads(record.read_text())["specs"][""]["step"] == 6
 
 
 def test_an_evaluator_in_whose_place_another_one_has_come_says_so(job: Job) -> None:
@@ -331,6 +359,30 @@ def test_an_evaluator_in_whose_place_another_one_has_come_says_so(job: Job) -> N
 
     with pytest.raises(te.errors.ClusterError, match=r"Another evaluator has come .* two processes have the same TF"):
         job.follow([another, None])
+    assert job.steps == [3]
+
+
+def test_an_evaluator_ends_as_soon_as_another_one_is_there(job: Job) -> None:
+    job.train(3)
+    other = EvaluationRecord(job.model_dir)
+
+    def comes() -> None:
+        other.keep_place()
+        job.train(6)
+
+    with pytest.raises(te.errors.ClusterError, match="Another evaluator has come in the place of this one"):
+        job.follow([None, comes])
+    assert (job.steps, job.now) == ([3], 2)
+    # Who comes once more has the place again.
+    job.follow([job.end])
+    with pytest.raises(te.errors.ClusterError, match="Another evaluator"):
+        other.keep_place()
+
+
+def test_an_evaluator_that_comes_before_there_is_a_model_directory_makes_none(tmp_path: Path) -> None:
+    job, seen = Job(tmp_path / "model"), []
+    job.follow([lambda: seen.append(files.exists(job.model_dir)), lambda: job.train(3), None, job.end])
+    assert seen == [False]
     assert job.steps == [3]
 
 

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> None:
         type=_seconds,
         default=WAIT_SECS,
         metavar="SECS",
-        help="how long to wait for the chief (%(default)g)",
+        help="how long to wait for the chief, or for one of those that train to come back (%(default)g)",
     )
     args = parser.parse_args(arguments)
     with exit_on_user_error():

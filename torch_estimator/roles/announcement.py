@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from torch_estimator.distribute.joining import end_servers
 from torch_estimator.engine.loop import TrainingResult
-from torch_estimator.errors import CheckpointError, ClusterError
+from torch_estimator.errors import RESTART_ME, CheckpointError, RefusedError
 from torch_estimator.estimator import Estimator
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
@@ -37,7 +37,7 @@ class Announcement:
         self._estimator = estimator
         self._spec = spec
         self._heard = heard
-        before = read_training_state(estimator.model_dir) if heard else None
+        self._before = before = read_training_state(estimator.model_dir) if heard else None
         self.interrupted = before is not None and not before.ended
         self._state = new_training(spec.max_steps, evaluates=evaluates)
         if before is not None and self.interrupted and before.over_at and before.max_steps == spec.max_steps:
@@ -50,17 +50,21 @@ class Announcement:
         self._write()
         try:
             return self._trained(listeners, input_over_when_ended=input_over_when_ended)
-        except ClusterError:
-            # Another one may train in the place of this one.
+        except BaseException as error:
+            if not (isinstance(error, SystemExit) and error.code == RESTART_ME):
+                self._say_failed(error)
             raise
-        except Exception:
-            # What went wrong counts more than that this cannot be told.
-            with suppress(CheckpointError):
-                known = read_training_state(self._estimator.model_dir) if self._heard else None
-                if known is not None and known.run == self._state.run:
-                    self._state = replace(self._state, failed=True)
-                    self._write()
-            raise
+
+    def _say_failed(self, error: BaseException) -> None:
+        # What went wrong counts more than that this cannot be told.
+        with suppress(CheckpointError):
+            known = read_training_state(self._estimator.model_dir) if self._heard else None
+            if known is None or known.run != self._state.run:
+                return
+            # The one before may train, which is why this one was refused.
+            before = self._before if isinstance(error, RefusedError) and self.interrupted else None
+            self._state = before or replace(self._state, failed=True)
+            self._write()
 
     def _trained(
         self, listeners: Sequence[CheckpointSaverListener] | None, *, input_over_when_ended: bool

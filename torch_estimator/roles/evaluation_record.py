@@ -57,7 +57,7 @@ class Begun:
 class EvaluationRecord:
     """The file that says so, written at one stroke before and after each evaluation and after each export.
 
-    An evaluator that writes it takes the place of the one before, which `ClusterError` tells that one when it writes.
+    One evaluator writes it at a time: who takes the place of another has that one's `keep_place` and writes fail.
 
     Args:
         model_dir: Where it lies.
@@ -72,6 +72,7 @@ class EvaluationRecord:
     """
 
     def __init__(self, model_dir: str) -> None:
+        self._model_dir = model_dir
         self._path = files.join(model_dir, NAME)
         self._life = secrets.token_hex(8)
         self._has_place = False
@@ -95,6 +96,17 @@ class EvaluationRecord:
     def of(self, name: str | None) -> SpecRecord | None:
         """What is known of the spec called so."""
         return self._specs.get(name or "")
+
+    def keep_place(self) -> None:
+        """Takes the place of an evaluator before, as soon as there is a model directory; later, looks who has it.
+
+        Raises:
+            ClusterError: Another evaluator has come since.
+        """
+        if self._has_place:
+            self._check_place()
+        elif files.exists(self._model_dir):
+            self._write()
 
     def follow(self, run: str, max_steps: float | None) -> None:
         """Where a training is found to go on."""
@@ -131,7 +143,8 @@ class EvaluationRecord:
         self._write()
 
     def _write(self) -> None:
-        self._check_place()
+        if self._has_place:
+            self._check_place()
         self._has_place = True
         content = {
             "evaluator": self._life,
@@ -143,10 +156,12 @@ class EvaluationRecord:
         files.write_atomic(self._path, json.dumps(content, indent=2).encode() + b"\n")
 
     def _check_place(self) -> None:
-        # Somebody may have removed the file, or the whole directory.
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if self._has_place and json.loads(files.read_text(self._path)).get("evaluator") != self._life:
-                raise ClusterError(
-                    f"Another evaluator has come in the place of this one, as {self._path} says; see whether two "
-                    "processes have the same TF_CONFIG."
-                )
+        there = self._life
+        # Somebody may have removed the file, or the whole directory; what cannot be read for once is written anew.
+        with suppress(OSError, ValueError, AttributeError):
+            there = json.loads(files.read_text(self._path)).get("evaluator")
+        if there != self._life:
+            raise ClusterError(
+                f"Another evaluator has come in the place of this one, as {self._path} says; see whether two "
+                "processes have the same TF_CONFIG."
+            )

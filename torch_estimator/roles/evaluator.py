@@ -80,12 +80,14 @@ class Evaluator:
 
     def run(self) -> list[Outcome] | None:
         """Returns the last outcome of each spec, or None where one has none."""
+        self._record.keep_place()
         for one in self._specs:
             one.take_note()
             done = self._record.of(one.spec.name)
             if done is not None:
                 self._safely(one.catch_up, done.checkpoint_path)
         while True:
+            self._record.keep_place()
             # Asked before the latest checkpoint is looked up, which then is the last one.
             training = self._training()
             if training is not None and self._is_left_to_chief(training):
@@ -190,13 +192,13 @@ class Evaluator:
         self._has_sign = self._has_sign or training is not None or news
         # Checkpoints may be hours apart, but those who train say at once that they do.
         most_secs = None if self._has_sign else self._estimator.config.session_creation_timeout_secs
-        if training is not None and training.failed:
+        if step is not None and any(one.last_step != step for one in self._specs):
+            self._patience.wait("start_delay_secs or throttle_secs of EvalSpec to pass", "there is a checkpoint")
+        elif training is not None and training.failed:
             most_secs = self._estimator.config.session_creation_timeout_secs
             self._patience.wait("the chief to be started again after an error", "see its log", most_secs=most_secs)
         elif step is None:
             self._patience.wait(f"the first checkpoint in {self._model_dir}", _CHIEF_HINT, most_secs=most_secs)
-        elif any(one.last_step != step for one in self._specs):
-            self._patience.wait("start_delay_secs or throttle_secs of EvalSpec to pass", "there is a checkpoint")
         elif earlier is not None and not self._has_sign:
             path = training_state_path(self._model_dir)
             what = f"a training after the one that {path} tells of, of max_steps={earlier.max_steps}"

@@ -16,11 +16,11 @@ def run_parameter_server(task: Task, *, wait_secs: float, is_over: Callable[[], 
 
     Args:
         task: This process.
-        wait_secs: How long to wait for the chief.
+        wait_secs: How long to wait for the chief, or for one of those that train to come back.
         is_over: Whether the training has ended before.
 
     Raises:
-        ClusterError: The address cannot be used, or no chief has come.
+        ClusterError: The address cannot be used, or nobody has come in time.
         SystemExit: SIGTERM has come; it asks to be started again.
     """
     assert task.address is not None
