@@ -42,6 +42,11 @@ def test_names_resolve_in_a_fresh_process_in_any_order() -> None:
     assert run(program) == "all\n"
 
 
+def test_the_errors_are_there_before_anything_else_is_used() -> None:
+    program = "import torch_estimator as te\nwith te.errors.exit_on_user_error(): print(te.errors.UserError.__name__)"
+    assert run(program) == "UserError\n"
+
+
 def test_the_names_are_sorted_and_listed() -> None:
     assert te.__all__ == sorted(te.__all__)
     assert len(set(te.__all__)) == len(te.__all__)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch_estimator import (
         data,
         distribute,
+        errors,
         experimental,
         exporters,
         feature_column,
@@ -84,6 +85,7 @@ __version__ = "0.1.0"
 _MODULES = (
     "data",
     "distribute",
+    "errors",
     "experimental",
     "exporters",
     "feature_column",
@@ -213,6 +215,7 @@ __all__ = [
     "add_metrics",
     "data",
     "distribute",
+    "errors",
     "experimental",
     "exporters",
     "feature_column",

@@ -1,10 +1,21 @@
-"""When this process began."""
+"""When this process, and the job that it is of, began."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
+
+JOB_BEGAN = "TORCH_ESTIMATOR_JOB_BEGAN"
+"""What a launcher that starts processes again sets to when it began, in seconds since 1970."""
+
+
+def job_start() -> float:
+    """In seconds since 1970; that of this process, where no launcher tells."""
+    try:
+        return float(os.environ[JOB_BEGAN])
+    except (KeyError, ValueError):
+        return process_start()
 
 
 def process_start() -> float:

@@ -34,7 +34,8 @@ config = te.RunConfig(
     compile=settings.get("compile") == "True",
     session_creation_timeout_secs=float(settings.get("wait", 100)),
     train_distribute=te.distribute.MultiWorkerMirroredStrategy(
-        silence_secs=float(settings.get("silence", 60)), elastic="elastic" in settings
+        silence_secs=float(settings.get("silence", 60)),
+        elastic=bool({"elastic", f"elastic_of_{te.RunConfig().task_type}"} & settings.keys()),
     ),
 )
 rows = int(settings.get("rows", 960))
@@ -409,6 +410,10 @@ def test_who_is_stopped_altogether_is_named_also_where_it_is_the_chief(tmp_path:
         (
             "tanh_of_worker=1",
             'the model: module.dnn.activation_fn is "tanh" on worker 0, and "relu" on chief 0',
+        ),
+        (
+            "elastic_of_chief=1",
+            "the settings: elastic is false on worker 0, and true on chief 0",
         ),
     ],
 )

@@ -15,6 +15,7 @@ from tests.jobs import WritingExporter, checkpoint_steps, line, points
 from torch_estimator import files
 from torch_estimator.engine.checkpoint_index import hold_checkpoint
 from torch_estimator.engine.summaries import read_scalars
+from torch_estimator.process_start import JOB_BEGAN, process_start
 from torch_estimator.roles.chief import run_chief
 from torch_estimator.roles.evaluation_record import EvaluationRecord
 from torch_estimator.roles.evaluator import Evaluator
@@ -143,6 +144,27 @@ def test_one_that_comes_after_the_end_does_what_is_left(job: Job) -> None:
     job.end()
     job.follow([None] * 10)
     assert job.steps == [3]
+
+
+@pytest.mark.parametrize("max_steps", [None, 9])
+def test_one_that_was_killed_after_all_was_done_ends_where_a_launcher_starts_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_steps: int | None
+) -> None:
+    job, exporter = Job(tmp_path, max_steps), WritingExporter()
+    over_at = process_start() - 5
+    job.train(3)
+    ended = TrainingState(run="one", max_steps=max_steps, over_at=over_at, ended=True)
+    job.follow([lambda: write_training_state(job.model_dir, ended)], exporter)
+    monkeypatch.setenv(JOB_BEGAN, str(over_at - 60))
+    again = job.follow([], exporter)
+    assert again is not None
+    assert again[0].metrics["global_step"] == 3
+    assert (job.steps, exporter.finals) == ([3], [False])
+    # A job that has begun later is about to train.
+    monkeypatch.setenv(JOB_BEGAN, str(over_at + 1))
+    begin = [*[None] * 60, lambda: job.say("two", ended=False), lambda: job.train(6)]
+    job.follow([*begin, lambda: job.say("two", ended=True)], exporter)
+    assert job.steps == [3, 6]
 
 
 def test_the_end_of_an_earlier_training_is_not_that_of_the_next(job: Job) -> None:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _ENDING = """\
 Lines of the processes begin with their role. A process that is killed, or ends with another status than 0 and 2, is
-started again, and the others run on: with parameter servers they train on, without any those that train wait for it
-and hand it what they hold; where that cannot be, they end with status 143 to be started again, too. Status 2 says that
-the user has to act: it ends the job. The exit status is 0 where all processes have ended well, and 130 or 143 after
-Ctrl-C or SIGTERM, which stop them all; a second one kills them at once. On Linux they are also killed when this
-command is killed. Processes get this command's environment, such as a TORCH_ESTIMATOR_KEY_FILE (see estimator
-make-key)."""
+started again (once the chief has ended well, only the evaluator), and the others run on: with parameter servers they
+train on, without any those that train wait for it and hand it what they hold; where that cannot be, they end with
+status 143 to be started again, too. Status 2 says that the user has to act: it ends the job. The exit status is 0
+where all processes have ended well, and 130 or 143 after Ctrl-C or SIGTERM, which stop them all; a second one kills
+them at once. On Linux they are also killed when this command is killed. Processes get this command's environment, such
+as a TORCH_ESTIMATOR_KEY_FILE (see estimator make-key)."""
 
 
 def add_to(commands: Commands) -> None:

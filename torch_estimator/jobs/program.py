@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch_estimator.cluster.task import PARAMETER_SERVER, Task
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.process_start import JOB_BEGAN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,7 @@ class Program:
         package_path: The folder of the package that it is in; its parent is where imports begin. By default they begin
             in the current folder.
         arguments: For the module.
+        began: When its job did, in seconds since 1970, for processes that are started again in the middle of it.
 
     Raises:
         InvalidValueError: There is no such folder or module.
@@ -29,6 +32,7 @@ class Program:
     module_name: str
     package_path: str | None = None
     arguments: tuple[str, ...] = ()
+    began: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         if os.sep in self.module_name or not all(self.module_name.split(".")):
@@ -69,6 +73,7 @@ class Program:
         return {
             **environ,
             "TF_CONFIG": tf_config,
+            JOB_BEGAN: str(self.began),
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
             # What torch warns of where a connection is lost, with the stack, the package says in a sentence.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from torch_estimator.process_start import job_start, process_start
 from torch_estimator.roles.training_state import TrainingState, read_training_state
 
 # For a chief that is started together with the evaluator to say that another training begins.
@@ -39,7 +40,9 @@ class TrainingWatch:
         """
         state = read_training_state(self._model_dir)
         is_earlier = state is not None and (
-            state.run == finished or (followed != (state.run, self._max_steps) and self._is_earlier(state))
+            not _is_of_job(state)
+            if state.run == finished
+            else followed != (state.run, self._max_steps) and self._is_earlier(state)
         )
         self.earlier = state if is_earlier else None
         return None if is_earlier else state
@@ -55,3 +58,8 @@ class TrainingWatch:
             # Going on with more steps begins a training anew, unless the one before is found to go on itself.
             return self._before.ended or not state.ended
         return self._before.ended and self._clock() < self._grace_ends
+
+
+def _is_of_job(state: TrainingState) -> bool:
+    """Whether this process was started again, and the training has ended in between: no other one will come."""
+    return state.over_at is not None and job_start() < state.over_at < process_start()

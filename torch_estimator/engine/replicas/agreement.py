@@ -70,6 +70,7 @@ def agree_on_training(
         "the settings": {
             "compile": config.compile,
             "mixed_precision": config.mixed_precision,
+            "elastic": getattr(strategy, "elastic", False),
             "train_distribute": repr(strategy) if isinstance(strategy, FullyShardedStrategy) else None,
         },
     }

@@ -77,6 +77,9 @@ def leader_of(statuses: Sequence[str]) -> tuple[int, list[Status]]:
 
     Args:
         statuses: By rank; empty for those that have just come.
+
+    >>> leader_of([*(Status(step).as_text() for step in (3, 4, 4)), ""])[0]
+    1
     """
     told = {rank: Status(**json.loads(text)) for rank, text in enumerate(statuses) if text}
     furthest = max(one.step for one in told.values())
