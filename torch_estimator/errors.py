@@ -69,10 +69,6 @@ class ClusterError(UserError, RuntimeError):
     """Processes of a cluster do not find each other, do not agree, or are gone."""
 
 
-class RefusedError(ClusterError):
-    """The others do not take this process in: they train with another one in its place, or something else."""
-
-
 class NanLossDuringTrainingError(UserError, RuntimeError):
     """The training loss became NaN."""
 

@@ -316,36 +316,53 @@ def run_failing_chief(job: Job, error: BaseException, meanwhile: Callable[[], An
     return state
 
 
-@pytest.mark.parametrize(
-    "error", [te.errors.ClusterError("ps 0 is gone"), te.errors.RefusedError("other code"), SystemExit(1), ValueError()]
-)
+@pytest.mark.parametrize("error", [te.errors.ClusterError("refused"), te.UserError("no"), SystemExit(1), ValueError()])
 def test_a_chief_that_ends_with_an_error_says_so(job: Job, error: BaseException) -> None:
     assert run_failing_chief(job, error).failed
 
 
-def test_a_chief_that_is_started_again_after_sigterm_has_not_failed(job: Job) -> None:
-    assert not run_failing_chief(job, SystemExit(te.errors.RESTART_ME)).failed
+def lost_server() -> te.errors.ClusterError:
+    error = te.errors.ClusterError("ps 0 is gone")
+    error.exit_status = te.errors.RESTART_ME
+    return error
+
+
+@pytest.mark.parametrize("error", [SystemExit(te.errors.RESTART_ME), KeyboardInterrupt(), lost_server()])
+def test_a_chief_that_is_about_to_be_started_again_has_not_failed(job: Job, error: BaseException) -> None:
+    assert not run_failing_chief(job, error).failed
 
 
 def test_a_chief_in_whose_place_another_one_trains_does_not_say_that_this_has_failed(job: Job) -> None:
     state = run_failing_chief(job, te.errors.CheckpointError("full"), lambda: job.say("another", ended=False))
     assert (state.run, state.failed) == ("another", False)
-    # That one trains on, and this one is refused where both would.
-    assert run_failing_chief(job, te.errors.RefusedError("taken")) == state
-    # But where it was killed, and what it had trained with is gone, nobody trains.
-    assert run_failing_chief(job, te.errors.ClusterError("ps 0 is gone")).failed
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_chief_that_trains_says_so_again_after_another_one_was_refused(tmp_path: Path, is_damaged: bool) -> None:
+    job, told = Job(tmp_path, save_checkpoints_steps=2), []
+
+    class Looks(te.Hook):
+        def after_step(self, context: te.RunContext) -> None:
+            if context.global_step == 3:
+                write_training_state(job.model_dir, TrainingState(run="double", max_steps=None, failed=True))
+            told.append(read_training_state(job.model_dir))
+            if is_damaged and context.global_step == 4:
+                files.write_atomic(f"{tmp_path}/training.json", b"{")
+
+    run_chief(job.chief, te.TrainSpec(points, max_steps=6, hooks=[Looks()]), (), te.ContinuousEvalListener())
+    assert [state is not None and state.failed for state in told] == [False, False, True, True, False, False]
+    assert len({state.run for state in told if state is not None and not state.failed}) == 1
 
 
 def test_the_last_checkpoint_of_a_chief_that_has_failed_is_evaluated_first(job: Job) -> None:
     job.evaluator_settings = {"session_creation_timeout_secs": 20}
     job.train(3)
     state = TrainingState(run="one", max_steps=None, failed=True)
+    fails = [lambda: job.train(6), None, lambda: write_training_state(job.model_dir, state)]
     with pytest.raises(te.errors.ClusterError, match=r"waited 20 s .* started again after an error"):
-        job.follow(
-            [lambda: job.train(6), lambda: write_training_state(job.model_dir, state), *[None] * 70], throttle_secs=50
-        )
-    assert job.evaluated == [(0, 3), (50, 6)]
-    assert job.now == 70
+        job.follow([*fails, *[None] * 20], throttle_secs=50)
+    assert job.evaluated == [(0, 3), (3, 6)]
+    assert job.now == 23
 
 
 def test_a_chief_that_fails_before_its_first_checkpoint_is_waited_for_no_longer(job: Job) -> None:

@@ -26,7 +26,7 @@ from torch_estimator.distribute.interface import interface_to
 from torch_estimator.distribute.lost import LeftBehind, TrainingOver, reason
 from torch_estimator.distribute.mesh import Mesh
 from torch_estimator.distribute.watch import rounds_of
-from torch_estimator.errors import ClusterError, RefusedError
+from torch_estimator.errors import ClusterError
 
 logger = logging.getLogger("torch_estimator")
 
@@ -142,7 +142,6 @@ class Meeting:
 
         Raises:
             ClusterError: They did not come in time.
-            RefusedError: There is another process in this one's place.
             LeftBehind: They have gone on without this process.
             TrainingOver: The chief has ended the training.
         """
@@ -198,7 +197,7 @@ class Meeting:
             raise
         except (RuntimeError, ValueError, OSError) as error:
             if time.monotonic() > deadline or not self.may_happen_again or _is_in_use(error):
-                raise (RefusedError if _is_in_use(error) else ClusterError)(self._why_not(error)) from error
+                raise ClusterError(self._why_not(error)) from error
             # The chief is gone, or another one while all connected.
             self._store = None
             _STORES.pop(self._address, None)
@@ -377,7 +376,7 @@ class Meeting:
         if self._waits_at > deadline:
             advice = "two have the same TF_CONFIG" if what else "all run and can reach that address"
             wait = f"{_MOST_SECS_TO_MISS:g} s" if what and self._wait_secs > _MOST_SECS_TO_MISS else self._told_wait
-            raise (RefusedError if what else ClusterError)(
+            raise ClusterError(
                 f"{self._task} waited {wait} at {self._task.rendezvous} for {self._waits_for}; see whether {advice}."
             )
         time.sleep(0.01)

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from torch_estimator.distribute.joining import end_servers
 from torch_estimator.engine.loop import TrainingResult
-from torch_estimator.errors import RESTART_ME, CheckpointError, RefusedError
+from torch_estimator.errors import RESTART_ME, CheckpointError, UserError
 from torch_estimator.estimator import Estimator
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.roles.training_state import new_training, read_training_state, write_training_state
-from torch_estimator.specs import TrainSpec
+from torch_estimator.specs import TrainSpec, checked_listeners
 
 logger = logging.getLogger("torch_estimator")
 
@@ -37,7 +37,7 @@ class Announcement:
         self._estimator = estimator
         self._spec = spec
         self._heard = heard
-        self._before = before = read_training_state(estimator.model_dir) if heard else None
+        before = read_training_state(estimator.model_dir) if heard else None
         self.interrupted = before is not None and not before.ended
         self._state = new_training(spec.max_steps, evaluates=evaluates)
         if before is not None and self.interrupted and before.over_at and before.max_steps == spec.max_steps:
@@ -50,26 +50,22 @@ class Announcement:
         self._write()
         try:
             return self._trained(listeners, input_over_when_ended=input_over_when_ended)
-        except BaseException as error:
-            if not (isinstance(error, SystemExit) and error.code == RESTART_ME):
-                self._say_failed(error)
+        except (Exception, SystemExit) as error:
+            status = error.code if isinstance(error, SystemExit) else isinstance(error, UserError) and error.exit_status
+            if status != RESTART_ME and self._is_known():
+                self._state = replace(self._state, failed=True)
+                # What went wrong counts more than that this cannot be told.
+                with suppress(CheckpointError):
+                    self._write()
             raise
-
-    def _say_failed(self, error: BaseException) -> None:
-        # What went wrong counts more than that this cannot be told.
-        with suppress(CheckpointError):
-            known = read_training_state(self._estimator.model_dir) if self._heard else None
-            if known is None or known.run != self._state.run:
-                return
-            # The one before may train, which is why this one was refused.
-            before = self._before if isinstance(error, RefusedError) and self.interrupted else None
-            self._state = before or replace(self._state, failed=True)
-            self._write()
 
     def _trained(
         self, listeners: Sequence[CheckpointSaverListener] | None, *, input_over_when_ended: bool
     ) -> TrainingResult | None:
         config = self._estimator.config
+        listeners = checked_listeners(listeners)
+        if self._heard:
+            listeners = (*listeners, _SavedListener(self._say_again))
         if self._state.over_at is not None:
             logger.info("Training had ended when this process was killed; it takes no further step.")
             end_servers(config)
@@ -96,6 +92,17 @@ class Announcement:
         self._state = replace(self._state, over_at=time.time())
         self._write()
 
+    def _say_again(self) -> None:
+        # Another chief may have been started by mistake, which has said that it trains, or has failed, before it knew.
+        if not self._is_known():
+            self._write()
+
+    def _is_known(self) -> bool:
+        known = None
+        with suppress(CheckpointError):
+            known = read_training_state(self._estimator.model_dir) if self._heard else None
+        return known is not None and known.run == self._state.run
+
     def _write(self) -> None:
         if self._heard:
             write_training_state(self._estimator.model_dir, self._state)
@@ -113,3 +120,15 @@ class _OverHook(Hook):
     def end(self, context: RunContext) -> None:
         if not context.preempted:
             self._say()
+
+
+class _SavedListener(CheckpointSaverListener):
+    """Calls a function with each checkpoint."""
+
+    reads_checkpoint = False
+
+    def __init__(self, say: Callable[[], None]) -> None:
+        self._say = say
+
+    def after_save(self, global_step: int) -> None:
+        self._say()

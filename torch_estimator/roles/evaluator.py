@@ -94,7 +94,9 @@ class Evaluator:
                 break
             ended = training if training is not None and training.ended else None
             step, latest = self._latest()
-            due = [one for one in self._specs if step is not None and self._is_due(one, step, ended is not None)]
+            # Nothing newer is about to come then.
+            rests = training is not None and (training.ended or training.failed)
+            due = [one for one in self._specs if step is not None and self._is_due(one, step, rests)]
             if due and latest is not None and step is not None:
                 if not self._evaluate(due, step, latest, final=ended is not None or self._is_last(step)):
                     break
@@ -143,10 +145,10 @@ class Evaluator:
         is_in_doubt = earlier is not None and not earlier.ended
         return self._max_steps is not None and step >= self._max_steps and not is_in_doubt
 
-    def _is_due(self, one: SpecEvaluator, step: int, ended: bool) -> bool:
+    def _is_due(self, one: SpecEvaluator, step: int, rests: bool) -> bool:
         if one.last_step == step:
             return False
-        if ended or self._is_last(step):
+        if rests or self._is_last(step):
             return True
         return self._clock() >= self._started + one.spec.start_delay_secs and one.is_due(step)
 
@@ -192,13 +194,13 @@ class Evaluator:
         self._has_sign = self._has_sign or training is not None or news
         # Checkpoints may be hours apart, but those who train say at once that they do.
         most_secs = None if self._has_sign else self._estimator.config.session_creation_timeout_secs
-        if step is not None and any(one.last_step != step for one in self._specs):
-            self._patience.wait("start_delay_secs or throttle_secs of EvalSpec to pass", "there is a checkpoint")
-        elif training is not None and training.failed:
+        if training is not None and training.failed:
             most_secs = self._estimator.config.session_creation_timeout_secs
             self._patience.wait("the chief to be started again after an error", "see its log", most_secs=most_secs)
         elif step is None:
             self._patience.wait(f"the first checkpoint in {self._model_dir}", _CHIEF_HINT, most_secs=most_secs)
+        elif any(one.last_step != step for one in self._specs):
+            self._patience.wait("start_delay_secs or throttle_secs of EvalSpec to pass", "there is a checkpoint")
         elif earlier is not None and not self._has_sign:
             path = training_state_path(self._model_dir)
             what = f"a training after the one that {path} tells of, of max_steps={earlier.max_steps}"

@@ -26,7 +26,7 @@ from torch_estimator.engine.served.placement import Placement
 from torch_estimator.engine.served.steps import PushedStep
 from torch_estimator.engine.served.token import Token
 from torch_estimator.engine.threads import sized_threads
-from torch_estimator.errors import RefusedError
+from torch_estimator.errors import ClusterError
 from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.parameter_server.messages import (
     GOES,
@@ -167,8 +167,7 @@ class ServedSteps:
         """Gives the servers their parameters, or waits until the chief has.
 
         Raises:
-            ClusterError: They cannot be reached.
-            RefusedError: They are another training's.
+            ClusterError: They are another training's, or cannot be reached.
             TrainingIsOver: They have ended.
         """
         if self._is_chief:
@@ -378,14 +377,14 @@ class ServedSteps:
             (_WORD, self._word, "End it, and start it again; or name other addresses."),
         ):
             if about.get(what) != here:
-                raise RefusedError(
+                raise ClusterError(
                     f"ps {index} serves another training than this one: {what} is {about.get(what)!r} there, and "
                     f"{here!r} here. {advice}"
                 )
         chief = "the chief before it" if self._is_chief else self._names[0]
         mine = self._names[self._links.rank]
         if problem := difference(mine, self._description, chief, about.get(_DESCRIPTION, {})):
-            raise RefusedError(f"{problem[:-1]}, or start the parameter servers again, too.")
+            raise ClusterError(f"{problem[:-1]}, or start the parameter servers again, too.")
 
     def _about_of(self, index: int) -> dict[str, Any]:
         about = {_WORD: self._word, _PLACE: f"{index} of {len(self._links)}"}

@@ -18,7 +18,7 @@ import zmq
 from torch_estimator.cluster.addresses import LOOPBACK, doubt_about, split_address
 from torch_estimator.engine.preemption import Preempted
 from torch_estimator.engine.served.spin import Spin
-from torch_estimator.errors import RESTART_ME, ClusterError, RefusedError
+from torch_estimator.errors import RESTART_ME, ClusterError
 from torch_estimator.parameter_server.curve import secure_client
 from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import (
@@ -103,8 +103,7 @@ class Links:
         """Sends each question to its server; returns the answers.
 
         Raises:
-            ClusterError: A server cannot be reached.
-            RefusedError: One refuses.
+            ClusterError: A server cannot be reached, or refuses.
             Preempted: SIGTERM has come while a server cannot be reached, or does not answer.
         """
         self.send(questions)
@@ -154,13 +153,13 @@ class Links:
             if came is not None:
                 header, frames = came
                 if header.kind is Kind.REFUSED:
-                    raise RefusedError(f"{link.name} refuses {self.name}: {unpack_arrays(frames)[0]['reason']}")
+                    raise ClusterError(f"{link.name} refuses {self.name}: {unpack_arrays(frames)[0]['reason']}")
                 return header, frames
             now = time.monotonic()
             if link.was_connected_anew():
                 link.ask_again()
             if link.refusal is not None:
-                raise RefusedError(link.refusal.told_by(self.name, self._key, f"{link.name} at {link.address}"))
+                raise ClusterError(link.refusal.told_by(self.name, self._key, f"{link.name} at {link.address}"))
             if not link.is_connected and now > looked + _LOOK_FOR_END_EVERY_SECS:
                 looked = now
                 if self.is_over():
