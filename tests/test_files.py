@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import resource
 from collections.abc import Iterator
+from typing import IO, Any
 
 import pytest
 
@@ -59,6 +61,28 @@ def test_what_does_not_exist_lists_as_empty_and_is_removed_in_silence(base: str)
 def test_a_missing_file_is_a_file_not_found_error(base: str) -> None:
     with pytest.raises(FileNotFoundError):
         files.read_bytes(files.join(base, "absent"))
+
+
+def test_what_is_replaced_while_read_is_read_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.write_atomic(tmp_path / "a", b"new")
+    monkeypatch.setattr(files, "open", StaleHandle(1), raising=False)
+    assert files.read_bytes(tmp_path / "a") == b"new"
+    monkeypatch.setattr(files, "open", StaleHandle(2), raising=False)
+    with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
+        files.read_bytes(tmp_path / "a")
+
+
+class StaleHandle:
+    """An `open` that fails at first, as on a network file system."""
+
+    def __init__(self, times: int) -> None:
+        self._left = times
+
+    def __call__(self, path: str, mode: str) -> IO[Any]:
+        if self._left:
+            self._left -= 1
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return open(path, mode)
 
 
 def test_sizes_are_those_of_the_files_in_a_directory(base: str) -> None:

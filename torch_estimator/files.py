@@ -8,6 +8,7 @@ know what was being done and can say it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import threading
@@ -134,8 +135,13 @@ def sizes(path: PathLike) -> dict[str, int]:
 def read_bytes(path: PathLike) -> bytes:
     """Returns the content of the file `path`."""
     if is_local(path):
-        with open(as_url(path), "rb") as file:
-            return file.read()
+        try:
+            return _local_bytes(as_url(path))
+        except OSError as error:
+            # On a network file system it was replaced after it was opened.
+            if error.errno != errno.ESTALE:
+                raise
+            return _local_bytes(as_url(path))
     filesystem, key = _remote(path)
     return bytes(filesystem.cat_file(key))
 
@@ -211,6 +217,11 @@ def remove_tree(path: PathLike) -> None:
             shutil.rmtree(as_url(path))
         else:
             os.unlink(as_url(path))
+
+
+def _local_bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _remote(path: PathLike) -> tuple[Any, str]:

@@ -77,13 +77,15 @@ def test_whoever_needs_the_core_gets_it() -> None:
 
 
 def test_other_threads_of_the_process_have_python_s_lock_meanwhile() -> None:
-    began, interval = threading.Event(), sys.getswitchinterval()
-    other = threading.Thread(target=began.set)
+    began, gate, interval = threading.Event(), threading.Lock(), sys.getswitchinterval()
+    gate.acquire()
+    other = threading.Thread(target=lambda: gate.acquire() and began.set())
+    other.start()
     looks = iter(range(1_000_000))
     # Nobody is made to let go of the lock.
     sys.setswitchinterval(1000.0)
     try:
-        threading.Thread(target=other.start).start()
+        gate.release()
         assert Spin(lambda: 0.0).wait(lambda: began.is_set() or next(looks, None) is None, lambda: False)
         assert next(looks, None) is not None
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.jobs import WritingExporter, checkpoint_steps, line, points
 from torch_estimator import files
 from torch_estimator.engine.checkpoint_index import hold_checkpoint
 from torch_estimator.engine.summaries import read_scalars
-from torch_estimator.process_start import JOB_BEGAN, process_start
+from torch_estimator.process_start import JOB_BEGAN
 from torch_estimator.roles.chief import run_chief
 from torch_estimator.roles.evaluation_record import EvaluationRecord
 from torch_estimator.roles.evaluator import Evaluator
@@ -146,25 +147,63 @@ def test_one_that_comes_after_the_end_does_what_is_left(job: Job) -> None:
     assert job.steps == [3]
 
 
+def start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has what comes believe that it runs in a process that was started just now."""
+    now = time.time()
+    monkeypatch.setattr("torch_estimator.roles.training_watch.process_start", lambda: now)
+
+
 @pytest.mark.parametrize("max_steps", [None, 9])
 def test_one_that_was_killed_after_all_was_done_ends_where_a_launcher_starts_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_steps: int | None
 ) -> None:
     job, exporter = Job(tmp_path, max_steps), WritingExporter()
-    over_at = process_start() - 5
+    monkeypatch.setenv(JOB_BEGAN, str(time.time() - 60))
     job.train(3)
-    ended = TrainingState(run="one", max_steps=max_steps, over_at=over_at, ended=True)
-    job.follow([lambda: write_training_state(job.model_dir, ended)], exporter)
-    monkeypatch.setenv(JOB_BEGAN, str(over_at - 60))
+    job.follow([job.end], exporter)
+    start_again(monkeypatch)
     again = job.follow([], exporter)
     assert again is not None
     assert again[0].metrics["global_step"] == 3
     assert (job.steps, exporter.finals) == ([3], [False])
     # A job that has begun later is about to train.
-    monkeypatch.setenv(JOB_BEGAN, str(over_at + 1))
+    monkeypatch.setenv(JOB_BEGAN, str(time.time()))
+    start_again(monkeypatch)
     begin = [*[None] * 60, lambda: job.say("two", ended=False), lambda: job.train(6)]
     job.follow([*begin, lambda: job.say("two", ended=True)], exporter)
     assert job.steps == [3, 6]
+
+
+@pytest.mark.parametrize("max_steps", [(None, None), (3, 6)])
+def test_one_that_was_killed_between_two_trainings_of_a_program_follows_the_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_steps: tuple[int | None, int | None]
+) -> None:
+    job, exporter = Job(tmp_path, max_steps[0]), WritingExporter()
+    monkeypatch.setenv(JOB_BEGAN, str(time.time() - 60))
+    job.train(3)
+    job.say("one", ended=False)
+    job.follow([job.end], exporter)
+    job.end()
+    start_again(monkeypatch)
+    job.follow([], exporter)
+    job.max_steps = max_steps[1]
+    begin = [None, lambda: job.say("two", ended=False), lambda: job.train(6)]
+    job.follow([*begin, lambda: job.say("two", ended=True)], exporter)
+    assert job.steps == exporter.steps == [3, 6]
+
+
+def test_one_that_was_killed_after_the_second_training_of_a_program_waits_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(JOB_BEGAN, str(time.time() - 60))
+    job = Job(tmp_path, 9)
+    job.train(6)
+    job.follow([lambda: job.say("two", ended=True)])
+    start_again(monkeypatch)
+    for max_steps in (3, 9):
+        job.max_steps = max_steps
+        job.follow([])
+    assert job.steps == [6]
 
 
 def test_the_end_of_an_earlier_training_is_not_that_of_the_next(job: Job) -> None:
@@ -316,20 +355,30 @@ def run_failing_chief(job: Job, error: BaseException, meanwhile: Callable[[], An
     return state
 
 
-@pytest.mark.parametrize("error", [te.errors.ClusterError("refused"), te.UserError("no"), SystemExit(1), ValueError()])
-def test_a_chief_that_ends_with_an_error_says_so(job: Job, error: BaseException) -> None:
-    assert run_failing_chief(job, error).failed
-
-
 def lost_server() -> te.errors.ClusterError:
     error = te.errors.ClusterError("ps 0 is gone")
     error.exit_status = te.errors.RESTART_ME
     return error
 
 
-@pytest.mark.parametrize("error", [SystemExit(te.errors.RESTART_ME), KeyboardInterrupt(), lost_server()])
+@pytest.mark.parametrize("error", [lost_server(), te.UserError("no"), SystemExit(1), ValueError()])
+def test_a_chief_that_ends_with_an_error_says_so(job: Job, error: BaseException) -> None:
+    assert run_failing_chief(job, error).failed
+
+
+@pytest.mark.parametrize("error", [SystemExit(te.errors.RESTART_ME), KeyboardInterrupt()])
 def test_a_chief_that_is_about_to_be_started_again_has_not_failed(job: Job, error: BaseException) -> None:
     assert not run_failing_chief(job, error).failed
+
+
+@pytest.mark.parametrize("left", [None, b"{"])
+def test_a_chief_that_fails_says_so_also_where_what_it_said_is_gone(job: Job, left: bytes | None) -> None:
+    def lose() -> None:
+        files.remove_tree(f"{job.model_dir}/training.json")
+        if left is not None:
+            files.write_atomic(f"{job.model_dir}/training.json", left)
+
+    assert run_failing_chief(job, ValueError(), lose).failed
 
 
 def test_a_chief_in_whose_place_another_one_trains_does_not_say_that_this_has_failed(job: Job) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from torch_estimator.distribute.joining import end_servers
 from torch_estimator.engine.loop import TrainingResult
-from torch_estimator.errors import RESTART_ME, CheckpointError, UserError
+from torch_estimator.errors import RESTART_ME, CheckpointError
 from torch_estimator.estimator import Estimator
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
@@ -51,8 +51,8 @@ class Announcement:
         try:
             return self._trained(listeners, input_over_when_ended=input_over_when_ended)
         except (Exception, SystemExit) as error:
-            status = error.code if isinstance(error, SystemExit) else isinstance(error, UserError) and error.exit_status
-            if status != RESTART_ME and self._is_known():
+            is_to_go = isinstance(error, SystemExit) and error.code == RESTART_ME
+            if not is_to_go and self._known_run() in (None, self._state.run):
                 self._state = replace(self._state, failed=True)
                 # What went wrong counts more than that this cannot be told.
                 with suppress(CheckpointError):
@@ -94,14 +94,14 @@ class Announcement:
 
     def _say_again(self) -> None:
         # Another chief may have been started by mistake, which has said that it trains, or has failed, before it knew.
-        if not self._is_known():
+        if self._known_run() != self._state.run:
             self._write()
 
-    def _is_known(self) -> bool:
+    def _known_run(self) -> str | None:
         known = None
         with suppress(CheckpointError):
             known = read_training_state(self._estimator.model_dir) if self._heard else None
-        return known is not None and known.run == self._state.run
+        return None if known is None else known.run
 
     def _write(self) -> None:
         if self._heard:

@@ -65,6 +65,7 @@ class EvaluationRecord:
     Attributes:
         followed: The training that was followed last, if any, and the max_steps that the evaluator itself was given.
         finished: The training to whose end has been seen, if any.
+        finished_at: When that was, in seconds since 1970.
         begun: The evaluation that is not known to have come to its end, if any.
 
     Raises:
@@ -78,11 +79,13 @@ class EvaluationRecord:
         self._has_place = False
         self.followed: tuple[str, float | None] | None = None
         self.finished: str | None = None
+        self.finished_at = 0.0
         self.begun: Begun | None = None
         self._specs: dict[str, SpecRecord] = {}
         try:
             content = json.loads(files.read_text(self._path))
             self.finished = content["finished"]
+            self.finished_at = float(content.get("finished_at", 0.0))
             self.followed = tuple(content["followed"]) if content.get("followed") else None
             self.begun = Begun(**content["begun"]) if content.get("begun") else None
             self._specs = {name: SpecRecord(**record) for name, record in content["specs"].items()}
@@ -139,7 +142,7 @@ class EvaluationRecord:
 
     def finish(self, run: str) -> None:
         """After the last evaluation of a training."""
-        self.finished = run
+        self.finished, self.finished_at = run, time.time()
         self._write()
 
     def _write(self) -> None:
@@ -150,6 +153,7 @@ class EvaluationRecord:
             "evaluator": self._life,
             "followed": self.followed,
             "finished": self.finished,
+            "finished_at": self.finished_at,
             "begun": None if self.begun is None else asdict(self.begun),
             "specs": {name: asdict(record) for name, record in self._specs.items()},
         }

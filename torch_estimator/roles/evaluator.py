@@ -113,7 +113,7 @@ class Evaluator:
         return None if latest is None else checkpoint_step(files.basename(latest)), latest
 
     def _training(self) -> TrainingState | None:
-        training = self._watch.look(self._record.finished, self._record.followed)
+        training = self._watch.look(self._record)
         if training is None or training.run == self._followed:
             return training
         self._followed, self._max_steps = training.run, training.max_steps

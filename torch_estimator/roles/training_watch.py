@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torch_estimator.process_start import job_start, process_start
+from torch_estimator.roles.evaluation_record import EvaluationRecord
 from torch_estimator.roles.training_state import TrainingState, read_training_state
 
 # For a chief that is started together with the evaluator to say that another training begins.
@@ -31,19 +32,14 @@ class TrainingWatch:
         self._grace_ends = clock() + _GRACE_SECS
         self._before = read_training_state(model_dir)
 
-    def look(self, finished: str | None, followed: tuple[str, float | None] | None = None) -> TrainingState | None:
+    def look(self, record: EvaluationRecord) -> TrainingState | None:
         """Returns what the chief has told of the training to follow; None where it has told nothing yet.
 
         Args:
-            finished: The training to whose end has been seen, if any.
-            followed: The one that an evaluator before this one has followed, and the max_steps that it expected.
+            record: What this evaluator, and those before it, have followed, and to whose end they have seen.
         """
         state = read_training_state(self._model_dir)
-        is_earlier = state is not None and (
-            not _is_of_job(state)
-            if state.run == finished
-            else followed != (state.run, self._max_steps) and self._is_earlier(state)
-        )
+        is_earlier = state is not None and self._is_earlier(state, record)
         self.earlier = state if is_earlier else None
         return None if is_earlier else state
 
@@ -51,15 +47,16 @@ class TrainingWatch:
         """Whether the training had begun before this was made."""
         return self._before is not None and state.run == self._before.run
 
-    def _is_earlier(self, state: TrainingState) -> bool:
+    def _is_earlier(self, state: TrainingState, record: EvaluationRecord) -> bool:
+        is_followed = record.followed == (state.run, self._max_steps)
+        if record.finished == state.run:
+            # Who was started again after the end of what it would have followed waits for no other one.
+            return not (is_followed and job_start() < record.finished_at < process_start())
+        if is_followed:
+            return False
         if self._before is None or not self.is_of_before(state):
             return False
         if state.max_steps != self._max_steps:
             # Going on with more steps begins a training anew, unless the one before is found to go on itself.
             return self._before.ended or not state.ended
         return self._before.ended and self._clock() < self._grace_ends
-
-
-def _is_of_job(state: TrainingState) -> bool:
-    """Whether this process was started again, and the training has ended in between: no other one will come."""
-    return state.over_at is not None and job_start() < state.over_at < process_start()

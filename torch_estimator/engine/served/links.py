@@ -263,7 +263,10 @@ class _Link:
             return self._early.pop(number)
         if not self._spin.wait(self._is_there, self._comes):
             return None
-        frames = [frame.buffer for frame in self._socket.recv_multipart(copy=False)]
+        try:
+            frames = [frame.buffer for frame in self._socket.recv_multipart(zmq.NOBLOCK, copy=False)]
+        except zmq.Again:
+            return None
         header = Header.unpack(frames[0])
         # What was asked again may be answered twice.
         if self._asked.pop(header.number, None) is None and header.kind is not Kind.REFUSED:
