@@ -31,7 +31,7 @@ strategy = te.distribute.MirroredStrategy([f"cpu:{number}" for number in range(c
 config = te.RunConfig(
     random_seed=1,
     save_checkpoints_steps=int(settings.get("save", 1000)),
-    compile=False,
+    compile="compiled" in settings,
     train_distribute=strategy if "replicas" in settings else None,
     eval_distribute=strategy if "evaluated" in settings else None,
 )
@@ -161,6 +161,15 @@ def test_a_job_that_goes_on_is_the_same_as_one_that_was_never_interrupted(tmp_pa
     run(tmp_path / "parts", 16, 11, *settings)
     run(tmp_path / "parts", 16, 30, *settings)
     assert_same(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_replicas_and_one_process_go_on_with_what_the_other_has_trained(tmp_path: Path) -> None:
+    run(tmp_path, 16, 10, "replicas=2", "compiled=1")
+    told = run(tmp_path, 16, 20, "compiled=1")
+    assert "saved in a training of 2 processes, and this one is of 1: reading the input from its beginning" in told
+    told = run(tmp_path, 16, 30, "replicas=2", "compiled=1")
+    assert "saved in a training of 1 process, and this one is of 2: reading the input from its beginning" in told
+    assert max(checkpoint_steps(tmp_path)) == 30
 
 
 def test_who_is_killed_is_named_and_the_job_goes_on_where_it_was_saved(tmp_path: Path) -> None:

@@ -165,6 +165,29 @@ def test_one_worker_computes_what_a_process_alone_does(tmp_path: Path, settings:
     assert_close(tmp_path / "served", tmp_path / "alone")
 
 
+@pytest.mark.parametrize("compiles", [True, False])
+def test_a_job_goes_on_alone_and_with_servers_by_turns(tmp_path: Path, compiles: bool) -> None:
+    settings = ("repeat=1", f"compile={compiles}")
+    run(tmp_path / "turns", 32, 20, *settings)
+    alone(tmp_path / "turns", 32, 50, *settings)
+    run(tmp_path / "turns", 32, 70, *settings, servers=2)
+    alone(tmp_path / "alone", 32, 70, "repeat=1")
+    assert_close(tmp_path / "turns", tmp_path / "alone")
+
+
+def test_a_job_goes_on_with_more_or_fewer_processes_at_the_beginning_of_its_input(tmp_path: Path) -> None:
+    settings = ("repeat=1", "compile=True")
+    run(tmp_path, 32, 20, *settings, workers=1)
+    for workers, step in ((0, 30), (2, 45), (1, 60)):
+        before, now = {0: ("2 processes", 1), 2: ("1 process", 3), 1: ("3 processes", 2)}[workers]
+        told = run(tmp_path, 32, step, *settings, workers=workers)[0].told
+        assert f"saved in a training of {before}, and this one is of {now}: reading the input from" in told
+        assert max(checkpoint_steps(tmp_path)) == step
+    results = Cluster(PROGRAM, 0, 0).run(tmp_path, 32, 70, *settings)
+    assert results[0].status == 0, results[0].told
+    assert "saved in a training of 2 processes, and this one is of 1: reading the input from" in results[0].told
+
+
 @pytest.mark.parametrize("settings", [(), ("pipeline=1", "look=50")])
 def test_inputs_that_end_at_different_times_are_all_read(tmp_path: Path, settings: tuple[str, ...]) -> None:
     # 5, 4 and 4 batches of one.

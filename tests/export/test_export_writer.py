@@ -17,6 +17,7 @@ from torch_estimator.errors import ExportError
 from torch_estimator.export import writer
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.writer import write_export
+from torch_estimator.exporters.garbage import remove_old_exports
 from torch_estimator.heads import RegressionHead
 
 
@@ -60,9 +61,17 @@ def test_taken_seconds_are_passed_over(built: Built, base: str) -> None:
     assert [files.basename(path) for path in paths] == ["1700000000", "1700000001", "1700000002"]
 
 
+def test_names_are_in_the_order_of_the_exports_also_where_old_ones_are_removed(built: Built, base: str) -> None:
+    paths = []
+    for _ in range(5):
+        paths.append(write(built, base, clock=lambda: 1_700_000_000))
+        remove_old_exports(base, 2)
+    assert [files.basename(path) for path in paths[-2:]] == files.listdir(base) == ["1700000003", "1700000004"]
+
+
 def test_after_ten_taken_seconds_the_exporter_gives_up(built: Built, tmp_path: Path) -> None:
     for second in range(10):
-        (tmp_path / f"{'temp-' if second % 2 else ''}{1_700_000_000 + second}").mkdir()
+        (tmp_path / f"temp-{1_700_000_000 + second}").mkdir()
     with pytest.raises(ExportError, match=r"no free name for an export in .*: 1700000000 to 1700000009 are taken"):
         write(built, tmp_path, clock=lambda: 1_700_000_000)
 

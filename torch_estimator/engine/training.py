@@ -66,10 +66,12 @@ _INPUT = "input"
 _INPUT_ENDED = "input_ended"
 _RANDOM = "random"
 _COMPILED = "compiled"
+_COMPILED_PARTS = "compiled_parts"
 _GRADIENTS = "compiled_gradients"
 _HOOKS = "hooks"
 _OVER = "over_when_ended"
-_POSITION = (_INPUT, _INPUT_ENDED, _RANDOM, _HOOKS)
+_INPUT_POSITION = (_INPUT, _INPUT_ENDED, _RANDOM)
+_OF_RANK = (*_INPUT_POSITION, _HOOKS, _GRADIENTS)
 
 
 class TrainingRun:
@@ -194,7 +196,7 @@ class TrainingRun:
             if self._servers is not None:
                 return self._run_served(self._servers, stack, context, last_step, all_hooks)
             if self._group is None:
-                self._steps = steps = self._steps_of(self._whole_step(), last_step, self._saved_state.get(_COMPILED))
+                self._steps = steps = self._steps_of(self._whole_step(), last_step, self._compiled_before)
                 stack.enter_context(steps)
                 return run_training(_Feed(self, steps, context), context=context, last_step=last_step, hooks=all_hooks)
             return self._run_replica(self._group, stack, context, last_step, all_hooks, given)
@@ -231,7 +233,7 @@ class TrainingRun:
                 evaluate=self._evaluate,
                 last_step=last_step,
             ),
-            before=self._saved_state.get(_COMPILED),
+            before=self._compiled_before,
             positions=self._positions,
             global_step=context.global_step,
         )
@@ -308,7 +310,7 @@ class TrainingRun:
             restored=self._restored,
             global_step=context.global_step,
             last_step=last_step,
-            before=self._saved_state.get(_COMPILED),
+            before=self._compiled_before,
             positions=self._positions_of_others(task.num_workers),
         )
         stack.callback(steps.close)
@@ -440,24 +442,36 @@ class TrainingRun:
         return self._rank == 0
 
     def _own_part(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What a checkpoint says of this replica, if it was saved by as many."""
+        """What a checkpoint says of this process; where it was saved by more or fewer, not where its input stands."""
         if not state or (self._servers is not None and not self._is_chief):
             return {}
-        if self._group is None:
-            return state
         saved = state.get(REPLICAS) or [None]
-        if len(saved) != self._group.size:
+        size = self._config._task.num_workers if self._servers is not None else self._group.size if self._group else 1
+        own = dict(state) if self._is_chief else {key: value for key, value in state.items() if key not in _OF_RANK}
+        if len(saved) != size:
             logger.warning(
-                "The checkpoint was saved by %d processes, and now they are %d: reading the input from its beginning.",
+                "The checkpoint was saved in a training of %d %s, and this one is of %d: reading the input from its "
+                "beginning.",
                 len(saved),
-                self._group.size,
+                "process" if len(saved) == 1 else "processes",
+                size,
             )
-            return {}
-        own = dict(state)
-        if not self._is_chief:
-            shared = {key: value for key, value in state.items() if key not in (*_POSITION, _GRADIENTS)}
-            own = {**shared, **(saved[self._rank] or {})}
-        return {**own, _COMPILED: {**(own[_COMPILED] or {}), GRADIENTS: own[_GRADIENTS]}} if _GRADIENTS in own else own
+            return {key: value for key, value in own.items() if key not in (*_INPUT_POSITION, _GRADIENTS, REPLICAS)}
+        if self._group is None:
+            return own
+        own.update(saved[self._rank] or {})
+        if _GRADIENTS in own:
+            own[_COMPILED_PARTS] = {**(own.get(_COMPILED_PARTS) or {}), GRADIENTS: own[_GRADIENTS]}
+        return own
+
+    @property
+    def _compiled_before(self) -> Any:
+        return self._saved_state.get(self._compiled_key)
+
+    @property
+    def _compiled_key(self) -> str:
+        """Under which state is what was compiled: those who share steps compile parts of them."""
+        return _COMPILED if self._group is None and self._servers is None else _COMPILED_PARTS
 
     def wait(self) -> None:
         """Waits as `settle` does; raises what went wrong with it."""
@@ -568,7 +582,7 @@ class TrainingRun:
             _INPUT: self._batches.state(),
             _INPUT_ENDED: self._input_ended,
             _RANDOM: random_state(),
-            _COMPILED: self._steps.state() if self._steps is not None else None,
+            self._compiled_key: self._steps.state() if self._steps is not None else None,
             NUMBERS: self._numbers.state(),
             **self._model.state(self._optimizers),
         }

@@ -22,6 +22,7 @@ from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import lower_predictions, signatures
 from torch_estimator.export.leftovers import TEMPORARY, owned, remove_leftovers
 from torch_estimator.export.module_inputs import ModuleInputs, named_inputs, raw_inputs
+from torch_estimator.export.names import export_names
 from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
 from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest, TensorInfo
@@ -232,8 +233,8 @@ def _directory(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str
 
 
 def _free_name(base: str, clock: Callable[[], float], is_free: Callable[[str], bool]) -> str:
-    """The present second, or one of the next ones: exporters may share a base, or be quick."""
-    first = int(clock())
+    """The present second, or one of the next ones: exporters may share a base, or be quick. The last is the newest."""
+    first = max([int(clock()), *(int(name) + 1 for name in export_names(base)[-1:])])
     for second in range(first, first + ATTEMPTS):
         final = files.join(base, str(second))
         if is_free(final):

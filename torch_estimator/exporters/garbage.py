@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.export.names import export_names
 
 _logger = logging.getLogger(__name__)
-
-_EXPORT_NAME = re.compile(r"[0-9]{10}")
 
 
 def check_exports_to_keep(exports_to_keep: int | None) -> None:
@@ -33,10 +31,7 @@ def remove_old_exports(export_dir_base: files.PathLike, exports_to_keep: int | N
     """
     if exports_to_keep is None:
         return
-    # Trailing slashes: some object stores list a directory as 'name/'.
-    names = [name.strip("/") for name in files.listdir(export_dir_base)]
-    exports = sorted((name for name in names if _EXPORT_NAME.fullmatch(name)), key=int)
-    for name in exports[:-exports_to_keep]:
+    for name in export_names(export_dir_base)[:-exports_to_keep]:
         path = files.join(export_dir_base, name)
         try:
             files.remove_tree(path)
