@@ -297,3 +297,32 @@ def test_batches_are_divided_before_what_is_done_to_each() -> None:
     data = te.data.Dataset.from_arrays({"x": np.arange(10)}).batch(2).map(noted).prefetch(2)
     assert [features["x"].tolist() for features in data.divided(2, 1)] == [[2, 3], [6, 7]]
     assert seen == [2, 3, 6, 7]
+
+
+OWN = """
+import logging, sys
+import torch
+import torch_estimator as te
+
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+count, replicas = int(sys.argv[2]), int(sys.argv[3])
+strategy = te.distribute.MirroredStrategy(["cpu:0", "cpu:1"]) if replicas > 1 else None
+module = torch.nn.Sequential(torch.nn.Embedding(count, 2), torch.nn.Flatten(), torch.nn.Linear(2, 1))
+config = te.RunConfig(compile=False, train_distribute=strategy)
+loss = torch.nn.MSELoss()
+estimator = te.Estimator.from_module(module, loss=loss, optimizer="SGD", model_dir=sys.argv[1], config=config)
+estimator.train(lambda: ((torch.tensor([[1], [2]]), torch.ones(2, 1)) for _ in range(4)))
+print("the program went on: True")
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "replicas", "is_told"), [(500_001, 2, True), (500_000, 2, False), (500_001, 1, False)]
+)
+def test_a_big_table_that_is_exchanged_whole_is_named(tmp_path: Path, count: int, replicas: int, is_told: bool) -> None:
+    (one,) = ended([Process(OWN, [str(tmp_path), str(count), str(replicas)], {"OMP_NUM_THREADS": "2"})])
+    assert one.status == 0, one.told
+    sentence = (
+        "All 1000002 numbers of 0, which is a torch.nn.Embedding, are exchanged in every step; of an embedding_column"
+    )
+    assert one.told.count(sentence) == int(is_told)

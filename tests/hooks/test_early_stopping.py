@@ -146,6 +146,11 @@ def test_evaluations_elsewhere_are_hinted_at(tmp_path: Path, caplog: pytest.LogC
         )
 
     job(None)
+    # What an evaluator writes before it has evaluated is no evaluation.
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "evaluator.json").touch()
+    hook = te.stop_if_lower_hook(line(tmp_path / "before"), "loss", 0.0)
+    line(tmp_path / "before").train(points, max_steps=1, hooks=[hook])
     assert "Early stopping found no evaluations" not in caplog.text
     job("held_out")
     assert f"no evaluations in {tmp_path}/held_out/eval, but there are some in eval_held_out beside it" in caplog.text

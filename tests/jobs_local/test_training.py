@@ -44,3 +44,36 @@ def test_a_job_in_step_goes_on_with_a_new_worker_and_its_evaluator_exports_the_e
     assert "[evaluator 0] evaluator 0 reached 20\n" in job.out
     assert checkpoint_steps(tmp_path / "job")[-1] == 20
     assert (tmp_path / "job" / "export" / "writing" / "20").exists()
+
+
+AGAIN = """
+import logging
+import torch_estimator as te
+from tests.jobs import WritingExporter, line, points
+
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+job_dir = sys.argv[sys.argv.index("--job-dir") + 1]
+settings = {"save_checkpoints_steps": 100, "experimental_max_worker_delay_secs": 0}
+
+with te.errors.exit_on_user_error():
+    for folder, max_steps in (("a", 300), ("a", 600), ("b", 300)):
+        te.train_and_evaluate(
+            line(f"{job_dir}/{folder}", **settings),
+            te.TrainSpec(lambda: points().repeat(), max_steps=max_steps),
+            te.EvalSpec(points, steps=2, start_delay_secs=0, throttle_secs=0),
+        )
+        print(me, "is through with", folder, max_steps)
+"""
+
+
+def test_a_program_may_train_again_and_another_model_with_the_same_parameter_servers(tmp_path: Path) -> None:
+    options = ("--distributed", "--worker-count", "1", "--parameter-server-count", "2", "--evaluator")
+    job = Launched(tmp_path, AGAIN, *options, "--job-dir", str(tmp_path), env={"OMP_NUM_THREADS": "1"})
+    assert job.end() == 0, job.out + job.err
+    for role in ("chief", "worker", "evaluator"):
+        for folder, max_steps in (("a", 300), ("a", 600), ("b", 300)):
+            assert f"[{role} 0] {role} 0 is through with {folder} {max_steps}\n" in job.out
+    assert [checkpoint_steps(tmp_path / folder)[-1] for folder in ("a", "b")] == [600, 300]
+    assert job.err.count("ps 1 listens on") == 1
+    assert job.err.count("ps 1 ends: training is over.") == 3
+    assert "started again" not in job.err

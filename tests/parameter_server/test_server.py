@@ -22,7 +22,7 @@ import zmq
 from tests.cluster_jobs import free_port
 from tests.parameter_server.road import Road
 from torch_estimator.engine.served.links import Links
-from torch_estimator.errors import ClusterError
+from torch_estimator.errors import RESTART_ME, ClusterError
 from torch_estimator.parameter_server.messages import (
     PULLS,
     PUSHES,
@@ -428,6 +428,27 @@ def test_a_server_that_has_lost_its_parameters_tells_the_chief_how_far_the_other
     assert (header.kind, header.step) == (Kind.EMPTY, 17)
 
 
+def test_who_comes_to_train_when_training_is_over_finds_nothing_and_the_chief_what_is_to_be_saved(
+    served: Served,
+) -> None:
+    served.start(last_step=6)
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
+        assert worker.tell_all(Kind.STATUS)[0][0].kind is Kind.OK
+        assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+        assert worker.tell_all(Kind.STATUS)[0][0].kind is Kind.EMPTY
+        assert served.links.state()[0][0].step == 6
+        # It waits until the other one knows.
+        assert worker.tell_all(Kind.HELLO)
+        ((answer, _),) = worker.ask(pushing(worker.header(Kind.EXCHANGE, PUSHES))).values()
+        assert answer.kind is Kind.OVER
+        served.links.tell_all(Kind.END)
+        ((header, _),) = served.links.tell_all(Kind.HELLO)
+        assert (header.kind, header.step) == (Kind.EMPTY, 0)
+        served.start()
+        assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+        served.links.tell_all(Kind.END)
+
+
 def test_who_waits_for_the_chief_says_so_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     address, clock = f"localhost:{free_port()}", itertools.count(0, 50)
     with (
@@ -474,6 +495,29 @@ def test_a_process_that_no_chief_comes_to_ends_with_a_sentence() -> None:
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1].startswith("error: ps 0 waited 0.1 s (session_creation_timeout_secs) for the")
     assert "Traceback" not in ended.stderr
+
+
+def test_who_is_to_serve_until_told_serves_one_training_after_another() -> None:
+    address = f"localhost:{free_port()}"
+    config = {"cluster": {"chief": ["chief:1"], "ps": [address]}, "task": {"type": "ps", "index": 0}}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torch_estimator.parameter_server", "--until-told"],
+        env={**os.environ, "TF_CONFIG": json.dumps(config)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for _ in range(3):
+        with closing(Links("chief 0", 0, [address], wait_secs=60)) as links:
+            ((header, _),) = links.tell_all(Kind.HELLO)
+            assert (header.kind, header.step) == (Kind.EMPTY, 0)
+            links.start(0, {**GIVEN, "step": 5}, ARRAYS)
+            links.tell_all(Kind.END)
+    process.terminate()
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == RESTART_ME
+    assert told.count("ps 0 listens on") == 1
+    assert told.count("ps 0 ends: training is over.") >= 1
+    assert told.splitlines()[-1].endswith("ps 0 ends: SIGTERM asked for it.")
 
 
 @pytest.mark.parametrize("host", ["[::1]", "localhost", "127.0.0.1"])

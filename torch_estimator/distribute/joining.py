@@ -140,6 +140,7 @@ def end_servers(config: RunConfig) -> None:
     from torch_estimator.parameter_server.messages import Kind
 
     # They may have ended with the training that is over.
+    logger.info("Ending the parameter servers, where they have not ended before (%g s at most).", _MOST_SECS_TO_END)
     with connected_servers(config, most_secs=_MOST_SECS_TO_END) as servers, suppress(ClusterError):
         if servers is not None:
             servers.tell_all(Kind.END)

@@ -11,7 +11,7 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torch_estimator import files
 from torch_estimator.data.dataset import Dataset
@@ -70,6 +70,8 @@ _COMPILED_PARTS = "compiled_parts"
 _GRADIENTS = "compiled_gradients"
 _HOOKS = "hooks"
 _OVER = "over_when_ended"
+# More take longer to exchange than a step of most models.
+_MANY_NUMBERS = 1_000_000
 _INPUT_POSITION = (_INPUT, _INPUT_ENDED, _RANDOM)
 _OF_RANK = (*_INPUT_POSITION, _HOOKS, _GRADIENTS)
 
@@ -193,6 +195,8 @@ class TrainingRun:
                 *self._log_lines(bar),
                 *(hook for hook in given if hook.after_saving),
             ]
+            if self._is_chief and not self._is_sharded and self._trains_with_others:
+                _tell_of_whole_tables(self._model.module)
             if self._servers is not None:
                 return self._run_served(self._servers, stack, context, last_step, all_hooks)
             if self._group is None:
@@ -438,6 +442,10 @@ class TrainingRun:
         return 0 if together is None else together.rank
 
     @property
+    def _trains_with_others(self) -> bool:
+        return self._group is not None or self._servers is not None
+
+    @property
     def _is_chief(self) -> bool:
         return self._rank == 0
 
@@ -471,7 +479,7 @@ class TrainingRun:
     @property
     def _compiled_key(self) -> str:
         """Under which state is what was compiled: those who share steps compile parts of them."""
-        return _COMPILED if self._group is None and self._servers is None else _COMPILED_PARTS
+        return _COMPILED_PARTS if self._trains_with_others else _COMPILED
 
     def wait(self) -> None:
         """Waits as `settle` does; raises what went wrong with it."""
@@ -620,6 +628,20 @@ class TrainingRun:
             return None if batch is None else Batches(batch)
         batches = Batches(*self._batches.next_of_run(most))
         return None if batches.whole is None else batches
+
+
+def _tell_of_whole_tables(module: nn.Module) -> None:
+    for name, table in module.named_modules():
+        if isinstance(table, nn.Embedding | nn.EmbeddingBag) and table.weight.requires_grad:
+            numbers = table.weight.numel()
+            if numbers > _MANY_NUMBERS:
+                logger.warning(
+                    "All %d numbers of %s, which is a torch.nn.%s, are exchanged in every step; of an embedding_column "
+                    "only the rows that a batch mentions are.",
+                    numbers,
+                    name or "the model",
+                    type(table).__name__,
+                )
 
 
 class _Told:

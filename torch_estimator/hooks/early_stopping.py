@@ -191,7 +191,7 @@ class _Judge:
         """Says so where evaluations went elsewhere, as those of an `EvalSpec` with a name do."""
         eval_dir = self._evaluations.eval_dir
         if not self._seen and not files.exists(eval_dir):
-            others = [name for name in files.listdir(files.parent(eval_dir)) if name.startswith("eval")]
+            others = [name for name in files.listdir(files.parent(eval_dir)) if name.startswith("eval_")]
             if others:
                 logger.warning(
                     "Early stopping found no evaluations in %s, but there are some in %s beside it; give its eval_dir, "

@@ -116,6 +116,8 @@ class Job:
         elif status == 0:
             if task.is_chief:
                 self._take_success(process)
+            else:
+                self._end_servers()
         elif self._finish_at is not None and task.type != EVALUATOR:
             self._take_late_failure(str(process), status)
         else:
@@ -126,12 +128,24 @@ class Job:
         self._finish_at = self._clock() + self._limits.finish_secs
         for process in self._running:
             process.end_by(self._finish_at)
-        if self._running:
-            self._say(f"{chief} has ended well; waiting for {self._names(self._running)}.")
+        self._end_servers()
+        others = [process for process in self._running if not process.was_told]
+        if others:
+            self._say(f"{chief} has ended well; waiting for {self._names(others)}.")
+
+    def _end_servers(self) -> None:
+        """As soon as the chief has ended well, and nobody trains any more: they serve until they are told."""
+        servers = [process for process in self._running if process.task.type == PARAMETER_SERVER]
+        trains = any(process.task.type not in (PARAMETER_SERVER, EVALUATOR) for process in self._running)
+        if self._finish_at is not None and not trains:
+            for process in servers:
+                if not process.was_told:
+                    process.press(self._clock(), self._limits.stop_secs)
 
     def _take_late_failure(self, name: str, status: int) -> None:
         self._say(f"{name} {described(status)} although the training has ended well.")
         self._status = self._status or for_shells(status)
+        self._end_servers()
 
     def _take_failure(self, process: Process, status: int) -> None:
         """Starts a process again, or ends the job."""

@@ -63,8 +63,7 @@ class Program:
         A parameter server needs nothing of the program, and is there sooner without; whoever starts it ends it, too.
         """
         if task.type == PARAMETER_SERVER:
-            endless = ["--session-creation-timeout-secs", "inf"]
-            return [sys.executable, "-P", "-m", "torch_estimator.parameter_server", *endless]
+            return [sys.executable, "-P", "-m", "torch_estimator.parameter_server", "--until-told"]
         return [sys.executable, "-P", "-m", self.module_name, *self.arguments]
 
     def environ(self, tf_config: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -4,6 +4,7 @@ It runs no program of the user's, which would import torch: it serves within hal
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 
@@ -25,6 +26,11 @@ def main(arguments: Sequence[str]) -> None:
         metavar="SECS",
         help="how long to wait for the chief, or for one of those that train to come back (%(default)g)",
     )
+    parser.add_argument(
+        "--until-told",
+        action="store_true",
+        help="wait for the chief without end, and serve one training after another, until SIGTERM comes",
+    )
     args = parser.parse_args(arguments)
     with exit_on_user_error():
         task = task_from_environment()
@@ -33,7 +39,8 @@ def main(arguments: Sequence[str]) -> None:
                 f"{task.source or 'The environment'} says that this process is {task}, which is no parameter server; "
                 f"TF_CONFIG must have a task of type {PARAMETER_SERVER!r}."
             )
-        run_parameter_server(task, wait_secs=args.session_creation_timeout_secs)
+        wait_secs = math.inf if args.until_told else args.session_creation_timeout_secs
+        run_parameter_server(task, wait_secs=wait_secs, until_told=args.until_told)
 
 
 def _seconds(text: str) -> float:

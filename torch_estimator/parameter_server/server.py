@@ -72,6 +72,7 @@ class ParameterServer:
         key: Of those who are let in; None is everybody, unencrypted.
         wait_secs: How long to wait for the chief to give it its parameters, and for anybody to come back.
         is_over: Asked while it waits, whether the training has ended before.
+        is_next: Whether a training has ended here before, so that another one may come or not.
         clock: Seconds that only go forward.
 
     Raises:
@@ -86,6 +87,7 @@ class ParameterServer:
         *,
         wait_secs: float = WAIT_SECS,
         is_over: Callable[[], bool] = lambda: False,
+        is_next: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
@@ -93,6 +95,7 @@ class ParameterServer:
         self._key = key
         self._wait_secs = wait_secs
         self._is_over_before = is_over
+        self._is_next = is_next
         self._clock = clock
         host, port = split_address(address, "the address of a parameter server")
         self._context = zmq.Context()
@@ -142,7 +145,8 @@ class ParameterServer:
         self._looked_at = 0.0
         self._said: dict[Refusal | str, float] = {}
         self._waits_since = self._said_at = clock()
-        logger.info("%s listens on %s%s.", name, address, f" for who has the key in {key.path}" if key else "")
+        if not is_next:
+            logger.info("%s listens on %s%s.", name, address, f" for who has the key in {key.path}" if key else "")
 
     def serve(self) -> None:
         """Answers until training has ended and all who train know it.
@@ -169,11 +173,15 @@ class ParameterServer:
                         self._respond(identity, frames, again=True)
             if self._ended:
                 ended_at = ended_at or self._clock()
-                if not self._presence.connected() or self._clock() > ended_at + _LINGER_SECS:
+                goes = self._goes_at is not None
+                if goes or not self._presence.connected() or self._clock() > ended_at + _LINGER_SECS:
                     logger.info("%s ends: training is over.", self._name)
                     return
-            elif self._goes_at is not None and (not self._presence.connected() or self._clock() >= self._goes_at):
-                logger.info("%s ends: SIGTERM asked for it; start again to go on.", self._name)
+                continue
+            ended_at = None
+            if self._goes_at is not None and (not self._presence.connected() or self._clock() >= self._goes_at):
+                how_to_go_on = "" if self._is_next and self._shard is None else "; start again to go on"
+                logger.info("%s ends: SIGTERM asked for it%s.", self._name, how_to_go_on)
                 raise SystemExit(RESTART_ME)
 
     def go(self) -> None:
@@ -229,7 +237,9 @@ class ParameterServer:
                 return None if answer is None else [answer]
             case Kind.HELLO:
                 self._presence.come(header.worker)
-                return pack_json(self._header(header, self._kind()), {**self._about, **self._place_of(header.worker)})
+                return pack_json(
+                    self._header(header, self._kind(header.worker)), {**self._about, **self._place_of(header.worker)}
+                )
             case Kind.START:
                 self._start(frames)
                 return [self._header(header, Kind.OK).pack()]
@@ -248,7 +258,7 @@ class ParameterServer:
                     # Steps from now on would be lost with it.
                     self._goes_at = self._clock()
                 self._clocks.rest(header.worker)
-                return pack_json(self._header(header, self._kind()), self._presence.whereabouts())
+                return pack_json(self._header(header, self._kind(header.worker)), self._presence.whereabouts())
             case Kind.LEAVE:
                 self._presence.leave(header.worker)
                 self._stopped = self._stopped or bool(header.flags & STOPS)
@@ -374,7 +384,7 @@ class ParameterServer:
         if now > self._said_at + _SAY_AGAIN_SECS:
             self._said_at = now
             self._ended = self._is_over_before()
-            if not self._ended:
+            if not self._ended and not self._is_next:
                 logger.warning("%s has waited %.0f s for the chief to give it its parameters.", self._name, waited)
 
     def _look_for_anybody(self, now: float) -> None:
@@ -399,9 +409,12 @@ class ParameterServer:
         reached = self._last_step is not None and self._step >= self._last_step
         return reached or self._stopped or self._ended
 
-    def _kind(self) -> Kind:
-        return Kind.EMPTY if self._shard is None else Kind.OK
+    def _kind(self, worker: int) -> Kind:
+        # What is over is nothing to go on with; only the chief, which comes first, saves it.
+        is_over = self._is_over() if worker else self._ended
+        return Kind.EMPTY if self._shard is None or is_over else Kind.OK
 
     def _header(self, question: Header, kind: Kind) -> Header:
         flags = question.flags | (GOES if self._goes_at is not None and question.kind is Kind.EXCHANGE else 0)
-        return question._replace(kind=kind, flags=flags, step=self._step)
+        step = 0 if kind is Kind.EMPTY and self._ended else self._step
+        return question._replace(kind=kind, flags=flags, step=step)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from contextlib import closing
 
@@ -11,13 +13,16 @@ from torch_estimator.parameter_server.server import ParameterServer
 from torch_estimator.sigterm import on_sigterm
 
 
-def run_parameter_server(task: Task, *, wait_secs: float, is_over: Callable[[], bool] = lambda: False) -> None:
+def run_parameter_server(
+    task: Task, *, wait_secs: float, is_over: Callable[[], bool] = lambda: False, until_told: bool = False
+) -> None:
     """Serves; after SIGTERM until the others have gone, which may still have to save what is here.
 
     Args:
         task: This process.
         wait_secs: How long to wait for the chief, or for one of those that train to come back.
         is_over: Whether the training has ended before.
+        until_told: Whether to serve one training after another, until SIGTERM comes.
 
     Raises:
         ClusterError: The address cannot be used, or nobody has come in time.
@@ -25,8 +30,9 @@ def run_parameter_server(task: Task, *, wait_secs: float, is_over: Callable[[], 
     """
     assert task.address is not None
     key = key_from_environment()
-    with (
-        closing(ParameterServer(str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)) as server,
-        on_sigterm(server.go),
-    ):
-        server.serve()
+    serve = functools.partial(ParameterServer, str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)
+    for number in itertools.count():
+        with closing(serve(is_next=number > 0)) as server, on_sigterm(server.go):
+            server.serve()
+        if not until_told:
+            return

@@ -64,11 +64,8 @@ def train_and_evaluate(
         raise InvalidTypeError(f"continuous_eval_listener must be a ContinuousEvalListener, but got {listener!r}.")
     task = estimator.config._task
     if task.type == PARAMETER_SERVER:
-        run_parameter_server(
-            task,
-            wait_secs=estimator.config.session_creation_timeout_secs,
-            is_over=EndOfTraining(estimator.model_dir),
-        )
+        with EndOfTraining(estimator.model_dir) as is_over:
+            run_parameter_server(task, wait_secs=estimator.config.session_creation_timeout_secs, is_over=is_over)
         return None, None
     with estimator._in_job(eval_specs):
         outcomes = _role(task)(estimator, train_spec, eval_specs, listener)

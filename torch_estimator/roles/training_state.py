@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from torch_estimator import files
 from torch_estimator.errors import CheckpointError
-from torch_estimator.process_start import process_start
+from torch_estimator.process_start import job_start
 
 NAME = "training.json"
 
@@ -78,10 +79,15 @@ def read_training_state(model_dir: str) -> TrainingState | None:
         ) from error
 
 
+# What this process has trained with to the end.
+_seen: set[str] = set()
+
+
 class EndOfTraining:
     """Asked whether the training that this process belongs to is over.
 
-    One that was over before this process began is an earlier one: the next is still to begin.
+    One that was over before the job of this process began is an earlier one, as is one that the process has seen to
+    the end: the next is still to begin.
 
     Args:
         model_dir: Of the training.
@@ -89,12 +95,20 @@ class EndOfTraining:
 
     def __init__(self, model_dir: str) -> None:
         self._model_dir = model_dir
-        self._began = process_start()
+        self._began = job_start()
         self._found = self._look()
+
+    def __enter__(self) -> EndOfTraining:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with suppress(CheckpointError):
+            if (state := self._look()) is not None:
+                _seen.add(state.run)
 
     def __call__(self) -> bool:
         state = self._look()
-        if state is None or state.over_at is None:
+        if state is None or state.over_at is None or state.run in _seen:
             return False
         # The first holds whatever the clocks of two machines say; the second, also for one that was slow to start.
         return state != self._found or state.over_at > self._began

@@ -29,13 +29,13 @@ def run_worker(
     config = estimator.config
     check_saves_checkpoints(config)
     # Made before the delay, in which a short training may both begin and end.
-    is_over = EndOfTraining(estimator.model_dir)
-    if config.num_ps_replicas:
-        delay = worker_delay_secs(config)
-        if delay:
-            logger.info("Waiting %d s before training starts here.", delay)
-            time.sleep(delay)
-    estimator._train(train_spec.input_fn, train_spec.hooks, (), max_steps=train_spec.max_steps, is_over=is_over)
+    with EndOfTraining(estimator.model_dir) as is_over:
+        if config.num_ps_replicas:
+            delay = worker_delay_secs(config)
+            if delay:
+                logger.info("Waiting %d s before training starts here.", delay)
+                time.sleep(delay)
+        estimator._train(train_spec.input_fn, train_spec.hooks, (), max_steps=train_spec.max_steps, is_over=is_over)
 
 
 def worker_delay_secs(config: RunConfig) -> int:

@@ -65,7 +65,7 @@ class Links:
     Attributes:
         name: What the cluster calls this process.
         rank: Of this process.
-        is_over: Asked while a server cannot be reached, whether it has ended with the training.
+        is_over: Asked while a server cannot be reached, or holds nothing, whether the training has ended.
         is_preempted: Asked while something is waited for, whether SIGTERM has asked this process to go.
         say_every_secs: How often to say that a server keeps this process waiting.
         held_secs: For how much longer a server that is there may keep this process waiting for slower ones.
@@ -191,10 +191,15 @@ class Links:
         Raises:
             ClusterError: It has not come to be.
             Preempted: SIGTERM has come before.
+            TrainingIsOver: It has ended before.
         """
-        started = said = time.monotonic()
+        started = said = looked = time.monotonic()
         while not is_so():
             now = time.monotonic()
+            if now > looked + _LOOK_FOR_END_EVERY_SECS:
+                looked = now
+                if self.is_over():
+                    raise TrainingIsOver
             if self.is_preempted():
                 self._go(what)
             if now > started + self._wait_secs:

@@ -25,7 +25,7 @@ class Token:
         self._path = files.join(model_dir, _NAME)
         self._name = name
         self._is_over = is_over
-        self._was_read = False
+        self._word: str | None = None
 
     def make(self) -> str:
         """The one that an interrupted training has left, or a new one."""
@@ -43,18 +43,24 @@ class Token:
             ClusterError: This process has another model directory than the chief.
         """
         try:
-            token = files.read_text(self._path)
-            self._was_read = True
-            return token
+            self._word = files.read_text(self._path)
+            return self._word
         except OSError as error:
             raise ClusterError(
                 f"{self._name} does not see the chief's model_dir: in its {self._model_dir} there is no file that the "
                 f"chief has written ({files.reason(error)}); give all of them one that they share."
             ) from error
 
+    def is_there(self) -> bool:
+        """Whether the word that was read still is the one of the directory."""
+        try:
+            return files.read_text(self._path) == self._word
+        except OSError:
+            return False
+
     def is_gone(self) -> bool:
         """Whether the training of this process has ended."""
-        return (self._was_read and not files.exists(self._path)) or self._is_over()
+        return (self._word is not None and not self.is_there()) or self._is_over()
 
     def remove(self) -> None:
         """After the end of the training."""
