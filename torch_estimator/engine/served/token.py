@@ -52,11 +52,13 @@ class Token:
             ) from error
 
     def is_there(self) -> bool:
-        """Whether the word that was read still is the one of the directory."""
+        """Whether the word that was read still is the one of the directory, as far as that can be told."""
         try:
             return files.read_text(self._path) == self._word
-        except OSError:
+        except FileNotFoundError:
             return False
+        except OSError:
+            return True
 
     def is_gone(self) -> bool:
         """Whether the training of this process has ended."""
