@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from contextlib import closing
 
@@ -30,9 +29,20 @@ def run_parameter_server(
     """
     assert task.address is not None
     key = key_from_environment()
-    serve = functools.partial(ParameterServer, str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)
-    for number in itertools.count():
-        with closing(serve(is_next=number > 0)) as server, on_sigterm(server.go):
-            server.serve()
-        if not until_told:
-            return
+    make = functools.partial(ParameterServer, str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)
+    server: ParameterServer | None = None
+    was_told = False
+
+    def go() -> None:
+        nonlocal was_told
+        was_told = True
+        if server is not None:
+            server.go()
+
+    with on_sigterm(go):
+        while server is None or until_told:
+            with closing(make(is_next=server is not None)) as server:
+                # Between one training and the next.
+                if was_told:
+                    server.go()
+                server.serve()
