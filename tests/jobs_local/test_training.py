@@ -53,13 +53,23 @@ from tests.jobs import WritingExporter, line, points
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 job_dir = sys.argv[sys.argv.index("--job-dir") + 1]
-settings = {"save_checkpoints_steps": 100, "experimental_max_worker_delay_secs": 0}
+settings = {"save_checkpoints_steps": 1000, "experimental_max_worker_delay_secs": 0}
+start = nth_start()
+
+
+class Dies(te.Hook):
+    def after_step(self, context):
+        if folder == "b":
+            time.sleep(0.005)
+            if role == "chief" and start == 1 and context.global_step >= 100:
+                die()
+
 
 with te.errors.exit_on_user_error():
-    for folder, max_steps in (("a", 300), ("a", 600), ("b", 300)):
+    for folder, max_steps in (("a", 300), ("a", 600), ("b", 900)):
         te.train_and_evaluate(
             line(f"{job_dir}/{folder}", **settings),
-            te.TrainSpec(lambda: points().repeat(), max_steps=max_steps),
+            te.TrainSpec(lambda: points().repeat(), max_steps=max_steps, hooks=[Dies()]),
             te.EvalSpec(points, steps=2, start_delay_secs=0, throttle_secs=0),
         )
         print(me, "is through with", folder, max_steps)
@@ -71,9 +81,11 @@ def test_a_program_may_train_again_and_another_model_with_the_same_parameter_ser
     job = Launched(tmp_path, AGAIN, *options, "--job-dir", str(tmp_path), env={"OMP_NUM_THREADS": "1"})
     assert job.end() == 0, job.out + job.err
     for role in ("chief", "worker", "evaluator"):
-        for folder, max_steps in (("a", 300), ("a", 600), ("b", 300)):
+        for folder, max_steps in (("a", 300), ("a", 600), ("b", 900)):
             assert f"[{role} 0] {role} 0 is through with {folder} {max_steps}\n" in job.out
-    assert [checkpoint_steps(tmp_path / folder)[-1] for folder in ("a", "b")] == [600, 300]
+    assert [checkpoint_steps(tmp_path / folder)[-1] for folder in ("a", "b")] == [600, 900]
     assert job.err.count("ps 1 listens on") == 1
     assert job.err.count("ps 1 ends: training is over.") == 3
-    assert "started again" not in job.err
+    # The chief, which begins with the trainings that are over, leaves the servers to the one that is not.
+    assert [job.starts(task) for task in ("chief 0", "worker 0", "evaluator 0")] == [2, 1, 1]
+    assert "[chief 0] Parameter servers are at global step " in job.err

@@ -445,7 +445,14 @@ def test_who_comes_to_train_when_training_is_over_finds_nothing_and_the_chief_wh
         ((header, _),) = served.links.tell_all(Kind.HELLO)
         assert (header.kind, header.step) == (Kind.EMPTY, 0)
         served.start()
+        # What it still brings is not for the next training.
+        ((answer, _),) = worker.ask(pushing(worker.header(Kind.EXCHANGE, PUSHES))).values()
+        assert (answer.kind, answer.step) == (Kind.OVER, 5)
         assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+        with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as again:
+            assert again.tell_all(Kind.STATUS)[0][0].kind is again.tell_all(Kind.HELLO)[0][0].kind is Kind.OK
+            ((answer, _),) = again.ask(pushing(again.header(Kind.EXCHANGE, PUSHES))).values()
+            assert (answer.kind, answer.step) == (Kind.OK, 7)
         served.links.tell_all(Kind.END)
 
 

@@ -381,6 +381,22 @@ def test_a_chief_that_fails_says_so_also_where_what_it_said_is_gone(job: Job, le
     assert run_failing_chief(job, ValueError(), lose).failed
 
 
+@pytest.mark.parametrize("of_job", [True, False])
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_chief_with_nothing_left_to_train_leaves_what_was_told_of_another_training_of_its_job(
+    job: Job, monkeypatch: pytest.MonkeyPatch, ended: bool, of_job: bool
+) -> None:
+    job.train(3)
+    other = TrainingState(run="other", max_steps=9, ended=ended, began=time.time())
+    write_training_state(job.model_dir, other)
+    monkeypatch.setenv(JOB_BEGAN, str(other.began + (-60 if of_job else 60)))
+    run_chief(job.chief, te.TrainSpec(points, max_steps=3), (), te.ContinuousEvalListener())
+    state = read_training_state(job.model_dir)
+    assert state is not None
+    assert (state == other) == of_job
+    assert state.ended == (ended or not of_job)
+
+
 def test_a_chief_in_whose_place_another_one_trains_does_not_say_that_this_has_failed(job: Job) -> None:
     state = run_failing_chief(job, te.errors.CheckpointError("full"), lambda: job.say("another", ended=False))
     assert (state.run, state.failed) == ("another", False)
@@ -567,12 +583,10 @@ def test_the_chief_says_when_it_trains_and_when_that_is_over(tmp_path: Path) -> 
     assert ended is not None
     assert ended.ended
     assert ended.max_steps == 2
-    assert states == [TrainingState(run=ended.run, max_steps=2)] * 2
+    assert states == [TrainingState(run=ended.run, max_steps=2, began=ended.began)] * 2
     run_chief(chief, te.TrainSpec(points, max_steps=2), [te.EvalSpec(points)], te.ContinuousEvalListener())
     again = read_training_state(str(tmp_path))
-    assert again is not None
-    assert again.ended
-    assert again.run != ended.run
+    assert again == ended
 
 
 @pytest.mark.parametrize("name", ["training.json", "evaluator.json"])

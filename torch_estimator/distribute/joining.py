@@ -133,14 +133,31 @@ def connected_servers(config: RunConfig, *, most_secs: float = math.inf) -> Iter
         links.close()
 
 
-def end_servers(config: RunConfig) -> None:
-    """Has the chief end parameter servers that nobody needs."""
+def end_servers(config: RunConfig, *, is_over: bool = False) -> None:
+    """Has the chief end parameter servers that nobody needs: not those that train on, or another model.
+
+    Args:
+        config: Of the chief.
+        is_over: Whether the last training in its model directory is known to be over.
+    """
     if not (config._task.is_chief and config._task.num_ps):
         return
+    from torch_estimator.engine.served.token import LAST_STEP, WORD, Token
     from torch_estimator.parameter_server.messages import Kind
 
     # They may have ended with the training that is over.
     logger.info("Ending the parameter servers, where they have not ended before (%g s at most).", _MOST_SECS_TO_END)
     with connected_servers(config, most_secs=_MOST_SECS_TO_END) as servers, suppress(ClusterError):
-        if servers is not None:
-            servers.tell_all(Kind.END)
+        if servers is None:
+            return
+        word = Token(str(config.model_dir), servers.name).known()
+        answers = servers.tell_all(Kind.HELLO)
+        # The first one counts steps.
+        first, last = answers[0][0], answers[0][1].get(LAST_STEP)
+        is_over = is_over or first.kind is Kind.EMPTY or (last is not None and first.step >= last)
+        unused = [
+            index
+            for index, (header, about) in enumerate(answers)
+            if header.kind is Kind.EMPTY or (is_over and about.get(WORD) == word)
+        ]
+        servers.ask({index: [servers.header(Kind.END).pack()] for index in unused})

@@ -9,6 +9,7 @@ import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,24 @@ _STAY_SAVED_SECS = 5.0
 _LINGER_SECS = 10.0
 
 
+@dataclass(slots=True)
+class Lives:
+    """Connections of workers, by the number that each has made up.
+
+    Attributes:
+        at_work: Those that train.
+        over: Those of trainings that have ended: what they bring late is not for the next one.
+    """
+
+    at_work: set[int] = field(default_factory=set)
+    over: set[int] = field(default_factory=set)
+
+    def end(self) -> None:
+        """At the end of a training."""
+        self.over |= self.at_work
+        self.at_work = set()
+
+
 class ParameterServer:
     """One server; making it takes the address.
 
@@ -72,7 +91,7 @@ class ParameterServer:
         key: Of those who are let in; None is everybody, unencrypted.
         wait_secs: How long to wait for the chief to give it its parameters, and for anybody to come back.
         is_over: Asked while it waits, whether the training has ended before.
-        is_next: Whether a training has ended here before, so that another one may come or not.
+        over: Those who have trained in trainings that have ended here before, so that another one may come or not.
         clock: Seconds that only go forward.
 
     Raises:
@@ -87,7 +106,7 @@ class ParameterServer:
         *,
         wait_secs: float = WAIT_SECS,
         is_over: Callable[[], bool] = lambda: False,
-        is_next: bool = False,
+        over: Lives | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
@@ -95,7 +114,8 @@ class ParameterServer:
         self._key = key
         self._wait_secs = wait_secs
         self._is_over_before = is_over
-        self._is_next = is_next
+        self._is_next = over is not None
+        self.lives = over or Lives()
         self._clock = clock
         host, port = split_address(address, "the address of a parameter server")
         self._context = zmq.Context()
@@ -145,7 +165,7 @@ class ParameterServer:
         self._looked_at = 0.0
         self._said: dict[Refusal | str, float] = {}
         self._waits_since = self._said_at = clock()
-        if not is_next:
+        if not self._is_next:
             logger.info("%s listens on %s%s.", name, address, f" for who has the key in {key.path}" if key else "")
 
     def serve(self) -> None:
@@ -215,6 +235,10 @@ class ParameterServer:
         try:
             header = Header.unpack(frames[0])
             self._presence.check(header.worker, header.life)
+            if header.life in self.lives.over:
+                return [self._header(header, Kind.OVER).pack()]
+            if header.worker and self._shard is not None and header.kind in (Kind.HELLO, Kind.EXCHANGE):
+                self.lives.at_work.add(header.life)
             answer = self._answers(header, frames)
             if not again:
                 self._presence.hear(header.worker, identity)
@@ -306,6 +330,8 @@ class ParameterServer:
         start, self._shard = unpack_start([bytes(frames[0]), *frames[1:]])
         self._plan, self._about = start.plan, dict(start.about)
         self._step, self._last_step = start.step, start.last_step
+        if self._ended:
+            self.lives.end()
         self._presence.begin(start.names, start.silence_secs)
         self._positions = dict(start.positions)
         ranks = range(len(start.names))
@@ -336,7 +362,7 @@ class ParameterServer:
                 self._presence.was_away()
             self._looked_at = now
             self._look_at_connections(now)
-            if self._goes_at is not None:
+            if self._goes_at is not None and self._shard is not None:
                 # A signal handler must not write, since it may have interrupted who does.
                 self._say_again(
                     "goes", f"{self._name} stays, for {_STAY_SECS:g} s at most, until what it holds is saved."

@@ -9,11 +9,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from torch_estimator.distribute.joining import end_servers
+from torch_estimator.engine.checkpoint import is_reached
 from torch_estimator.engine.loop import TrainingResult
 from torch_estimator.errors import RESTART_ME, CheckpointError
 from torch_estimator.estimator import Estimator
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.process_start import job_start
 from torch_estimator.roles.training_state import new_training, read_training_state, write_training_state
 from torch_estimator.specs import TrainSpec, checked_listeners
 
@@ -27,7 +29,7 @@ class Announcement:
         estimator: What is trained.
         spec: How.
         evaluates: Whether the chief evaluates, too.
-        heard: Whether there may be such others; else nothing is told.
+        heard: Whether there may be such others; else nothing is told, as where there is nothing left to train.
 
     Attributes:
         interrupted: Whether the one before was killed, so that this one goes on with it.
@@ -42,6 +44,10 @@ class Announcement:
         self._state = new_training(spec.max_steps, evaluates=evaluates)
         if before is not None and self.interrupted and before.over_at and before.max_steps == spec.max_steps:
             self._state = replace(before, evaluates=evaluates, failed=False)
+        elif before is not None and is_reached(estimator.model_dir, spec.max_steps):
+            # Others of this job may be in the training after this one, or wait for it, and would take this for its end.
+            is_of_job = before.began > job_start()
+            self._heard = not (is_of_job and (before.ended or before.max_steps != spec.max_steps))
 
     def train(
         self, listeners: Sequence[CheckpointSaverListener] | None, *, input_over_when_ended: bool
@@ -68,7 +74,7 @@ class Announcement:
             listeners = (*listeners, _SavedListener(self._say_again))
         if self._state.over_at is not None:
             logger.info("Training had ended when this process was killed; it takes no further step.")
-            end_servers(config)
+            end_servers(config, is_over=True)
             return None
         hooks = tuple(self._spec.hooks or ())
         if config.num_ps_replicas:

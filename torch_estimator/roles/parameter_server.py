@@ -41,7 +41,9 @@ def run_parameter_server(
 
     with on_sigterm(go):
         while server is None or until_told:
-            with closing(make(is_next=server is not None)) as server:
+            if server is not None:
+                server.lives.end()
+            with closing(make(over=None if server is None else server.lives)) as server:
                 # Between one training and the next.
                 if was_told:
                     server.go()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -25,6 +26,7 @@ class TrainingState:
         over_at: When its last checkpoint was saved, in seconds since 1970, and all that was left was to end; else None.
         ended: Whether it has ended, so that the latest checkpoint is its last.
         failed: Whether the chief has ended with an error, so that nothing comes before it is started again.
+        began: When it did, in seconds since 1970.
     """
 
     run: str
@@ -33,11 +35,12 @@ class TrainingState:
     over_at: float | None = None
     ended: bool = False
     failed: bool = False
+    began: float = 0.0
 
 
 def new_training(max_steps: int | None, *, evaluates: bool = False) -> TrainingState:
     """Returns the state of a training that begins."""
-    return TrainingState(run=uuid.uuid4().hex, max_steps=max_steps, evaluates=evaluates)
+    return TrainingState(run=uuid.uuid4().hex, max_steps=max_steps, evaluates=evaluates, began=time.time())
 
 
 def training_state_path(model_dir: str) -> str:

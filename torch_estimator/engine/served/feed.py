@@ -24,7 +24,7 @@ from torch_estimator.engine.served.links import Frames, Links, TrainingIsOver
 from torch_estimator.engine.served.lookups import Lookups, Mentioned, Mentions
 from torch_estimator.engine.served.placement import Placement
 from torch_estimator.engine.served.steps import PushedStep
-from torch_estimator.engine.served.token import Token
+from torch_estimator.engine.served.token import LAST_STEP, WORD, Token
 from torch_estimator.engine.threads import sized_threads
 from torch_estimator.errors import ClusterError
 from torch_estimator.hooks.run_context import RunContext
@@ -45,7 +45,6 @@ from torch_estimator.parameter_server.start import AT_MOST, POSITION, SINCE
 logger = logging.getLogger("torch_estimator")
 
 _LAYOUT = "layout"
-_WORD = "the token of its model_dir"
 _DESCRIPTION = "description"
 _PLACE = "its place among the parameter servers"
 # Between two looks at hooks.
@@ -184,10 +183,16 @@ class ServedSteps:
             answers = self._links.tell_all(Kind.HELLO)
         else:
             self._links.wait_until(self._all_hold, "the chief to give the parameter servers their parameters")
-            self._word = self._token.read()
-            answers = self._links.tell_all(Kind.HELLO)
-            for index, (_, about) in enumerate(answers):
-                self._check(index, about)
+            try:
+                self._word = self._token.read()
+                answers = self._links.tell_all(Kind.HELLO)
+                for index, (_, about) in enumerate(answers):
+                    self._check(index, about)
+            except ClusterError as error:
+                # The servers may have gone on to another training while this process was coming.
+                if self._links.is_over():
+                    raise TrainingIsOver from error
+                raise
         header, about = answers[0]
         self._at, self.position = header.step, about[POSITION]
         self.repeated, self.repeated_at_most = about[SINCE], about[AT_MOST]
@@ -374,7 +379,7 @@ class ServedSteps:
         place = f"{index} of {len(self._links)}"
         for what, here, advice in (
             (_PLACE, place, "Give all processes the same parameter servers, in the same order."),
-            (_WORD, self._word, "End it, and start it again; or name other addresses."),
+            (WORD, self._word, "End it, and start it again; or name other addresses."),
         ):
             if about.get(what) != here:
                 raise ClusterError(
@@ -387,7 +392,7 @@ class ServedSteps:
             raise ClusterError(f"{problem[:-1]}, or start the parameter servers again, too.")
 
     def _about_of(self, index: int) -> dict[str, Any]:
-        about = {_WORD: self._word, _PLACE: f"{index} of {len(self._links)}"}
+        about = {WORD: self._word, LAST_STEP: self._last_step, _PLACE: f"{index} of {len(self._links)}"}
         # One of them can tell who comes.
         return about if index else {**about, _DESCRIPTION: self._description}
 

@@ -8,6 +8,12 @@ from collections.abc import Callable
 from torch_estimator import files
 from torch_estimator.errors import ClusterError
 
+WORD = "the token of its model_dir"
+"""What servers call the word in what they tell of their training."""
+
+LAST_STEP = "last_step"
+"""The same of the global step at which it ends, if that is known."""
+
 _NAME = "parameter_servers.token"
 
 
@@ -26,6 +32,13 @@ class Token:
         self._name = name
         self._is_over = is_over
         self._word: str | None = None
+
+    def known(self) -> str | None:
+        """The one that is there, if any."""
+        try:
+            return files.read_text(self._path)
+        except OSError:
+            return None
 
     def make(self) -> str:
         """The one that an interrupted training has left, or a new one."""
