@@ -446,8 +446,8 @@ def test_who_comes_to_train_when_training_is_over_finds_nothing_and_the_chief_wh
         assert (header.kind, header.step) == (Kind.EMPTY, 0)
         served.start()
         # What it still brings is not for the next training.
-        ((answer, _),) = worker.ask(pushing(worker.header(Kind.EXCHANGE, PUSHES))).values()
-        assert (answer.kind, answer.step) == (Kind.OVER, 5)
+        ((answer, _),) = worker.ask(pushing(worker.header(Kind.EXCHANGE, PUSHES, 6))).values()
+        assert (answer.kind, answer.step) == (Kind.OVER, 6)
         assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
         with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as again:
             assert again.tell_all(Kind.STATUS)[0][0].kind is again.tell_all(Kind.HELLO)[0][0].kind is Kind.OK

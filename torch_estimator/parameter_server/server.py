@@ -236,7 +236,7 @@ class ParameterServer:
             header = Header.unpack(frames[0])
             self._presence.check(header.worker, header.life)
             if header.life in self.lives.over:
-                return [self._header(header, Kind.OVER).pack()]
+                return [header._replace(kind=Kind.OVER).pack()]
             if header.worker and self._shard is not None and header.kind in (Kind.HELLO, Kind.EXCHANGE):
                 self.lives.at_work.add(header.life)
             answer = self._answers(header, frames)
