@@ -315,7 +315,7 @@ class TrainingRun:
             global_step=context.global_step,
             last_step=last_step,
             before=self._compiled_before,
-            positions=self._positions_of_others(task.num_workers),
+            positions=self._positions_of_others(),
         )
         stack.callback(steps.close)
         try:
@@ -343,13 +343,10 @@ class TrainingRun:
         reason = StopReason.LAST_STEP if is_last else StopReason.OVER
         return replace(result, reason=reason, global_step=steps.global_step)
 
-    def _positions_of_others(self, workers: int) -> dict[str, Any]:
-        saved = self._saved_state.get(REPLICAS) or ()
-        if len(saved) != workers:
-            return {}
+    def _positions_of_others(self) -> dict[str, Any]:
         return {
             str(rank): {**one, _OVER: self._over_when_ended}
-            for rank, one in enumerate(saved)
+            for rank, one in enumerate(self._saved_state.get(REPLICAS) or ())
             if rank and one is not None
         }
 
@@ -442,6 +439,13 @@ class TrainingRun:
         return 0 if together is None else together.rank
 
     @property
+    def _size(self) -> int:
+        """How many train one model."""
+        if self._servers is not None:
+            return self._config._task.num_workers
+        return 1 if self._group is None else self._group.size
+
+    @property
     def _trains_with_others(self) -> bool:
         return self._group is not None or self._servers is not None
 
@@ -454,15 +458,14 @@ class TrainingRun:
         if not state or (self._servers is not None and not self._is_chief):
             return {}
         saved = state.get(REPLICAS) or [None]
-        size = self._config._task.num_workers if self._servers is not None else self._group.size if self._group else 1
         own = dict(state) if self._is_chief else {key: value for key, value in state.items() if key not in _OF_RANK}
-        if len(saved) != size:
+        if len(saved) != self._size:
             logger.warning(
                 "The checkpoint was saved in a training of %d %s, and this one is of %d: reading the input from its "
                 "beginning.",
                 len(saved),
                 "process" if len(saved) == 1 else "processes",
-                size,
+                self._size,
             )
             return {key: value for key, value in own.items() if key not in (*_INPUT_POSITION, _GRADIENTS, REPLICAS)}
         if self._group is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch_estimator.errors import ClusterError
@@ -13,6 +14,24 @@ logger = logging.getLogger("torch_estimator")
 
 # A process that was replaced says no more for long.
 _MOST_LIVES = 16
+
+
+@dataclass(slots=True)
+class Lives:
+    """Connections of workers, by the number that each has made up.
+
+    Attributes:
+        at_work: Those that train.
+        over: Those of trainings that have ended: what they bring late is not for the next one.
+    """
+
+    at_work: set[int] = field(default_factory=set)
+    over: set[int] = field(default_factory=set)
+
+    def end(self) -> None:
+        """At the end of a training."""
+        self.over |= self.at_work
+        self.at_work = set()
 
 
 class Presence:

@@ -9,7 +9,6 @@ import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ from torch_estimator.parameter_server.messages import (
     unpack_exchange,
 )
 from torch_estimator.parameter_server.plan import ServerPlan
-from torch_estimator.parameter_server.presence import Presence
+from torch_estimator.parameter_server.presence import Lives, Presence
 from torch_estimator.parameter_server.refusals import EVENTS, Refusal, monitored, refusal
 from torch_estimator.parameter_server.shard import Shard
 from torch_estimator.parameter_server.start import AT_MOST, POSITION, SINCE, unpack_start
@@ -62,24 +61,6 @@ _STAY_SAVED_SECS = 5.0
 
 # For those who have not heard yet that training is over.
 _LINGER_SECS = 10.0
-
-
-@dataclass(slots=True)
-class Lives:
-    """Connections of workers, by the number that each has made up.
-
-    Attributes:
-        at_work: Those that train.
-        over: Those of trainings that have ended: what they bring late is not for the next one.
-    """
-
-    at_work: set[int] = field(default_factory=set)
-    over: set[int] = field(default_factory=set)
-
-    def end(self) -> None:
-        """At the end of a training."""
-        self.over |= self.at_work
-        self.at_work = set()
 
 
 class ParameterServer:

@@ -65,7 +65,7 @@ class Links:
     Attributes:
         name: What the cluster calls this process.
         rank: Of this process.
-        is_over: Asked while a server cannot be reached, or holds nothing, whether the training has ended.
+        is_over: Asked while a server cannot be reached, or holds nothing of this training, whether that has ended.
         is_preempted: Asked while something is waited for, whether SIGTERM has asked this process to go.
         say_every_secs: How often to say that a server keeps this process waiting.
         held_secs: For how much longer a server that is there may keep this process waiting for slower ones.
