@@ -93,6 +93,54 @@ def test_sizes_are_those_of_the_files_in_a_directory(base: str) -> None:
     assert files.sizes(files.join(base, "folder")) == {"a": 5}
 
 
+class Disk:
+    """What reaches the disk, in order: synced files and directories by what they were called then, and renames."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[str] = []
+        fsync, rename = os.fsync, os.rename
+
+        def recorded_fsync(descriptor: int) -> None:
+            self.events.append(os.path.realpath(f"/proc/self/fd/{descriptor}"))
+            fsync(descriptor)
+
+        def recorded_rename(source: str, target: str) -> None:
+            self.events.append(f"rename to {target}")
+            rename(source, target)
+
+        monkeypatch.setattr(os, "fsync", recorded_fsync)
+        monkeypatch.setattr(os, "rename", recorded_rename)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux to tell a descriptor's file")
+def test_commit_dir_syncs_all_that_is_in_it_before_the_name(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, final = tmp_path / "temporary", tmp_path / "final"
+    (temporary / "assets").mkdir(parents=True)
+    (temporary / "model.onnx").write_bytes(b"written by another library")
+    (temporary / "assets" / "words").write_bytes(b"a")
+    disk = Disk(monkeypatch)
+    files.commit_dir(temporary, final)
+    *before, rename, last = disk.events
+    inside = [temporary, temporary / "assets", temporary / "assets" / "words", temporary / "model.onnx"]
+    assert sorted(before) == [str(path) for path in inside]
+    assert (rename, last) == (f"rename to {final}", str(tmp_path))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux to tell a descriptor's file")
+def test_the_parents_of_directories_that_are_made_are_synced(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    files.makedirs(tmp_path / "a" / "b")
+    assert disk.events == [str(tmp_path), str(tmp_path / "a")]
+    files.makedirs(tmp_path / "a" / "b")
+    monkeypatch.chdir(tmp_path)
+    files.makedirs("a/c/")
+    assert disk.events[2:] == [str(tmp_path / "a")]
+
+
 def test_commit_dir_gives_the_final_name(tmp_path: pathlib.Path) -> None:
     (tmp_path / "temporary").mkdir()
     (tmp_path / "temporary" / "f").write_text("x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,12 +54,20 @@ class RowError(InvalidValueError):
         self.label = label
 
 
+class PairsError(InvalidValueError):
+    """A loss or a metric compares each label with each output, of shapes ``[N]`` and ``[N, 1]``."""
+
+
 class DataError(InvalidValueError):
     """Input data cannot be read as asked: names the file and line, or the source and row."""
 
 
 class CheckpointError(UserError, ValueError):
     """A checkpoint is missing, damaged, foreign, or does not fit the model."""
+
+
+class ModelDirInUseError(UserError, RuntimeError):
+    """Another training writes into the model directory."""
 
 
 class ExportError(UserError):
@@ -70,7 +79,18 @@ class ClusterError(UserError, RuntimeError):
 
 
 class NanLossDuringTrainingError(UserError, RuntimeError):
-    """The training loss became NaN."""
+    """The training loss or a trained variable became NaN or infinite."""
+
+
+def printable(text: str) -> str:
+    """Return a text with the characters that a terminal obeys, or cannot show, as escapes; lines and tabs stay.
+
+    Names and values in messages come from files that others may have written.
+
+    >>> printable("\\x1b[31mred")
+    '\\\\x1b[31mred'
+    """
+    return re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", lambda found: repr(found[0])[1:-1], text)
 
 
 @contextmanager
@@ -92,5 +112,5 @@ def exit_on_user_error() -> Iterator[None]:
         sys.exit(INTERRUPTED)
     else:
         return
-    print(f"error: {sentence}", file=sys.stderr)
+    print(f"error: {printable(sentence)}", file=sys.stderr)
     sys.exit(status)

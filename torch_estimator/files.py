@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import os
 import shutil
 import threading
@@ -18,6 +19,8 @@ from typing import Any
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 PathLike = str | os.PathLike[str]
+
+_GENERIC = ("fsspec.spec", "fsspec.asyn")
 
 TEMPORARY_PREFIX = ".tmp-"
 """What names of unfinished files and directories begin with."""
@@ -98,9 +101,18 @@ def is_dir(path: PathLike) -> bool:
 
 
 def makedirs(path: PathLike) -> None:
-    """Makes the directory `path` and those above it where they are absent."""
+    """Make the directory `path` and those above it where they are absent; local ones survive a power cut."""
     if is_local(path):
+        absent = os.path.abspath(as_url(path))
+        changed = []
+        while not os.path.isdir(absent):
+            absent = os.path.dirname(absent)
+            changed.append(absent)
         os.makedirs(as_url(path), exist_ok=True)
+        for folder in reversed(changed):
+            # The new directories are there. Not everybody may open the one above, and not every file system syncs it.
+            with contextlib.suppress(OSError):
+                sync_dir(folder)
         return
     filesystem, key = _remote(path)
     filesystem.makedirs(key, exist_ok=True)
@@ -191,20 +203,42 @@ def write_atomic(path: PathLike, data: bytes) -> None:
     sync_dir(parent(final))
 
 
+def create(path: PathLike, data: bytes) -> bool:
+    """Write the new object `path` on a remote file system; return False where there is one, also one of this moment.
+
+    Raises:
+        NotImplementedError: The file system cannot do this at one stroke.
+    """
+    filesystem, key = _remote(path)
+    kind = type(filesystem)
+    put = getattr(kind, "_pipe_file", kind.pipe_file)
+    # What fsspec itself has for all file systems looks first and writes then.
+    if "mode" not in inspect.signature(put).parameters or put.__module__ in _GENERIC:
+        raise NotImplementedError(f"{kind.__name__} has no exclusive creation")
+    try:
+        filesystem.pipe_file(key, data, mode="create")
+    except FileExistsError:
+        return False
+    return True
+
+
 def commit_dir(temporary: PathLike, final: PathLike) -> None:
-    """Gives the finished local directory `temporary` its `final` name, durably; `final` must not exist."""
-    sync_dir(temporary)
+    """Give the finished local directory `temporary` its `final` name, which must be free.
+
+    Syncs every file and directory in it first, and the name afterwards: a directory of that name is whole, also after a
+    power cut.
+    """
+    for folder, _, names in os.walk(as_url(temporary)):
+        for name in names:
+            _sync(os.path.join(folder, name))
+        _sync(folder)
     os.rename(as_url(temporary), as_url(final))
     sync_dir(parent(final))
 
 
 def sync_dir(path: PathLike) -> None:
     """Makes the names in the local directory `path` survive a power cut."""
-    descriptor = os.open(as_url(path), os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(as_url(path))
 
 
 def remove_tree(path: PathLike) -> None:
@@ -217,6 +251,14 @@ def remove_tree(path: PathLike) -> None:
             shutil.rmtree(as_url(path))
         else:
             os.unlink(as_url(path))
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _local_bytes(path: str) -> bytes:

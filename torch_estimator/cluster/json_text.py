@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.json_text import parse_json
 
 _MOST_CHARACTERS = 200
 
@@ -18,10 +18,10 @@ def json_object(text: str, name: str) -> dict[str, Any]:
         InvalidTypeError: It is something else than an object.
     """
     try:
-        value = json.loads(text, object_pairs_hook=lambda pairs: _without_doubles(pairs, name))
+        value = parse_json(text, object_pairs_hook=lambda pairs: _without_doubles(pairs, name))
     except InvalidValueError:
         raise
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidValueError(f"{name} is not JSON ({error}): {shown(text)}.") from error
     if not isinstance(value, dict):
         raise InvalidTypeError(f"{name} must be a JSON object, but got {shown(text)}.")
