@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+import torch_estimator as te
 from torch_estimator.data import Dataset
 from torch_estimator.data.normalise import to_dataset
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, UserError
@@ -82,8 +84,10 @@ def test_a_label_column_with_a_mapping() -> None:
         (lambda: Dataset.from_arrays({"x": 3}), "column 'x' must have one row per example, but it is the scalar 3"),
         (lambda: Dataset.from_arrays({"x": [[1], [1, 2]]}), "column 'x' cannot be made an array"),
         (lambda: Dataset.from_arrays(torch.zeros(2, dtype=torch.bfloat16)), "bfloat16"),
-        (lambda: Dataset.from_arrays({"x": pa.array([1, None])}), "row 1 .from 0.: column 'x': the value is missing"),
+        (lambda: Dataset.from_arrays({"x": pa.array([1.5, None])}), "row 1 .from 0.: column 'x': the value is missing"),
         (lambda: Dataset.from_arrays({"x": [1]}).label("x").label("x"), "has one already"),
+        (lambda: Dataset.from_arrays(pa.array([1, None])), "row 1 .from 0.: the value is missing"),
+        (lambda: Dataset.from_arrays([1, 2], pa.array([1, None])), "row 1 .*column .labels.: the value is missing"),
         (lambda: only_batch(Dataset.from_arrays({"x": [1]}).label("y")), "column 'y' is not in the features"),
         (lambda: only_batch(Dataset.from_arrays({"x": [1]}, [1]).label("x")), "has labels already"),
         (lambda: only_batch(Dataset.from_arrays([1]).label("x")), "no names"),
@@ -132,17 +136,62 @@ def test_what_is_wrong_with_frames_is_said() -> None:
     with pytest.raises(InvalidValueError, match="several columns called 'x'"):
         Dataset.from_pandas(pd.DataFrame([[1, 2]], columns=["x", "x"]))
     with pytest.raises(DataError, match=r"row 1 \(from 0\): column 'x': the value is missing"):
-        Dataset.from_pandas(pd.DataFrame({"x": pd.array([1, None], "Int64")}))
+        Dataset.from_pandas(pd.DataFrame({"x": pd.array([1.5, None], "Float64")}))
     with pytest.raises(DataError, match="column 'x' of the frame cannot be used"):
         Dataset.from_pandas(pd.DataFrame({"x": [1j, 2j]}))
     with pytest.raises(DataError, match=r"row 1 \(from 0\): column 'x': 'a' is a string, but the values before"):
         Dataset.from_pandas(pd.DataFrame({"x": [1, "a"]}))
 
 
+INCOMPLETE = [
+    Dataset.from_pandas(pd.DataFrame({"x": pd.array([1, None, 3], "Int64"), "y": [1, 2, 3]})),
+    Dataset.from_pandas(pd.DataFrame({"x": pd.Series([1, None, 3], dtype=object), "y": [1, 2, 3]})),
+    Dataset.from_arrays({"x": pa.array([1, None, 3]), "y": [1, 2, 3]}),
+    Dataset.from_arrays({"x": pd.Series([1, None, 3], dtype="int64[pyarrow]"), "y": [1, 2, 3]}),
+    Dataset.from_arrays({"x": [1, None, 3], "y": [1, 2, 3]}),
+]
+
+
+class Reads:
+    """A model that reads one column as integers, of which missing ones may have a meaning."""
+
+    def __init__(self, name: str, **missing: int) -> None:
+        self.required = {name: pa.int64()}
+        self.missing = missing
+
+    def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
+        return features, labels
+
+
+@pytest.mark.parametrize("data", INCOMPLETE)
+def test_missing_integers_in_memory_are_those_of_files(data: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,1\n,2\n3,3\n")
+    for source in (data, Dataset.from_csv(tmp_path / "a.csv")):
+        with source.label("y").batch(3).iterator(Reads("x", x=-1)) as iterator:
+            batch = next(iterator)
+        assert (batch.features["x"].tolist(), batch.features["x"].dtype) == ([1, -1, 3], np.int64)
+
+
+@pytest.mark.parametrize("data", INCOMPLETE)
+def test_a_missing_integer_without_a_meaning_is_named_where_it_is_read(data: Dataset) -> None:
+    with data.batch(3).iterator(Reads("y")) as iterator:
+        assert list(next(iterator).features) == ["y"]
+    problem = r"row 1 \(from 0\): column 'x': the value is missing and has no default; fill it, as with fillna"
+    with pytest.raises(DataError, match=problem):
+        list(data.batch(3))
+    with pytest.raises(DataError, match=problem):
+        data.batch(3).iterator(Reads("x"))
+    with pytest.raises(DataError, match=problem):
+        list(data.label("x").batch(3))
+
+
 MIXED = [
     (["a", None, 3], "row 2 .*column 'x': 3 is a number, but the values before are strings; make all of one kind"),
     ([1, "a"], "row 1 .*column 'x': 'a' is a string, but the values before are numbers"),
-    ([1, 2**70], "row 1 .*column 'x': 1180591620717411303424 does not fit into 64 bits"),
+    ([1, 2**70], "row 1 .*column 'x': 1180591620717411303424 does not fit into int64; give strings, floats or a numpy"),
+    ([None, 2**63, 1], "row 1 .*column 'x': 9223372036854775808 does not fit into int64"),
+    ([-1, 2**63], "row 1 .*column 'x': 9223372036854775808 does not fit into int64"),
+    ([None, 1.5, 2**70], "row 2 .*column 'x': 1180591620717411303424 does not fit into 64 bits"),
     (["a", "\udc80"], r"row 1 .*column 'x': '\\udc80' is not UTF-8 text"),
     ([b"a", b"\xff"], r"row 1 .*column 'x': b'\\xff' is not UTF-8 text"),
 ]
@@ -161,6 +210,36 @@ def test_a_value_of_another_kind_than_its_column_is_named(values: list[Any], mes
         to_dataset({"x": column}, repeat_single_batch=False)
     with pytest.raises(DataError, match=message.replace("'x'", "'labels'")):
         Dataset.from_arrays({"x": np.arange(len(values))}, column)
+
+
+@pytest.mark.parametrize("values", [[1, 2**63], [[-1], [2**63]], [[1, 2], [2**63, -3]]])
+def test_integers_that_no_type_holds_together_do_not_become_floats(values: list[Any]) -> None:
+    with pytest.raises(DataError, match=r"row 1 \(from 0\): column 'x': -?92\d* does not fit into int64; give"):
+        Dataset.from_arrays({"x": values})
+    with pytest.raises(DataError, match=r"row 1 .*column 'x': .* does not fit into int64"):
+        list(Dataset.from_iterable([{"x": values}]))
+
+
+def test_large_numbers_that_are_floats_stay_floats() -> None:
+    values = [2**63, 0.5]
+    (batch,) = Dataset.from_arrays({"x": values, "y": [float(2**63), np.inf], "z": np.array([1, 2**63])}).batch(2)
+    assert batch["x"].tolist() == [2.0**63, 0.5]
+    assert batch["y"].tolist() == [2.0**63, np.inf]
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3)])
+def test_a_value_that_is_masked_is_named(shape: tuple[int, ...]) -> None:
+    column = np.ma.zeros(shape)
+    (batch,) = Dataset.from_arrays({"x": column}).batch(9)
+    assert batch["x"].shape == shape
+    column[2] = np.ma.masked
+    for features, labels, name in [({"x": column}, None, "x"), (np.arange(4), column, "labels")]:
+        with pytest.raises(DataError, match=rf"row 2 \(from 0\): column '{name}': the value is masked; replace"):
+            Dataset.from_arrays(features, labels)
+    with pytest.raises(DataError, match=r"row 2 .*column 'x': the value is masked"):
+        list(Dataset.from_iterable([{"x": column}]))
+    with pytest.raises(DataError, match=r"row 2 .*column 'x': the value is masked"):
+        te.inputs.numpy_input_fn({"x": column}, shuffle=False)()
 
 
 def test_lists_of_unequal_lengths_are_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,7 +125,9 @@ def test_another_pipeline_replaces_the_cache(what: str, tmp_path: Path, caplog: 
         got(first, file)
         assert not caplog.records
         got(second, file)
-        assert f"Replacing the cache {file}: it is of other data or another pipeline." in caplog.messages
+        assert (
+            f"Replacing the cache {file}: it is of other data, another pipeline or another version." in caplog.messages
+        )
 
 
 def test_a_global_that_a_function_uses_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +182,40 @@ def test_a_damaged_cache_is_replaced(tmp_path: Path) -> None:
     for damaged in (b"", b"nonsense", whole[: len(whole) // 2], whole[:-30]):
         (tmp_path / "cache").write_bytes(damaged)
         assert numbers(cached(tmp_path)) == [1, 2, 3] * 2
+
+
+def test_a_damaged_byte_is_an_error_or_has_the_cache_written_anew(tmp_path: Path) -> None:
+    file = tmp_path / "cache"
+
+    def got() -> list[tuple[list[int], list[str]]]:
+        features = {"x": np.arange(6), "w": ["a", "bb", "a", "c", "bb", "a"]}
+        with Dataset.from_arrays(features).batch(3).cache(file).iterator() as batches:
+            return [(one.features["x"].tolist(), list(map(str, one.features["w"]))) for one in batches]
+
+    expected = got()
+    whole = file.read_bytes()
+    told = 0
+    for place in range(0, len(whole), 11):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        try:
+            assert got() == expected
+        except DataError as error:
+            assert re.search(r"the cache .*cache is damaged: the checksum of its rows from [03] .* differs", str(error))
+            told += 1
+    assert told > 40
+
+
+def test_a_cache_of_an_earlier_version_without_checksums_is_written_anew(tmp_path: Path) -> None:
+    csv(tmp_path)
+    numbers(cached(tmp_path))
+    whole = (tmp_path / "cache").read_bytes()
+    with pa.ipc.open_stream(tmp_path / "cache") as stream:
+        table, sink = stream.read_all(), pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, stream.schema) as earlier:
+            earlier.write_table(table)
+    (tmp_path / "cache").write_bytes(sink.getvalue())
+    assert numbers(cached(tmp_path)) == [1, 2, 3] * 2
+    assert (tmp_path / "cache").read_bytes() == whole
 
 
 def test_errors_in_cached_rows_tell_where_they_are(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,30 @@ def test_types_are_inferred_once_from_the_first_rows(tmp_path: Path) -> None:
     assert got["s"].tolist() == ["x", "ü"]
     assert got["d"].tolist() == ["2020-01-01", "2021-01-01"]
     assert got["e"].tolist() == ["", ""]
+
+
+@pytest.mark.parametrize("large", [str(2**63), str(-(2**63) - 1), f"+{2**70}"])
+def test_integers_beyond_int64_do_not_become_floats(large: str, tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", f"x,y\n1,1.5\n\n,2\n{large},2\n")
+    with pytest.raises(DataError) as error:
+        features(Dataset.from_csv(file))
+    assert str(error.value) == (
+        f"{file}, line 5: column 'x': {int(large)} does not fit into int64; give column_types={{'x': 'string'}}, or "
+        "'uint64' or 'float32' where it holds that."
+    )
+    assert features(Dataset.from_csv(file, column_types={"x": "string"}))["x"].tolist() == ["1", "", large]
+    defaults = {"x": 0.5}
+    assert features(Dataset.from_csv(file, defaults=defaults))["x"].tolist() == [1, 0.5, np.float32(large)]
+    floats = written(tmp_path / "b.csv", f"x\n{large}\n1.5\n")
+    assert features(Dataset.from_csv(floats))["x"].tolist() == [np.float32(large), 1.5]
+
+
+@pytest.mark.parametrize("name", ["pipe.csv", "pipe.csv.gz", "pipe.jsonl", "pipe.parquet"])
+def test_a_pipe_is_refused_before_it_is_waited_for(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    read = {"jsonl": Dataset.from_json, "parquet": Dataset.from_parquet}.get(name.split(".")[1], Dataset.from_csv)
+    with pytest.raises(DataError, match=f"{name} is a pipe or a device, which cannot be read at any place; write"):
+        list(read(tmp_path / name).batch(2))
 
 
 def test_the_model_decides_about_types_and_the_user_overrules_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,12 @@ BAD = [
     (['{"x": 1}\n', "\n", "[1]\n"], r"line 3: a line must hold a JSON object, but this is \[1\]"),
     (['{"x": 1}\n', '{"x": "a"}\n'], "column 'x': \"a\" is not a whole number|Column./x. changed from number to str"),
     (['{"x": 1}\n', '{"x": null}\n'], "line 2: column 'x': the value is missing and has no default"),
+    (["null\n", '{"x": 1}\n'], "line 1: a line must hold a JSON object, but this is null"),
+    (['{"x": "a"}\n', " null \n"], "line 2: a line must hold a JSON object, but this is null"),
+    (['{"x": "a"}\n', '{"x": "a"} null\n', "\n"], "line 2: not JSON"),
+    (['{"a":\n'] * 50_000, "line 1: not JSON"),
+    (['{"x":' + "[" * 50_000 + "]" * 50_000 + "}\n"], "line 1: lists and objects in it nest deeper than 100 levels"),
+    (['{"x": 1}\n', '{"w":' * 50_000 + "1" + "}" * 50_000 + "\n"], "line 2: lists and objects in it nest deeper than"),
     (["\n", "  \n"], "has no rows"),
     (['{"x": {"a": 1}}\n'], "column 'x' must hold numbers, strings or lists of them, but is struct.*; leave it out"),
     (['{"x": [[1]]}\n'], "column 'x' must hold numbers, strings or lists of them, but is list"),
@@ -118,6 +125,77 @@ BAD = [
 def test_a_line_that_cannot_be_read_is_named(lines: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         list(Dataset.from_json(written(tmp_path, lines)).batch(2))
+
+
+@pytest.mark.parametrize(
+    ("value", "cure"),
+    [("1", "'uint64'}, or 'float32'"), ("[1]", "pa.list_(pa.uint64())}, or pa.list_(pa.float32())")],
+)
+@pytest.mark.parametrize("large", [str(2**63), str(-(2**63) - 1), "9" * 5000])
+def test_integers_beyond_int64_do_not_become_floats(value: str, cure: str, large: str, tmp_path: Path) -> None:
+    lines = [f'{{"x": {one}}}\n' for one in (value, "null", value.replace("1", large), value)]
+    file = written(tmp_path, ["\n", *lines])
+    message = rf"a\.jsonl, line 4: column 'x': {large[:30]}.* does not fit into int64; give column_types={{'x': "
+    with pytest.raises(DataError, match=message + re.escape(cure)):
+        list(Dataset.from_json(file).batch(2))
+
+
+def test_large_integers_are_floats_where_somebody_says_so(tmp_path: Path) -> None:
+    file = written(tmp_path, [f'{{"x": {2**63}}}\n', '{"x": 1}\n'])
+    mixed = written(tmp_path, [f'{{"x": {2**63}}}\n', '{"x": 1.5}\n'], "b.jsonl")
+    for data in (
+        Dataset.from_json(file, column_types={"x": "float32"}),
+        Dataset.from_json(file, defaults={"x": 1.0}),
+        Dataset.from_json(mixed),
+    ):
+        assert next(iter(data.batch(2)))["x"][0] == 2.0**63
+    with Dataset.from_json(file).batch(2).iterator(Wants(x=pa.float32())) as iterator:
+        assert next(iterator)[0]["x"][0] == 2.0**63
+
+
+def test_a_deep_line_far_into_a_file_is_named(tmp_path: Path) -> None:
+    lines = ['{"x": [1]}\n'] * 30_000 + ["\r\n", '{"x": [1], "w":' + "[" * 50_000 + "]" * 50_000 + "}\n"]
+    with pytest.raises(DataError, match=r"a\.jsonl, line 30002: lists and objects in it nest deeper than 100 levels"):
+        list(Dataset.from_json(written(tmp_path, lines)).batch(5000))
+
+
+def test_large_integers_beside_numbers_that_only_arrow_reads(tmp_path: Path) -> None:
+    lines = [f'{{"x": {2**63}, "w": 1.5}}\n', '{"x": 1, "w": Inf}\n']
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: column 'x': \d+ does not fit into int64"):
+        list(Dataset.from_json(written(tmp_path, lines), defaults={"w": float("nan")}).batch(2))
+
+
+@pytest.mark.parametrize("text", ['"', "\\", '\\"]', "]]]", '"[{', "a"])
+def test_the_depth_of_lines_with_many_lists_is_found_whatever_their_strings_hold(text: str, tmp_path: Path) -> None:
+    one = json.dumps(text)
+    many = f'{{"x": 1, "w": [{", ".join([f"[{one}]"] * 200)}]}}\n'
+    deep = f'{{"x": 1, "w": {f"[{one}, " * 100}1{"]" * 100}}}\n'
+    assert numbers(Dataset.from_json(written(tmp_path, [many] * 3), select_columns=["x"]).batch(4)) == [1, 1, 1]
+    with pytest.raises(DataError, match=r"a\.jsonl, line 4: lists and objects in it nest deeper than 100 levels"):
+        list(Dataset.from_json(written(tmp_path, [many] * 3 + [deep]), select_columns=["x"]).batch(4))
+
+
+def test_every_end_of_a_line_and_deep_brackets_in_strings_are_read(tmp_path: Path) -> None:
+    brackets = "[{" * 1000
+    ends = ["\r", "\n", "\r\n", " \n", "\n\n", "\r\r\n", ""]
+    file = written(tmp_path, [f'{{"x": {i}, "w": "{brackets}"}}{end}' for i, end in enumerate(ends)])
+    assert numbers(Dataset.from_json(file).batch(4)) == [*range(7)]
+
+
+@pytest.mark.parametrize("kind", [None, {"x": "string"}])
+@pytest.mark.parametrize(
+    "line", [b'{"x": "\xff"}\n', b'{"\xff": 1, "x": "a"}\n', b'{"x": "a\xc3"}\n', b'{"x": "a", "y": ["\xff"]}\n']
+)
+def test_text_that_is_not_utf_8_is_named(line: bytes, kind: dict[str, str] | None, tmp_path: Path) -> None:
+    for lines, number in [([b'{"x": "ok"}\n'] * 30_000 + [line], 30_001), ([line, b'{"x": "ok"}\n'], 1)]:
+        if number > 1 and b'{"x": "' not in line:
+            # A key that the first lines do not have is not read.
+            continue
+        (tmp_path / "a.jsonl").write_bytes(b"".join(lines))
+        columns = ["x", "y"] if b"y" in line else None
+        data = Dataset.from_json(tmp_path / "a.jsonl", column_types=kind, select_columns=columns, defaults={"y": ""})
+        with pytest.raises(DataError, match=rf"a\.jsonl, line {number}: not UTF-8 text: byte \d+ of the line is 0x"):
+            list(data.batch(5000))
 
 
 @pytest.mark.parametrize(

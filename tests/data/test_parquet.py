@@ -117,6 +117,23 @@ def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
         list(Dataset.from_parquet(file).batch(2))
 
 
+@pytest.mark.parametrize("damage", ["places", "text"])
+def test_damaged_strings_are_named(damage: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"word": [f"word {i % 5}" for i in range(200)]}), file, compression="none")
+    content = bytearray(file.read_bytes())
+    column = pq.ParquetFile(file).metadata.row_group(0).column(0)
+    end = column.dictionary_page_offset + column.total_compressed_size
+    if damage == "places":
+        # Three bits a row, of which there are more than the dictionary has entries.
+        content[end - 30 : end] = b"\xff" * 30
+    else:
+        content[content.index(b"word 3")] = 0xFF
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read as Parquet: "):
+        list(Dataset.from_parquet(file).batch(10))
+
+
 def test_a_column_of_the_wrong_kind_for_the_model_is_named(tmp_path: Path) -> None:
     class Wants:
         required = {"s": pa.float32()}  # noqa: RUF012 - a constant

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.data.positions import numbers
+from tests.data.positions import check_every_position, numbers
 from torch_estimator.data import Dataset
-from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
 
 
 def rows(count: int) -> Dataset:
@@ -46,6 +48,7 @@ def batches(data: Dataset) -> list[list[int]]:
         (lambda d: d.shard(9, 7).batch(2), []),
         (lambda d: d.shuffle(1, seed=3).batch(9), [[0, 1, 2, 3, 4]]),
         (lambda d: d.batch(3).batch(2), [[0, 1], [2, 3], [4]]),
+        (lambda d: d.batch(np.int64(3)), [[0, 1, 2], [3, 4]]),
         (lambda d: d.prefetch(2).batch(3).prefetch(0).prefetch(2), [[0, 1, 2], [3, 4]]),
     ],
 )
@@ -113,6 +116,28 @@ def test_a_map_before_batch_sees_many_rows_at_once() -> None:
     assert seen == [5, 5]
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("where", ["map after batch", "map before batch", "iterable"])
+def test_a_stop_iteration_of_a_user_does_not_end_the_data(where: str, prefetch: int) -> None:
+    nothing: list[Any] = []
+
+    def drained(features: Any) -> Any:
+        return next(iter(nothing)) if features["x"][-1] > 20 else features
+
+    data = Dataset.from_arrays({"x": np.arange(100)})
+    if where == "iterable":
+        passes = itertools.count()
+        data = Dataset.from_iterable(lambda: next(iter(nothing)) if next(passes) % 2 else [{"x": [1]}]).repeat()
+    else:
+        data = data.batch(10).map(drained) if where == "map after batch" else data.map(drained).batch(10)
+    place = rf"{re.escape(__file__)}, line \d+ raised StopIteration in a function of the input; catch it there"
+    with pytest.raises(DataError, match=place):
+        list(data.prefetch(prefetch))
+    with data.prefetch(prefetch).iterator() as iterator, pytest.raises(DataError, match=place):
+        while iterator.next_together(20, 2)[0] is not None:
+            pass
+
+
 def test_a_map_may_make_labels() -> None:
     data = Dataset.from_arrays({"x": [1, 2]}).batch(2).map(lambda features: (features, features["x"] > 1))
     ((_, labels),) = data
@@ -166,3 +191,17 @@ def test_a_transform_is_applied_after_the_last_map_and_before_everything_else() 
 def test_mistakes_are_said(chain: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         chain(rows(5))
+
+
+def test_batches_that_a_map_leaves_without_rows_are_skipped_at_every_position() -> None:
+    def kept() -> Dataset:
+        return rows(9).batch(2).map(lambda f, y: ({"x": f["x"][f["x"] % 4 > 1]}, y[f["x"] % 4 > 1])).repeat(2)
+
+    assert batches(kept()) == [[2, 3], [6, 7]] * 2
+    assert batches(rows(4).batch(2).map(lambda f, y: ({"x": f["x"][:0]}, y[:0])).repeat()) == []
+    check_every_position(kept)
+
+
+def test_empty_elements_of_an_iterable_are_skipped_however_many_there_are() -> None:
+    elements = [*({"x": np.zeros(0)} for _ in range(3000)), {"x": np.ones(1)}]
+    assert [batch["x"].tolist() for batch in Dataset.from_iterable(elements)] == [[1]]

@@ -273,7 +273,7 @@ def test_the_seed_of_torch_decides_about_a_drawn_seed() -> None:
     [
         (lambda: Dataset.from_arrays({"x": np.arange(9)}).shuffle(9, seed=1).batch(2), "rows was 8, but is 9"),
         (lambda: Dataset.from_arrays({"x": np.arange(8)}).shuffle(9, seed=2).batch(2), r"shuffle\(9, 2\)"),
-        (lambda: Dataset.from_arrays({"x": np.arange(8)}).batch(2), "steps was shuffle"),
+        (lambda: Dataset.from_arrays({"x": np.arange(8)}).batch(2), "operations of the Dataset were .shuffle"),
         (lambda: Dataset.from_iterable([np.arange(8)]), "source was memory"),
     ],
 )
@@ -322,6 +322,31 @@ def test_a_position_survives_another_spelling_and_another_place(
     with source(Path()).shuffle(100, seed=1).batch(4).iterator() as iterator:
         iterator.restore(json.loads(saved(state)))
         assert [as_arrays(batch)[0]["x"].tolist() for batch in iterator] == rest
+
+
+def test_numpy_s_integers_are_python_s_in_a_position(tmp_path: Path) -> None:
+    def chained(of: Callable[[int], Any]) -> Dataset:
+        data = csv(tmp_path).shard(of(2), of(1)).shuffle(of(9), seed=of(3)).skip(of(1)).take(of(7)).repeat(of(2))
+        return data.batch(of(2)).prefetch(of(1))
+
+    with chained(np.int64).iterator() as iterator:
+        next(iterator)
+        state = json.loads(json.dumps(iterator.state()))
+        rest = [batch.features["x"].tolist() for batch in iterator]
+    with chained(int).iterator() as iterator:
+        iterator.restore(state)
+        assert [batch.features["x"].tolist() for batch in iterator] == rest
+
+
+def test_what_became_of_the_operations_is_said(tmp_path: Path) -> None:
+    with csv(tmp_path).shuffle(9, seed=1).batch(4).iterator() as iterator:
+        state = iterator.state()
+    with csv(tmp_path).batch(4).iterator() as iterator, pytest.raises(StateMismatch) as raised:
+        iterator.restore(state)
+    assert str(raised.value) == (
+        "The saved position belongs to another input: the operations of the Dataset were "
+        "'shuffle(9, 1) batch', but are 'batch'."
+    )
 
 
 def test_a_position_survives_a_move_to_a_url(tmp_path: Path) -> None:

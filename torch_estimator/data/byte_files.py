@@ -45,10 +45,21 @@ def open_byte_file(url: str, *, unpack: bool = True) -> ByteFile:
     Raises:
         DataError: It cannot be read.
     """
+    check_regular(url)
     with _reading(url):
         if unpack and url.endswith(".gz"):
             return _GzipFile(url)
         return _LocalFile(url) if files.is_local(url) else _RemoteFile(url)
+
+
+def check_regular(url: str) -> None:
+    """Check that a local path, where there is something, can be read at any place.
+
+    Raises:
+        DataError: It is a pipe or a device, which might never end, or have no beginning any more in the next epoch.
+    """
+    if files.is_local(url) and os.path.exists(url) and not (os.path.isfile(url) or os.path.isdir(url)):
+        raise DataError(f"{url} is a pipe or a device, which cannot be read at any place; write the data into a file.")
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch_estimator.data.columns import STRINGS, Column, from_objects, is_strin
 from torch_estimator.data.lists import is_lists
 from torch_estimator.data.structure import columns_of
 from torch_estimator.errors import DataError, RowError
+from torch_estimator.json_text import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Layout:
     @classmethod
     def from_json(cls, text: bytes) -> Layout:
         """Reads what `to_json` wrote."""
-        features, labels, shapes, label_column = json.loads(text)
+        features, labels, shapes, label_column = parse_json(text.decode())
         return cls(features, labels, tuple(map(tuple, shapes)), None, label_column)
 
 

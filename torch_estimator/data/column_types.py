@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from torch_estimator.data.checks import repeated
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.lists import is_list_type
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
@@ -77,7 +78,7 @@ def schema_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     """
     if not isinstance(schema, pa.Schema):
         raise InvalidTypeError(f"schema must be a pyarrow.Schema, but got {schema!r}.")
-    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    twice = repeated(schema.names)
     if twice or not schema.names:
         problem = f"has several columns called {twice[0]!r}" if twice else "has no columns"
         raise InvalidValueError(f"schema {problem}.")

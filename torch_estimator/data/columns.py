@@ -17,7 +17,7 @@ import torch
 
 from torch_estimator import arrow
 from torch_estimator.data.lists import concat_lists, is_list_type, is_lists, lists_column, padded
-from torch_estimator.data.odd_values import converted, unequal_rows
+from torch_estimator.data.odd_values import check_integers, converted, unequal_rows
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -44,32 +44,41 @@ def to_numpy(column: Column) -> Array:
     return arrow.to_numpy(column)
 
 
-def as_column(value: Any, name: str | None = None, *, lists: bool = False) -> Column:
+def as_column(value: Any, name: str | None = None, *, lists: bool = False, incomplete: bool = False) -> Column:
     """Returns what a user gives (numpy, torch, Arrow, pandas, a list) as a `Column`, sharing memory if possible.
 
     Args:
         value: The values, rows first.
         name: Name of the column, for messages.
         lists: Whether Python lists of lists of unequal lengths are a column of lists.
+        incomplete: Whether integers of which some are missing stay an Arrow array, for somebody to fill them.
 
     Raises:
         InvalidTypeError: ``value`` cannot be an array.
         InvalidValueError: It is a scalar.
-        RowError: A number is missing.
+        RowError: A number is missing or masked, or an integer is too large.
     """
+    if hasattr(value, "isna") and not isinstance(value.dtype, np.dtype) and value.dtype.kind in "iu":
+        # pandas would make floats of nullable integers, and NaN of missing ones.
+        value = pa.array(value, from_pandas=True)
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()
     if isinstance(value, pa.Array):
-        return from_arrow(value, name=name)
+        return value if incomplete and is_incomplete(value) else from_arrow(value, name=name)
     if lists and (ragged := _ragged(value)) is not None:
         return from_arrow(ragged, name=name)
     array = _as_array(value, name)
     if array.ndim == 0:
         raise InvalidValueError(f"{_named(name)} must have one row per example, but it is the scalar {value!r}.")
-    return from_objects(array, name) if array.dtype.kind in "OUST" else array
+    return from_objects(array, name, incomplete=incomplete) if array.dtype.kind in "OUST" else array
 
 
-def from_objects(array: Array, name: str | None = None, *, convert: bool = False) -> Column:
+def is_incomplete(column: Column) -> bool:
+    """Return whether a column is an Arrow array of integers of which some are missing."""
+    return isinstance(column, pa.Array) and pa.types.is_integer(column.type) and column.null_count > 0
+
+
+def from_objects(array: Array, name: str | None = None, *, convert: bool = False, incomplete: bool = False) -> Column:
     """Returns an array of objects as strings, numbers or lists of them, if it holds such.
 
     Args:
@@ -77,6 +86,7 @@ def from_objects(array: Array, name: str | None = None, *, convert: bool = False
         name: Name of the column, for messages.
         convert: Whether decimals and dates, which otherwise stay what they are, become what `from_arrow` makes of
             them.
+        incomplete: As in `as_column`.
 
     Raises:
         RowError: Strings and numbers are mixed, a number is missing or too large, or a string is not UTF-8.
@@ -90,6 +100,8 @@ def from_objects(array: Array, name: str | None = None, *, convert: bool = False
         encoded = pa.array(array if array.dtype.kind == "O" else array.astype(object), from_pandas=True)
     except (pa.ArrowException, OverflowError, UnicodeError):
         return converted(array.tolist(), name, otherwise=array)
+    if incomplete and is_incomplete(encoded):
+        return encoded
     kind = encoded.type
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     if convert or plain or _is_text(kind) or (is_list_type(kind) and not is_list_type(kind.value_type)):
@@ -195,11 +207,18 @@ def _as_array(value: Any, name: str | None) -> Array:
         return np.asarray(value.detach().cpu().numpy())
     if hasattr(value, "to_numpy"):
         value = value.to_numpy()
+    if np.ma.is_masked(value):
+        row = int(np.argwhere(np.ma.getmaskarray(value))[0, 0]) if value.ndim else 0
+        raise RowError("the value is masked; replace it, as with array.filled(0)", row=row, column=name)
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except (TypeError, ValueError) as error:
         problem = unequal_rows(value) or str(error).rstrip(".")
         raise InvalidTypeError(f"{_named(name)} cannot be made an array: {problem}.") from error
+    if isinstance(value, list | tuple) and array.dtype.kind == "f" and (np.abs(array) >= 2.0**63).any():
+        # numpy makes floats of integers that no type holds together.
+        check_integers(value, name)
+    return array
 
 
 def _ragged(value: Any) -> pa.Array | None:

@@ -61,11 +61,14 @@ class CsvSource:
         opened = [open_text_file(path) for path in expand(self.patterns)]
         starts, names = self._headers(opened)
         ranges = LineRanges(opened, starts)
-        sample = b"".join(bytes(piece.data) for piece in ranges.sample())
+        pieces = ranges.sample()
+        sample = b"".join(bytes(piece.data) for piece in pieces)
         schema = resolve_schema(self, wanted, names, where=named_files(opened), sample=sample)
         if not sample:
             raise DataError(f"{named_files(opened)} has no rows.")
-        return _CsvReader(ranges, opened, schema, wanted)
+        reader = _CsvReader(ranges, opened, schema, wanted)
+        reader.check_inferred(pieces, sample)
+        return reader
 
     def _headers(self, opened: Sequence[ByteFile]) -> tuple[list[int], tuple[str, ...]]:
         """Returns where each file's rows begin, and the names of the columns."""
@@ -108,12 +111,21 @@ class _CsvReader(Reader):
         except pa.ArrowInvalid as error:
             raise self._locator(pieces).parse_error(error) from error
         except RowError as error:
-            raise DataError(
-                f"{self._locator(pieces).place(error.row)}: column {error.column!r}: {error.problem}."
-            ) from error
+            raise self._locator(pieces).row_error(error) from error
         rows = len(next(iter(columns.values()))) if columns else self._parser.count_rows(data)
         chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).place(row))
         return chunk if self._label is None else self._label.extract(chunk)
+
+    def check_inferred(self, pieces: Sequence[Piece], sample: bytes) -> None:
+        """Check that no column of integers is read as floats since int64 does not hold some in the first rows.
+
+        Raises:
+            DataError: One is.
+        """
+        try:
+            self._parser.check_inferred(sample)
+        except RowError as error:
+            raise self._locator(pieces).row_error(error) from error
 
     def signature(self) -> Signature:
         return {"source": "csv", "files": files_signature([identify(file) for file in self._files])}

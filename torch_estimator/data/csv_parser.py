@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,13 @@ import pyarrow.csv as arrow_csv
 
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.csv_format import CsvFormat, count_filled
+from torch_estimator.data.odd_values import check_integers, has_large_integers
 
 if TYPE_CHECKING:
     from torch_estimator.data.csv_schema import CsvSchema
 
 _MOST_BLOCK_BYTES = 2**30
+_INTEGER = re.compile(r"[+-]?\d{1,4000}")
 
 
 class CsvParser:
@@ -50,6 +53,22 @@ class CsvParser:
         """Returns the number of lines that are not blank, which is what Arrow reads as rows."""
         return count_filled(bytes(data))
 
+    def check_inferred(self, sample: bytes) -> None:
+        """Check columns that are read as floats since their first rows look so.
+
+        Raises:
+            RowError: These are integers, and int64 does not hold one of them.
+        """
+        names = [name for name in self.schema.inferred if pa.types.is_floating(self.schema.types[name])]
+        if not names or not has_large_integers(sample):
+            return
+        texts = _read(
+            sample, self.schema.names, self._parse_options, _convert_options(dict.fromkeys(names, pa.string()))
+        )
+        for name in names:
+            cure = f"give column_types={{{name!r}: 'string'}}, or 'uint64' or 'float32' where it holds that"
+            check_integers([_as_integer(text) for text in texts.column(name).to_pylist()], name, cure)
+
     def _checked(self, array: pa.Array, name: str) -> pa.Array:
         if not pa.types.is_floating(array.type) or is_nan(self.schema.defaults.get(name)) or is_finite(array):
             return array
@@ -71,6 +90,12 @@ def infer_types(
         # What is wrong is said where the lines are read as data, with the line's number.
         return {name: pa.string() for name in columns}
     return {name: table.schema.field(name).type for name in columns}
+
+
+def _as_integer(text: str) -> int | float | None:
+    if _INTEGER.fullmatch(text.strip()):
+        return int(text)
+    return 0.5 if text else None
 
 
 def is_finite(array: pa.Array) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from torch_estimator.data.checks import repeated
 from torch_estimator.data.column_types import as_arrow_type, default_as, inferred, type_of_default
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.csv_format import CsvFormat
@@ -59,7 +60,7 @@ def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
     if form.is_open(text):
         raise DataError(f"{url}, line 1: {open_quote(form)}.")
     names = tuple(name.strip() for name in form.fields(text))
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise DataError(f"{url}, line 1: two columns are called {twice[0]!r}.")
     if not any(names):

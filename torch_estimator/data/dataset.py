@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from torch_estimator.data.batching import Batching
@@ -183,7 +184,8 @@ class Dataset:
 
         Raises:
             InvalidValueError: Columns differ in length, or there are no rows.
-            DataError: A number is missing; give -1 for an integer that has no id to a categorical column.
+            DataError: A number is missing, other than an integer in a dict of columns: to a model whose categorical
+                columns alone read it, that is a value without an id, as it is from files.
         """
         return cls(memory_source(features, labels))
 
@@ -243,23 +245,24 @@ class Dataset:
         """
         if self._batched and any(isinstance(operation, Batching | Bucketing) for operation in self._operations):
             raise InvalidValueError("shuffle mixes rows, so it must come before batch.")
-        shuffle = Shuffle(buffer=buffer, seed=seed, drawn_seed=draw_seed() if seed is None else 0)
+        shuffle = Shuffle(buffer=_int(buffer), seed=_int(seed), drawn_seed=draw_seed() if seed is None else 0)
         return replace(self._then(shuffle), _batched=self._batched and buffer == 1)
 
     def repeat(self, count: int | None = None) -> Dataset:
         """Goes through the data ``count`` times; None (or -1) for ever. Before `batch`, batches straddle epochs."""
-        return self._then(Repeat(count=None if count == -1 else count))
+        return self._then(Repeat(count=None if count == -1 else _int(count)))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
         """Keeps every ``num_shards``-th row from row ``index`` on (every such batch after `batch`)."""
-        return self._then(Shard(num_shards=num_shards, index=index, of_batches=self._batched))
+        return self._then(Shard(num_shards=_int(num_shards), index=_int(index), of_batches=self._batched))
 
     def batch(self, size: int, drop_remainder: bool = False) -> Dataset:
         """Makes batches of ``size`` rows; the last may be smaller unless ``drop_remainder``.
 
         Lists that differ in length are padded with zeros (or ''), to the longest in the batch; see `padded_batch`.
+        A second `batch` cuts the same rows anew, where tf.data makes batches of batches.
         """
-        return replace(self._then(Batching(size=size, drop_remainder=drop_remainder)), _batched=True)
+        return replace(self._then(Batching(size=_int(size), drop_remainder=drop_remainder)), _batched=True)
 
     def padded_batch(self, size: int, padding_values: Any = None, drop_remainder: bool = False) -> Dataset:
         """Makes batches as `batch` does, and adds the lengths of the lists in each column.
@@ -277,7 +280,9 @@ class Dataset:
         [[7, 8, 9], [5, -1, -1]] [3 1]
         """
         padding = Padding(values=padding_values, lengths=True)
-        return replace(self._then(Batching(size=size, drop_remainder=drop_remainder, padding=padding)), _batched=True)
+        return replace(
+            self._then(Batching(size=_int(size), drop_remainder=drop_remainder, padding=padding)), _batched=True
+        )
 
     def bucket_by_sequence_length(
         self,
@@ -324,7 +329,8 @@ class Dataset:
         Args:
             fn: Called with features, or features and labels if there are any, as numpy arrays (strings as object
                 arrays), rows first; returns the same. Without labels going in, it may return a pair (features,
-                labels). Before `batch` it must return as many rows as it gets, and lists are arrays in an object array.
+                labels). After `batch` it may drop rows, and a batch that it leaves without rows is skipped. Before
+                `batch` it must return as many rows as it gets, and lists are arrays in an object array.
         """
         return self._then(Map(function=fn, of_batches=self._batched))
 
@@ -361,15 +367,15 @@ class Dataset:
 
     def prefetch(self, n: int) -> Dataset:
         """Prepares ``n`` batches ahead in a thread; where that is cheaper, the window of rows ahead instead."""
-        return self._then(Prefetch(count=n))
+        return self._then(Prefetch(count=_int(n)))
 
     def skip(self, rows: int) -> Dataset:
         """Leaves out the first ``rows`` rows (batches after `batch`)."""
-        return self._then(Skip(count=rows, of_batches=self._batched))
+        return self._then(Skip(count=_int(rows), of_batches=self._batched))
 
     def take(self, rows: int) -> Dataset:
         """Ends after ``rows`` rows (batches after `batch`)."""
-        return self._then(Take(count=rows, of_batches=self._batched))
+        return self._then(Take(count=_int(rows), of_batches=self._batched))
 
     def divided(self, parts: int, index: int) -> Dataset:
         """Every ``parts``-th batch from batch ``index`` on, as `shard` after all else; what is done to batches one by
@@ -419,6 +425,11 @@ class Dataset:
 
     def _then(self, operation: Operation) -> Dataset:
         return replace(self, _operations=(*self._operations, operation))
+
+
+def _int(value: Any) -> Any:
+    """Return numpy's integers as Python's, which positions hold as JSON, and anything else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def _is_for_each_batch(operation: Operation) -> bool:

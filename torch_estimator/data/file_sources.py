@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from torch_estimator.data.checks import repeated
 from torch_estimator.data.column_types import (
     as_arrow_type,
     schema_defaults,
@@ -129,7 +130,7 @@ def _names(what: str, given: Sequence[str]) -> tuple[str, ...]:
     if isinstance(given, str) or not all(isinstance(name, str) for name in given):
         raise InvalidTypeError(f"{what} must be a sequence of strings, but got {given!r}.")
     names = tuple(given)
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise InvalidValueError(f"{what} must be distinct, but {twice[0]!r} is there several times.")
     if not names:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from torch_estimator.data.columns import Column, as_column, from_arrow, from_objects
+from torch_estimator.data.checks import repeated
+from torch_estimator.data.columns import Column, as_column, from_objects
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
 
@@ -26,30 +27,31 @@ def frame_columns(frame: Any) -> dict[str, Column]:
     Raises:
         InvalidTypeError: ``frame`` is no DataFrame.
         InvalidValueError: Two columns have the same name.
-        DataError: A value of a column of nullable numbers is missing.
+        DataError: A value of a column of nullable floats is missing.
     """
     if not is_frame(frame):
         raise InvalidTypeError(f"from_pandas takes a pandas.DataFrame, but got {type(frame).__name__}.")
     names = [str(name) for name in frame.columns]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = repeated(names)
     if twice:
         raise InvalidValueError(f"the frame has several columns called {twice[0]!r}; rename them.")
     return {name: series_column(frame.iloc[:, place], name) for place, name in enumerate(names)}
 
 
 def series_column(series: Any, name: str) -> Column:
-    """Returns a Series as a column: missing strings are empty, NaNs stay.
+    """Returns a Series as a column: missing strings are empty, NaNs stay, missing integers stay missing.
 
     Raises:
-        DataError: A value of nullable numbers is missing, or strings and numbers are mixed.
+        DataError: A value of nullable floats is missing, or strings and numbers are mixed.
     """
     try:
         if series.dtype.kind in "biuf" and type(series.dtype).__module__.startswith("numpy"):
             return as_column(series.to_numpy(), name)
-        if series.dtype.kind == "O" and isinstance(column := from_objects(series.to_numpy(object), name), pa.Array):
-            return column
-        array = pa.array(series, from_pandas=True)
-        return from_arrow(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array, name=name)
+        if series.dtype.kind == "O":
+            column = from_objects(series.to_numpy(object), name, incomplete=True)
+            if isinstance(column, pa.Array):
+                return column
+        return as_column(pa.array(series, from_pandas=True), name, incomplete=True)
     except RowError as error:
         raise DataError(f"row {error.row} (from 0): column {name!r}: {error.problem}.") from error
     except (pa.ArrowException, OverflowError, UnicodeError) as error:

@@ -72,6 +72,13 @@ class Elements(Stream):
         self._drop()
 
     def next(self) -> Chunk | None:
+        while (chunk := self._next_chunk()) is not None:
+            # An empty batch says nothing, and an end of the stream is something else.
+            if chunk.rows:
+                return chunk
+        return None
+
+    def _next_chunk(self) -> Chunk | None:
         with self._drawing():
             if self._iterator is None:
                 self._random = _encode(torch.get_rng_state()) if self.from_loader else None
@@ -85,9 +92,7 @@ class Elements(Stream):
             features, labels = as_pair(element)
         except InvalidValueError as error:
             raise DataError(f"{place(0)}: {error}") from error
-        chunk = chunk_of(features, labels, place)
-        # An empty batch says nothing, and an end of the stream is something else.
-        return chunk if chunk.rows else self.next()
+        return chunk_of(features, labels, place)
 
     def state(self) -> State:
         state: State = {"taken": self._taken}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -10,6 +11,7 @@ from torch_estimator.data.ahead import Ahead
 from torch_estimator.data.runs import Batch, Run, RunReader
 from torch_estimator.data.state import Signature, StateMismatch, check_signature
 from torch_estimator.data.stream import State, Stream
+from torch_estimator.errors import DataError
 
 _RUNS_AHEAD = 2
 
@@ -148,13 +150,25 @@ class DatasetIterator:
         return self._run.position(self._used) if self._run is not None else self._position
 
     def _take(self) -> tuple[Run | None, State]:
-        if not self._ahead:
-            return self._read()
-        if self._work is None:
-            self._work = Ahead(self._read, _RUNS_AHEAD)
-        return self._work.take()
+        try:
+            if not self._ahead:
+                return self._read()
+            if self._work is None:
+                self._work = Ahead(self._read, _RUNS_AHEAD)
+            return self._work.take()
+        except StopIteration as error:
+            # A loop over the batches would take it for the end of the data.
+            raise DataError(
+                f"{_raised_at(error)} raised StopIteration in a function of the input; catch it there, or give next() "
+                "a second argument."
+            ) from error
 
     def _stop(self) -> None:
         if self._work is not None:
             self._work.stop()
             self._work = None
+
+
+def _raised_at(error: BaseException) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{place.filename}, line {place.lineno}"

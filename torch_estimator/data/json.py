@@ -14,7 +14,7 @@ from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.column_types import as_arrow_type, inferred, type_of_default
 from torch_estimator.data.columns import Array, Column, from_arrow
 from torch_estimator.data.file_identity import file_version, files_signature, identify
-from torch_estimator.data.json_parser import BLANK, JsonParser, infer_json_types
+from torch_estimator.data.json_parser import BLANK, JsonParser, check_inferred_floats, infer_json_types
 from torch_estimator.data.line_errors import Locator
 from torch_estimator.data.lines import BYTE_ORDER_MARK, LineRanges, Piece, named_files, open_text_file
 from torch_estimator.data.lists import is_list_type
@@ -56,14 +56,26 @@ class JsonSource:
             raise DataError(f"{named_files(opened)} has no rows.")
         sample = b"".join(bytes(piece.data) for piece in pieces)
         infer = partial(infer_json_types, known=self.column_types)
+        problem = JsonParser(self.column_types, self.defaults).problem
         try:
             found = infer(sample)
         except pa.ArrowInvalid as error:
-            problem = JsonParser(self.column_types, self.defaults).problem
             raise Locator(opened, pieces, infer, problem, BLANK).parse_error(error) from error
         types = self._types(wanted, found, named_files(opened))
         rows = sum(1 for line in sample.splitlines() if line.strip(BLANK))
+        self._check_inferred(types, wanted, sample, Locator(opened, pieces, infer, problem, BLANK))
         return _JsonReader(lines, opened, JsonParser(types, self.defaults), self, wanted, len(sample) / rows)
+
+    def _check_inferred(
+        self, types: Mapping[str, pa.DataType], wanted: Wanted, sample: bytes, locator: Locator
+    ) -> None:
+        told = {*self.column_types, *(wanted.columns or ())}
+        values = {name: kind.value_type if is_list_type(kind) else kind for name, kind in types.items()}
+        floats = [name for name, kind in values.items() if pa.types.is_floating(kind) and name not in told]
+        try:
+            check_inferred_floats(sample, [name for name in floats if type(self.defaults.get(name)) is not float])
+        except RowError as error:
+            raise locator.row_error(error) from error
 
     def _types(self, wanted: Wanted, found: Mapping[str, pa.DataType], where: str) -> dict[str, pa.DataType]:
         labels = wanted.label.columns if wanted.label is not None else ()
@@ -137,8 +149,7 @@ class _JsonReader(Reader):
         try:
             columns = {name: self._column(name, array) for name, array in arrays.items()}
         except RowError as error:
-            place = self._locator(pieces).place(error.row)
-            raise DataError(f"{place}: column {error.column!r}: {error.problem}.") from error
+            raise self._locator(pieces).row_error(error) from error
         rows = len(next(iter(arrays.values()))) if arrays else 0
         chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).place(row))
         return chunk if self._label is None else self._label.extract(chunk)

@@ -6,16 +6,21 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
+from torch_estimator.data.columns import Array
 from torch_estimator.data.csv_errors import what_is_read
 from torch_estimator.data.csv_parser import is_finite, is_nan
 from torch_estimator.data.line_errors import first_words
 from torch_estimator.data.lists import is_list_type
+from torch_estimator.data.odd_values import check_integers, has_large_integers
+from torch_estimator.json_text import MOST_DEPTH, parse_json, too_deep_at
 
 _MOST_BLOCK_BYTES = 2**30
 _MOST_SHOWN = 40
+_MOST_DIGITS = 1000
 
 BLANK = b" \t\r\n"
 
@@ -37,20 +42,24 @@ class JsonParser:
         """Returns the columns, or some of them.
 
         Raises:
-            pyarrow.ArrowInvalid: A line is no JSON object, or a value is of another type or not finite.
+            pyarrow.ArrowInvalid: A line is no JSON object, or a value is of another type, not finite or not UTF-8.
         """
         names = list(self.types) if columns is None else list(columns)
         if not data.strip(BLANK):
             return {name: pa.array([], self.types[name]) for name in names}
         table = _read(data, pa.schema([self._schema.field(name) for name in names]), "ignore")
-        if table.num_rows != data.count(b"\n") and table.num_rows != count_objects(data):
-            raise pa.ArrowInvalid("A line must hold one JSON object")
         return {name: self._checked(_one_array(table.column(name)), name) for name in names}
 
     def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
         """Returns the problem of a line that cannot be parsed, which Arrow refused with ``error``."""
         try:
-            found = json.loads(line)
+            text = line.decode()
+        except UnicodeDecodeError as reason:
+            return f"not UTF-8 text: byte {reason.start} of the line is {line[reason.start]:#04x}"
+        if too_deep_at(text) is not None:
+            return f"lists and objects in it nest deeper than {MOST_DEPTH} levels"
+        try:
+            found = parse_json(text)
         except ValueError as reason:
             return f"not JSON ({str(reason).splitlines()[0]}), or an object that does not end on its line"
         if not isinstance(found, dict):
@@ -61,10 +70,13 @@ class JsonParser:
             except pa.ArrowInvalid:
                 what = f"a list; each value {_what(kind.value_type)}" if is_list_type(kind) else _what(kind)
                 return f"column {name!r}: {_shown(found.get(name))} is not {what}"
-        return first_words(error).removeprefix("JSON parse error: ").partition(" in row ")[0]
+        return first_words(error).removeprefix("JSON parse error: ").partition(" in row ")[0].rstrip(".")
 
     def _checked(self, array: pa.Array, name: str) -> pa.Array:
         values = array.flatten() if is_list_type(array.type) else array
+        if pa.types.is_string(values.type):
+            # Arrow's parser takes the bytes of a string as they are.
+            values.validate(full=True)
         if pa.types.is_floating(values.type) and not is_nan(self._defaults.get(name)) and not is_finite(values):
             raise pa.ArrowInvalid(f"A number of column {name} is not finite")
         kind = self.types[name]
@@ -79,21 +91,103 @@ def infer_json_types(data: bytes, known: Mapping[str, pa.DataType]) -> dict[str,
     """
     explicit = pa.schema({name: _parsed_as(kind) for name, kind in known.items()})
     table = _read(data, explicit, "infer")
-    there = (name for name in table.column_names if name not in known or table.column(name).null_count < len(table))
+    try:
+        names = table.column_names
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid("A key is not UTF-8") from error
+    there = (name for name in names if name not in known or table.column(name).null_count < len(table))
     return {name: table.schema.field(name).type for name in there}
 
 
-def count_objects(data: bytes) -> int:
-    """Returns the number of lines that are not blank."""
-    return sum(1 for line in data.splitlines() if line.strip(BLANK))
+def check_inferred_floats(data: bytes, columns: Sequence[str]) -> None:
+    """Check that columns which seem to hold floats are not integers that int64 does not hold.
+
+    Raises:
+        RowError: One is.
+    """
+    if not columns or not has_large_integers(data):
+        return
+    texts = [line.decode(errors="replace") for line in data.splitlines() if line.strip(BLANK)]
+    rows = [_as_python(text) for text in texts]
+    for name in columns:
+        values = [row.get(name) for row in rows]
+        kinds = (
+            ("pa.list_(pa.uint64())", "pa.list_(pa.float32())")
+            if list in map(type, values)
+            else ("'uint64'", "'float32'")
+        )
+        cure = f"give column_types={{{name!r}: {kinds[0]}}}, or {kinds[1]} where that is what it holds"
+        check_integers(values, name, cure)
+
+
+def _as_python(line: str) -> dict[str, Any]:
+    try:
+        # Python refuses to read thousands of digits, and the first ones are enough.
+        row: dict[str, Any] = json.loads(line, parse_int=lambda digits: int(digits[:_MOST_DIGITS]))
+    except ValueError:
+        # Arrow takes some that Python does not, such as the number Inf.
+        return {}
+    return row
 
 
 def _read(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
+    lines = _check_lines(data)
     options = arrow_json.ParseOptions(
         explicit_schema=schema, unexpected_field_behavior=unexpected, newlines_in_values=False
     )
     read = arrow_json.ReadOptions(use_threads=False, block_size=min(len(data) + 1, _MOST_BLOCK_BYTES))
-    return arrow_json.read_json(pa.BufferReader(pa.py_buffer(data)), read_options=read, parse_options=options)
+    table = arrow_json.read_json(pa.BufferReader(pa.py_buffer(data)), read_options=read, parse_options=options)
+    if table.num_rows != lines:
+        raise pa.ArrowInvalid("A line must hold one JSON object")
+    return table
+
+
+def _check_lines(data: bytes) -> int:
+    """Return the number of lines that are not blank; Arrow can parse these safely.
+
+    Arrow reads a stream of values, whatever the lines are. A `null` in the place of an object becomes a row without
+    values, or ends the process with SIGSEGV where it comes first. So do values that nest deep enough for Arrow's
+    recursive parser to run out of stack.
+
+    Raises:
+        pyarrow.ArrowInvalid: A line does not begin and end as an object does, or nests deeper than `MOST_DEPTH`.
+    """
+    # In numpy, since a pass over the lines in Python takes half as long as parsing them.
+    characters = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(characters == ord("\n")) + 1
+    if not data.endswith(b"\n"):
+        ends = np.append(ends, len(data))
+    begins = np.concatenate([[0], ends[:-1]])
+    _check_depth(data, characters, begins, ends)
+    returns = characters[ends - 2] == ord("\r")
+    are_objects = (characters[begins] == ord("{")) & (characters[ends - 2 - returns] == ord("}"))
+    if are_objects.all() and np.count_nonzero(characters == ord("\r")) == np.count_nonzero(returns):
+        return len(begins)
+    filled = [line for line in (line.strip(BLANK) for line in data.splitlines()) if line]
+    if not all(line.startswith(b"{") and line.endswith(b"}") for line in filled):
+        raise pa.ArrowInvalid("A line must hold one JSON object")
+    return len(filled)
+
+
+def _check_depth(data: bytes, characters: Array, begins: Array, ends: Array) -> None:
+    # Both kinds of opening brackets are the same in all bits but this.
+    opens = (characters | 0x20) == ord("{")
+    if np.count_nonzero(opens) <= MOST_DEPTH + len(begins):
+        return
+    for number in np.flatnonzero(np.add.reduceat(opens, begins) > MOST_DEPTH):
+        line = data[begins[number] : ends[number]]
+        if _may_be_deep(line) and too_deep_at(line.decode(errors="replace")) is not None:
+            raise pa.ArrowInvalid(f"A line nests deeper than {MOST_DEPTH} levels")
+
+
+def _may_be_deep(line: bytes) -> bool:
+    """Return False where `too_deep_at` finds nothing, in a tenth of its time: many lists need not be deep lists."""
+    # What is escaped ends no string. In pairs from the left, so that a quote after an escaped backslash stays.
+    characters = np.frombuffer(line.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
+    quoted = np.bitwise_xor.accumulate((characters == ord('"')).view(np.uint8))
+    kinds = (characters | 0x20)[quoted == 0]
+    brackets = kinds[(kinds == ord("{")) | (kinds == ord("}"))]
+    return bool(np.where(brackets == ord("{"), 1, -1).cumsum().max(initial=0) > MOST_DEPTH)
 
 
 def _parsed_as(kind: pa.DataType) -> pa.DataType:
@@ -114,5 +208,6 @@ def _what(kind: pa.DataType) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    # JSON can name half of a surrogate pair, which no terminal can print.
+    text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from torch_estimator.data.byte_files import ByteFile
 from torch_estimator.data.lines import Piece, count_lines
-from torch_estimator.errors import DataError
+from torch_estimator.errors import DataError, RowError
 
 
 class Locator:
@@ -44,6 +44,10 @@ class Locator:
             next(filled, None)
         where = next(filled, None)
         return self._files[0].url if where is None else self._named(*where)
+
+    def row_error(self, error: RowError) -> DataError:
+        """Return the error of a row whose value cannot be used."""
+        return DataError(f"{self.place(error.row)}: column {error.column!r}: {error.problem}.")
 
     def parse_error(self, error: pa.ArrowInvalid) -> DataError:
         """Returns the error of the first line that cannot be parsed, which Arrow refused with ``error``."""

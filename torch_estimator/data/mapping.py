@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,16 @@ from torch_estimator.data.stream import Passing, Stream
 from torch_estimator.data.structure import map_columns
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
+logger = logging.getLogger("torch_estimator")
+
+_MANY_EMPTY = 10_000
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Map:
     """Applies ``function`` to the features (and labels, if there are any) of every batch, as numpy arrays.
+
+    A batch that it leaves without rows is skipped.
 
     Attributes:
         function: The user's.
@@ -49,9 +56,18 @@ class _Mapped(Passing):
         self._of_batches = mapping.of_batches
 
     def next(self) -> Chunk | None:
-        chunk = self._upstream.next()
-        if chunk is None:
-            return None
+        empty = 0
+        while (chunk := self._upstream.next()) is not None:
+            mapped = self._mapped(chunk)
+            if mapped.rows:
+                return mapped
+            empty += 1
+            if empty == _MANY_EMPTY:
+                # An endless input of which nothing is left would otherwise wait without a word.
+                logger.warning("The function given to map has left no rows of %d batches in a row.", empty)
+        return None
+
+    def _mapped(self, chunk: Chunk) -> Chunk:
         as_given = to_numpy if self._of_batches else _row_by_row
         features = map_columns(as_given, chunk.features)
         if chunk.labels is None:

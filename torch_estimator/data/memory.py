@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from torch_estimator.data.chunk import Chunk, LabelPlace
-from torch_estimator.data.columns import Array, Column, take
+from torch_estimator.data.columns import Array, Column, as_column, from_arrow, is_incomplete, take
 from torch_estimator.data.label import Label
 from torch_estimator.data.source import Reader, Wanted, missing_column
 from torch_estimator.data.state import Signature
@@ -31,9 +32,11 @@ class MemorySource:
     def open(self, wanted: Wanted) -> Reader:
         """Returns a reader of the wanted columns."""
         features, labels, label_column = self.features, self.labels, None
+        if isinstance(features, dict):
+            features = self._complete(wanted)
         if wanted.label is not None:
             label_column = wanted.label.place
-            features, labels = self._with_label(wanted.label)
+            features, labels = self._with_label(features, wanted.label)
         names = wanted.names(list(features)) if isinstance(features, dict) else None
         if names is not None:
             for name in names:
@@ -42,16 +45,33 @@ class MemorySource:
             features = {name: features[name] for name in names}
         return _MemoryReader(features, labels, self.rows, label_column)
 
-    def _with_label(self, label: Label) -> tuple[dict[str, Column], Any]:
+    def _complete(self, wanted: Wanted) -> dict[str, Column]:
+        """Return the features; integers that are missing become what stands for them, where they are read."""
+        stand_ins = wanted.stand_ins({})
+        labels = wanted.label.columns if wanted.label is not None else ()
+        names = wanted.names(list(self.features))
+        read = self.features if names is None else {*names, *labels}
+        try:
+            return {
+                name: from_arrow(column, name=name, missing=stand_ins.get(name))
+                if is_incomplete(column) and name in read
+                else column
+                for name, column in self.features.items()
+            }
+        except RowError as error:
+            problem = f"{error.problem}; fill it, as with fillna of pandas"
+            raise DataError(f"row {error.row} (from 0): column {error.column!r}: {problem}.") from error
+
+    def _with_label(self, features: Any, label: Label) -> tuple[dict[str, Column], Any]:
         if self.labels is not None:
             raise InvalidValueError(f"{label} cannot be the label: the data has labels already.")
-        if not isinstance(self.features, dict):
+        if not isinstance(features, dict):
             raise InvalidValueError(f"{label} cannot be the label: the features have no names.")
         for name in label.columns:
-            if name not in self.features:
-                raise missing_column(name, "the features", self.features)
+            if name not in features:
+                raise missing_column(name, "the features", features)
         try:
-            return label.rest(self.features), label.of(self.features)
+            return label.rest(features), label.of(features)
         except RowError as error:
             raise DataError(f"row {error.row} (from 0): column {error.column!r}: {error.problem}.") from error
 
@@ -64,7 +84,11 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
         DataError: A number is missing.
     """
     try:
-        features, labels = as_columns(features), as_columns(labels, "labels", lists=True)
+        if isinstance(features, Mapping):
+            features = {name: _named_column(value, str(name)) for name, value in features.items()}
+        else:
+            features = as_columns(features)
+        labels = as_columns(labels, "labels", lists=True)
     except RowError as error:
         where = f"column {error.column!r}: " if error.column is not None else ""
         raise DataError(f"row {error.row} (from 0): {where}{error.problem}.") from error
@@ -72,6 +96,13 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
     if rows == 0:
         raise InvalidValueError("features must have at least one row, but have none.")
     return MemorySource(features=features, labels=labels, rows=rows)
+
+
+def _named_column(value: Any, name: str) -> Any:
+    """Return a column, whose missing integers may mean something to a model, or a structure of columns."""
+    if isinstance(value, Mapping | tuple):
+        return as_columns(value, name)
+    return None if value is None else as_column(value, name, incomplete=True)
 
 
 class _MemoryReader(Reader):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,11 @@ import numpy as np
 from torch_estimator.errors import RowError
 
 _MOST_SHOWN = 40
+# Of an integer, not of the decimals of a float.
+_MANY_DIGITS = re.compile(rb"(?<![\d.])\d{19}")
+
+BY_TYPE = "give strings, floats or a numpy array of uint64"
+"""What to do about large integers in memory."""
 
 
 def converted(values: Sequence[Any], name: str | None, *, otherwise: Any = None) -> Any:
@@ -48,12 +54,42 @@ def unequal_rows(value: Any) -> str | None:
     return None
 
 
+def check_integers(rows: Sequence[Any], name: str | None, cure: str = BY_TYPE) -> None:
+    """Check that no number in a column of integers would have to become a float.
+
+    Args:
+        rows: Of one column, each a value or a list of values.
+        name: Name of the column, for messages.
+        cure: What to do, for messages.
+
+    Raises:
+        RowError: All values that are there are integers, and int64 does not hold one of them.
+    """
+    values = [[value for value in _flat(row) if not _is_missing(value)] for row in rows]
+    if not all(isinstance(value, int | np.integer) for row in values for value in row):
+        return
+    for row, there in enumerate(values):
+        for value in there:
+            if not -(2**63) <= value < 2**63:
+                raise RowError(f"{_shown(value)} does not fit into int64; {cure}", row=row, column=name)
+
+
+def has_large_integers(text: bytes) -> bool:
+    """Return whether a text of numbers may hold integers that int64 does not; false for nearly all texts."""
+    return _MANY_DIGITS.search(text) is not None
+
+
+def _flat(row: Any) -> list[Any]:
+    return [value for part in row for value in _flat(part)] if isinstance(row, list | tuple) else [row]
+
+
 def _numbers(values: Sequence[Any], name: str | None) -> Any:
-    array = np.asarray([math.nan if value is None else value for value in values])
+    check_integers(values, name)
+    array = np.asarray([math.nan if _is_missing(value) else value for value in values])
     if array.dtype.kind in "biuf":
         return array
-    row = next(row for row, value in enumerate(values) if np.asarray(value).dtype.kind not in "biuf")
-    raise RowError(f"{_shown(values[row])} does not fit into 64 bits", row=row, column=name)
+    row = next(row for row, value in enumerate(values) if not _is_missing(value) and np.asarray(value).dtype == object)
+    raise RowError(f"{_shown(values[row])} does not fit into 64 bits; {BY_TYPE}", row=row, column=name)
 
 
 def _texts(values: Sequence[Any], name: str | None) -> list[str]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from torch_estimator import files
+from torch_estimator.data.byte_files import check_regular
 from torch_estimator.data.chunk import Chunk, concat_chunks
 from torch_estimator.data.columns import Array, Column, from_arrow
 from torch_estimator.data.file_identity import FileIdentity, file_version, files_signature, identify
@@ -156,7 +157,10 @@ class _ParquetReader(Reader):
         if self._table is None or self._table[0] != key:
             self._table = None
             with _opened(group.url, self._texts[group.url]) as file:
-                self._table = key, file.read_row_group(group.group, columns=list(self._names), use_threads=False)
+                table = file.read_row_group(group.group, columns=list(self._names), use_threads=False)
+                # Arrow reads the places of strings in a dictionary, and their bytes, without looking at them.
+                table.validate(full=True)
+            self._table = key, table
         return self._table[1]
 
     def _column(self, name: str, values: pa.ChunkedArray, url: str) -> Column:
@@ -196,6 +200,7 @@ def _opened(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
     """Opens a file; columns of ``texts`` stay the codes that most files hold, and are not spelt out for every row."""
     try:
         if files.is_local(url):
+            check_regular(url)
             with pq.ParquetFile(url, read_dictionary=texts) as file:
                 yield file
             return

@@ -26,10 +26,14 @@ def check_signature(saved: Any, own: Signature) -> None:
         if key == "files" and key in own and saved.get("source") == own["source"]:
             difference = files_difference(saved.get(key), own[key])
             raise StateMismatch(f"The saved position belongs to another input: {difference}.")
-        raise StateMismatch(
-            f"The saved position belongs to another input: its {key} was {_shown(saved.get(key))}, "
-            f"but is {_shown(own.get(key))}."
-        )
+        raise StateMismatch(f"The saved position belongs to another input: {_difference(key, saved, own)}.")
+
+
+def _difference(key: str, saved: Mapping[str, Any], own: Signature) -> str:
+    before, now = _shown(saved.get(key)), _shown(own.get(key))
+    if key == "steps":
+        return f"the operations of the Dataset were {before!r}, but are {now!r}"
+    return f"its {key} was {before}, but is {now}"
 
 
 def _shown(value: Any) -> str:
