@@ -28,7 +28,7 @@ class Losses:
         taken: list[torch.Tensor] = []
         for value in itertools.islice(self._remaining, steps):
             taken.append(torch.tensor(value))
-            if math.isnan(value):
+            if not math.isfinite(value):
                 break
         return taken
 

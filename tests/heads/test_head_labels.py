@@ -102,6 +102,12 @@ def test_a_long_vocabulary_is_not_listed_whole():
         (BinaryClassHead(), [0.0, np.nan], 1, "label nan is not a number"),
         (RegressionHead(), [0.0, np.nan], 1, "label nan is not a finite number"),
         (RegressionHead(), [np.inf], 0, "label inf is not a finite number"),
+        (
+            RegressionHead(),
+            [1e30, -1e300],
+            1,
+            "label -1e+300 is beyond float32, whose largest number is 3.403e+38; scale the values",
+        ),
         (RegressionHead(2), [[0.0, 1.0], [2.0, np.nan]], 1, "label nan is not a finite number"),
     ],
 )

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.heads.metrics.named import NamedMetrics
+from torch_estimator.heads.pairs import PairCheck
 from torch_estimator.heads.signature import Signature
-from torch_estimator.heads.torch_losses import fitted_labels, loss_kind
+from torch_estimator.heads.torch_losses import fitted_labels, loss_kind, reshaped_labels
 
 
 class FunctionHead:
@@ -45,6 +46,7 @@ class FunctionHead:
         self._predictions = predictions
         self._metrics = dict(metrics or {})
         self._kind = loss_kind(loss)
+        self._check = PairCheck("The loss")
 
     def prepare_labels(self, labels: Any) -> Any:
         return labels
@@ -52,11 +54,21 @@ class FunctionHead:
     def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
         if self._loss is None:
             raise InvalidValueError("The EstimatorSpec has no loss, which training and evaluation need.")
-        loss = self._loss(logits, fitted_labels(self._kind, self._loss, logits, labels))
+        loss = self._computed(self._loss, logits, labels)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
             raise InvalidValueError(f"The loss of an EstimatorSpec must return one number as a tensor, but got {got}.")
         return loss.reshape(())
+
+    def _computed(self, loss: Callable[[Any, Any], Tensor], logits: Any, labels: Any) -> Tensor:
+        if self._kind is None:
+            return self._check({"outputs": logits, "labels": labels}, lambda: loss(logits, labels))
+        return loss(logits, fitted_labels(self._kind, loss, logits, labels))
+
+    def label_dims(self, logits: Any, labels: Any) -> int | None:
+        """Return how many dimensions the labels have that the loss gets; None where they are no tensor."""
+        labels = reshaped_labels(self._kind, logits, labels)
+        return labels.dim() if isinstance(labels, Tensor) else None
 
     def predictions(self, logits: Any) -> dict[str, Tensor]:
         if self._predictions is not None:
@@ -94,7 +106,7 @@ class _FunctionMetrics:
         self._metrics = metrics
 
     def update(self, logits: Any, labels: Any, weights: Tensor | None = None) -> None:
-        self._metrics.update(labels, self._head.predictions(logits))
+        self._metrics.update(labels, self._head.predictions(logits), self._head.label_dims(logits, labels))
 
     def compute(self) -> dict[str, float]:
         return self._metrics.compute()

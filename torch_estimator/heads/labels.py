@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from torch_estimator import arrow
 from torch_estimator.data.lists import as_matrix, is_list_type
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
+from torch_estimator.float32 import as_float32
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Labels: TypeAlias = "Array | pa.Array"
@@ -81,7 +82,7 @@ def numeric_labels(labels: Labels, *, dimension: int) -> Array:
         float32 [N, dimension].
 
     Raises:
-        RowError: A label is NaN or infinite.
+        RowError: A label is NaN or infinite, or would be as float32.
         InvalidTypeError: Labels are not numbers.
         InvalidValueError: Another shape.
     """
@@ -91,7 +92,7 @@ def numeric_labels(labels: Labels, *, dimension: int) -> Array:
     if not finite.all():
         row, place = (int(i) for i in np.argwhere(~finite)[0])
         raise RowError(f"label {values[row, place]:g} is not a finite number", row=row)
-    return values.astype(np.float32, copy=False)
+    return as_float32(values, "label")
 
 
 def check_range(values: Array, *, least: float, most: float | None = None) -> Array:

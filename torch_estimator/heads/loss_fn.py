@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
+from torch_estimator.heads.pairs import PairCheck
 
 LossFn = Callable[..., Tensor]
 Features = Mapping[str, Any]
@@ -44,7 +45,8 @@ def unweighted_loss(
         return partial(_default_loss, default)
     names = _argument_names(loss_fn)
     keywords = {"loss_reduction": reduction} if "loss_reduction" in names else {}
-    return partial(_checked_loss, partial(loss_fn, **keywords), width, "features" in names)
+    bound = partial(loss_fn, **keywords)
+    return partial(_checked_loss, bound, width, "features" in names, PairCheck("The loss_fn"))
 
 
 def wants_features(loss_fn: LossFn | None) -> bool:
@@ -80,12 +82,20 @@ def _default_loss(
 
 
 def _checked_loss(
-    loss_fn: LossFn, width: int, with_features: bool, labels: Tensor, logits: Tensor, features: Features | None = None
+    loss_fn: LossFn,
+    width: int,
+    with_features: bool,
+    check: PairCheck,
+    labels: Tensor,
+    logits: Tensor,
+    features: Features | None = None,
 ) -> Tensor:
     if with_features and features is None:
         raise InvalidValueError("loss_fn takes features, but the head was called without them.")
-    more = {"features": features} if with_features else {}
-    losses = loss_fn(labels=labels, logits=logits, **more)
+    arguments: dict[str, Any] = {"labels": labels, "logits": logits}
+    if with_features:
+        arguments["features"] = features
+    losses = check(arguments, lambda: loss_fn(**arguments))
     expected = (*logits.shape[:-1], width)
     if losses.shape != expected:
         raise InvalidValueError(

@@ -65,11 +65,26 @@ def fitted_labels(kind: Kind | None, loss: Callable[..., Any], outputs: Any, lab
     return _values(loss, outputs, labels) if kind == "values" else _classes(loss, outputs, labels)
 
 
-def _values(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> Tensor:
+def reshaped_labels(kind: Kind | None, outputs: Any, labels: Any) -> Any:
+    """Return labels of the shape that `fitted_labels` gives them, in their own dtype."""
+    if kind is None or not isinstance(outputs, Tensor) or not isinstance(labels, Tensor):
+        return labels
+    if kind == "classes":
+        per_row = outputs.dim() > 1 and labels.dim() == outputs.dim() and labels.shape[1] == 1
+        return labels.squeeze(1) if per_row and not _are_probabilities(outputs, labels) else labels
     if labels.dim() + 1 == outputs.dim() and outputs.shape[-1] == 1:
-        labels = labels.unsqueeze(-1)
-    elif labels.dim() == outputs.dim() + 1 and labels.shape[-1] == 1:
-        labels = labels.squeeze(-1)
+        return labels.unsqueeze(-1)
+    if labels.dim() == outputs.dim() + 1 and labels.shape[-1] == 1:
+        return labels.squeeze(-1)
+    return labels
+
+
+def _are_probabilities(outputs: Tensor, labels: Tensor) -> bool:
+    return outputs.dim() > 1 and labels.shape == outputs.shape and labels.is_floating_point()
+
+
+def _values(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> Tensor:
+    labels = reshaped_labels("values", outputs, labels)
     if labels.shape != outputs.shape:
         raise InvalidValueError(
             f"{_name(loss)} compares outputs and labels one by one, but outputs have the shape {list(outputs.shape)} "
@@ -79,11 +94,10 @@ def _values(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> Tensor
 
 
 def _classes(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> Tensor:
-    if outputs.dim() > 1 and labels.shape == outputs.shape and labels.is_floating_point():
+    if _are_probabilities(outputs, labels):
         return labels.to(outputs.dtype)
     per_row = outputs.shape[:1] + outputs.shape[2:]
-    if outputs.dim() > 1 and labels.dim() == outputs.dim() and labels.shape[1] == 1:
-        labels = labels.squeeze(1)
+    labels = reshaped_labels("classes", outputs, labels)
     if labels.is_floating_point() or outputs.dim() < 2 or labels.shape != per_row:
         raise InvalidValueError(
             f"{_name(loss)} takes scores [N, classes] and one class id per row, integers [N], but got outputs of the "

@@ -25,10 +25,11 @@ class Reading(Mapping[Any, Any]):
 
     Attributes:
         read: Keys of the values that were read, in order.
+        values_there: The values, for a look that is not noted.
     """
 
     def __init__(self, values: Mapping[Any, Any], keys: Sequence[Any] | None = None, what: str = "") -> None:
-        self._values = values
+        self._values = self.values_there = values
         self._keys = tuple(values if keys is None else keys)
         self._what = what
         self.read: dict[Any, None] = {}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.errors import InvalidTypeError, InvalidValueError, PairsError
 from torch_estimator.heads.metrics.collected import WHOLE, Collected, Reading
 from torch_estimator.heads.metrics.metric_objects import (
     can_merge,
@@ -21,6 +21,7 @@ from torch_estimator.heads.metrics.metric_objects import (
     metrics_outside,
     updates,
 )
+from torch_estimator.heads.pairs import PairCheck
 
 RESERVED = ("loss", "global_step")
 
@@ -81,12 +82,20 @@ class MetricFunctions:
     together from all batches; until then that is kept in host memory, once for all functions. So is what objects
     that cannot be merged are made of.
 
+    A function that would compare each label with each prediction, because one has the shape ``[N]`` and the other
+    ``[N, 1]``, gets labels of the shape that the loss got; where that is no better, it is an error.
+
     Args:
         functions: In the order of their metrics; later ones replace equal names.
+
+    Attributes:
+        label_dims: How many dimensions the labels have that the loss got; None where nobody knows.
     """
 
     def __init__(self, functions: Iterable[MetricFunction]) -> None:
         self._functions = tuple(functions)
+        self._checks = {function: PairCheck(f"The metric function {function}") for function in self._functions}
+        self.label_dims: int | None = None
         self._merged: dict[MetricFunction, dict[str, Any]] = {}
         self._collected: Collected | None = None
 
@@ -106,7 +115,7 @@ class MetricFunctions:
             self._collected = self._begin(arguments)
         else:
             for function, merged in self._merged.items():
-                _merge(function, merged, function(arguments))
+                _merge(function, merged, self._called(function, arguments))
         self._collected.add(arguments)
 
     def compute(self) -> dict[str, float]:
@@ -117,7 +126,7 @@ class MetricFunctions:
         with torch.inference_mode():
             whole = self._collected.whole()
             for function in self._functions:
-                values = self._merged[function] if function in self._merged else function(whole)
+                values = self._merged[function] if function in self._merged else self._called(function, whole)
                 results.update({name: as_number(value, name) for name, value in values.items()})
         return results
 
@@ -126,7 +135,7 @@ class MetricFunctions:
         wanted: dict[str, dict[Any, None]] = {}
         for function in self._functions:
             noted = {name: Reading(value) if isinstance(value, Mapping) else value for name, value in arguments.items()}
-            values = _first_call(function, noted)
+            values = self._first_call(function, noted)
             if all(is_metric(value) and can_merge(value) for value in values.values()):
                 self._merged[function] = values
                 continue
@@ -134,6 +143,39 @@ class MetricFunctions:
                 value = noted[name]
                 wanted.setdefault(name, {}).update(value.read if isinstance(value, Reading) else {WHOLE: None})
         return Collected({name: tuple(keys) for name, keys in wanted.items()})
+
+    def _first_call(self, function: MetricFunction, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        outside = metrics_outside(function.own)
+        before = [updates(metric) for _, metric in outside]
+        values = self._called(function, arguments)
+        for (name, metric), count in zip(outside, before, strict=True):
+            if updates(metric) != count or any(value is metric for value in values.values()):
+                raise _made_outside(function, name or type(metric).__name__)
+        return values
+
+    def _called(self, function: MetricFunction, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        check, own = self._checks[function], _unnoted(arguments)
+        try:
+            return check(own, lambda: function(arguments))
+        except PairsError:
+            labels = with_dims(own.get("labels"), self.label_dims)
+            if labels is own.get("labels"):
+                raise
+        return check({**own, "labels": labels}, lambda: function({**arguments, "labels": labels}))
+
+
+def with_dims(labels: Any, dims: int | None) -> Any:
+    """Return labels with as many dimensions as given, where that only takes or adds a last one of size 1."""
+    if not isinstance(labels, Tensor) or dims is None:
+        return labels
+    if labels.dim() == dims + 1 and labels.shape[-1] == 1:
+        return labels.squeeze(-1)
+    return labels.unsqueeze(-1) if labels.dim() + 1 == dims else labels
+
+
+def _unnoted(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without noting that anything of them is read."""
+    return {name: one.values_there if isinstance(one, Reading) else one for name, one in arguments.items()}
 
 
 def as_number(value: Any, name: str) -> float:
@@ -153,16 +195,6 @@ def as_number(value: Any, name: str) -> float:
     shape = getattr(value, "shape", None)
     got = repr(value) if shape is None else f"a {type(value).__name__} of shape {list(shape)}"
     raise InvalidTypeError(f"The metric {name!r} must be one number, but is {got}; give every number a name.")
-
-
-def _first_call(function: MetricFunction, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    outside = metrics_outside(function.own)
-    before = [updates(metric) for _, metric in outside]
-    values = function(arguments)
-    for (name, metric), count in zip(outside, before, strict=True):
-        if updates(metric) != count or any(value is metric for value in values.values()):
-            raise _made_outside(function, name or type(metric).__name__)
-    return values
 
 
 def _merge(function: MetricFunction, merged: dict[str, Any], values: dict[str, Any]) -> None:

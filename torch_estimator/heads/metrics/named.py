@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.heads.metrics.collected import on_host
-from torch_estimator.heads.metrics.functions import MetricFunction, MetricFunctions, as_number
+from torch_estimator.heads.metrics.functions import MetricFunction, MetricFunctions, as_number, with_dims
 from torch_estimator.heads.metrics.metric_objects import is_metric
+from torch_estimator.heads.pairs import PairCheck
 
 
 class NamedMetrics:
@@ -25,7 +27,7 @@ class NamedMetrics:
 
             - a function ``metric(labels, predictions)``; see `MetricFunctions` for when it is called;
             - a metric object, such as torchmetrics': a copy of it is updated batch by batch with the model's only
-              prediction and the labels;
+              prediction and the labels, in the shape of the prediction where the loss got them so;
             - a class, or a function of no arguments, that makes one.
 
     Raises:
@@ -38,16 +40,27 @@ class NamedMetrics:
         self._functions = MetricFunctions(
             _as_metric_function(name, value) for name, value in metrics.items() if name not in self._objects
         )
+        self._checks = {name: PairCheck(f"The metric {name!r}") for name in self._objects}
         self._empty = True
 
-    def update(self, labels: Any, predictions: Mapping[str, Tensor]) -> None:
-        """Takes in a batch."""
+    def update(self, labels: Any, predictions: Mapping[str, Tensor], label_dims: int | None = None) -> None:
+        """Takes in a batch.
+
+        Args:
+            labels: As the input has them.
+            predictions: By name.
+            label_dims: How many dimensions the labels have that the loss got; None where nobody knows.
+        """
         if not self._names:
             return
         self._empty = False
         labels, predictions = on_host(labels), on_host(predictions)
         for name, metric in self._objects.items():
-            metric.update(_only(predictions, name), labels)
+            prediction = _only(predictions, name)
+            fits = isinstance(labels, Tensor) and labels.shape == prediction.shape
+            given = labels if fits else with_dims(labels, label_dims)
+            self._checks[name]({"predictions": prediction, "labels": given}, partial(metric.update, prediction, given))
+        self._functions.label_dims = label_dims
         if len(self._objects) < len(self._names):
             self._functions.update({"labels": labels, "predictions": predictions})
 
