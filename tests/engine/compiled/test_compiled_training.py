@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -22,7 +23,7 @@ import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
 from torch_estimator.engine.compiled import compilation, steps
 from torch_estimator.engine.compiled.building import DESCRIPTION, STEP_LIBRARY
-from torch_estimator.engine.compiled.cache import StepCache
+from torch_estimator.engine.compiled.cache import DIGESTS, StepCache
 from torch_estimator.engine.compiled.compilation import Compilation
 from torch_estimator.engine.compiled.maker import StepMaker
 
@@ -47,16 +48,16 @@ def scheduled_adam(named: Any) -> Any:
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=1000)
 
 
-def data(*, bad: int | None = None, nan: int | None = None) -> te.data.Dataset:
-    """18 rows in batches of 4, the last one partial; one of the ids is out of range, or a number is not one."""
+def data(*, bad: int | None = None, infinite: int | None = None) -> te.data.Dataset:
+    """18 rows in batches of 4, the last one partial; one of the ids is out of range, or a loss is infinite."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(18, 1)).astype(np.float32)
     ids = rng.integers(0, 7, 18)
     y = (x[:, 0] + ids).astype(np.float32)
     if bad is not None:
         ids[bad] = 7
-    if nan is not None:
-        x[nan] = np.nan
+    if infinite is not None:
+        x[infinite] = 1e30
     return te.data.Dataset.from_arrays({"x": x, "id": ids}, y).batch(4)
 
 
@@ -81,7 +82,7 @@ def _one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """``"auto"`` finds every job worth compiling for."""
-    monkeypatch.setattr(steps, "is_worth_compiling", lambda *_: True)
+    monkeypatch.setattr(steps, "is_worth_compiling_beside", lambda *_: True)
 
 
 def assert_close(one: te.Estimator, other: te.Estimator) -> None:
@@ -242,10 +243,10 @@ def test_a_listener_that_changes_the_model_is_followed_and_who_does_so_often_is_
     assert_close(compiled, trained("eager", False))
 
 
-def test_a_loss_that_is_not_a_number_stops_at_its_very_step(tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_stops_at_its_very_step(tmp_path: Path) -> None:
     job(tmp_path, True).train(lambda: data().repeat(), steps=5)
-    with pytest.raises(te.errors.NanLossDuringTrainingError, match="at global step 8;"):
-        job(tmp_path, True, save_summary_steps=None).train(lambda: data(nan=9).repeat(), steps=40)
+    with pytest.raises(te.errors.NanLossDuringTrainingError, match="The loss became infinite at global step 8;"):
+        job(tmp_path, True, save_summary_steps=None).train(lambda: data(infinite=9).repeat(), steps=40)
 
 
 @pytest.mark.parametrize("row", [9, 0])
@@ -364,7 +365,7 @@ def test_batches_with_strings_say_why_they_are_not_compiled_where_others_would_b
     worth: bool,
     told: int,
 ) -> None:
-    monkeypatch.setattr(steps, "is_worth_compiling", lambda *_: worth)
+    monkeypatch.setattr(steps, "is_worth_compiling_beside", lambda *_: worth)
     rows = {"x": np.ones((4, 1), np.float32), "id": np.arange(4), "name": np.array(["a", "b", "c", "d"])}
     named = te.data.Dataset.from_arrays(rows, np.ones(4, np.float32)).batch(2).repeat()
     job(tmp_path, compile).train(lambda: named, steps=20)
@@ -402,19 +403,26 @@ def test_a_compilation_ends_with_the_training_where_nothing_can_be_kept(
     ]
 
 
-def test_neither_what_is_known_of_the_machine_nor_what_was_compiled_must_be_there(
+def test_a_damaged_step_is_compiled_again_and_what_is_known_of_the_machine_need_not_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: Callable[[], list[int]]
 ) -> None:
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(StepCache, "of_machine", lambda self: Path(os.devnull) / "machine")
     job(tmp_path / "model", True).train(lambda: data().repeat(), steps=3)
     assert compilations() == [4]
-    # What is damaged is compiled anew.
     (folder,) = (tmp_path / "cache" / "steps").glob("[!.]*")
-    assert {one.name for one in folder.iterdir()} == {DESCRIPTION, STEP_LIBRARY, "run_steps.so"}
-    (folder / DESCRIPTION).write_text("{")
+    assert {one.name for one in folder.iterdir()} == {DESCRIPTION, DIGESTS, STEP_LIBRARY, "run_steps.so"}
+    # Answers alone: no library that a later compilation would load.
+    (machine,) = (tmp_path / "cache" / "machine").iterdir()
+    assert all(isinstance(answer, bool) for answer in json.loads(machine.read_text()).values())
+    machine.write_text("[" * 100_000)
+    damaged = (folder / STEP_LIBRARY).read_bytes()[:700_000]
+    # This process has the library loaded: that file must stay what it is.
+    (folder / STEP_LIBRARY).unlink()
+    (folder / STEP_LIBRARY).write_bytes(damaged)
     job(tmp_path / "two", True).train(lambda: data().repeat(), steps=3)
-    assert json.loads((folder / DESCRIPTION).read_text())["inputs"]
+    assert compilations() == [4]
+    assert StepCache().folder(folder.name) == folder
+    assert json.loads(machine.read_text())
 
 
 def test_a_step_is_reserved_until_all_who_hold_it_are_gone(tmp_path: Path) -> None:
@@ -462,7 +470,7 @@ def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: py
     assert cache.folder("key") == kept == tmp_path / "steps" / "key"
     (tmp_path / "steps").chmod(0o777)
     assert cache.folder("key") is None
-    assert "because others may write there" in caplog.text
+    assert "because other users can change" in caplog.text
     elsewhere = cache.workplace()
     assert cache.keep(elsewhere, "other") == elsewhere
     elsewhere.rmdir()
@@ -505,6 +513,73 @@ def test_a_compilation_goes_on_for_later_runs_only_where_they_can_use_it(
     ended = waiting(monkeypatch, tmp_path / "of no use")
     ended.leave()
     assert ended.is_over()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_training_that_ends_first_leaves_a_whole_step_for_the_next_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    compilations: Callable[[], list[int]],
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    job(tmp_path / "first", "auto").train(lambda: data().repeat(), steps=3)
+    assert "The training ended before its step was compiled; compiling goes on for later runs." in caplog.messages
+    wait_for_the_compiler(tmp_path / "cache")
+    (entry,) = (one for one in (tmp_path / "cache" / "steps").iterdir() if not one.name.endswith(".lock"))
+    assert StepCache().folder(entry.name) == entry
+    assert compilations() == []
+    job(tmp_path / "second", True).train(lambda: data().repeat(), steps=3)
+    assert not [message for message in caplog.messages if message.startswith("Compiling")]
+
+
+def wait_for_the_compiler(cache: Path) -> None:
+    """Wait until no process holds a step of a cache reserved."""
+    for path in (cache / "steps").glob(".*.lock"):
+        with path.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+class CutShort(te.Hook):
+    """Does something once the second step was taken."""
+
+    every_n_steps = 1
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    def after_step(self, context: te.RunContext) -> None:
+        if context.global_step == 3:
+            self.act()
+
+
+def fail() -> None:
+    raise KeyError("of the user")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def ask_to_go() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("act", [fail, interrupt, ask_to_go])
+def test_a_training_that_is_cut_short_leaves_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, act: Callable[[], None]
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
+    with pytest.raises((KeyError, KeyboardInterrupt, SystemExit)):
+        job(tmp_path / "model", "auto").train(lambda: data().repeat(), steps=1000, hooks=[CutShort(act)])
+    assert [message for message in caplog.messages if message.startswith("Compiling")]
+    # At once, or else the test would wait for ten minutes.
+    wait_for_the_compiler(tmp_path / "cache")
+    assert [one.suffix for one in (tmp_path / "cache" / "steps").iterdir()] == [".lock"]
 
 
 def test_a_compilation_that_is_killed_or_takes_too_long_says_so(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from torch_estimator import files
 from torch_estimator.engine.compiled.leaves import as_json, layouts
 from torch_estimator.engine.compiled.tracing import WRAPS, CannotBeCompiled
 
@@ -29,7 +31,7 @@ _ADDS_UP = ("index_put", "index_add", "scatter_add", "scatter_reduce", "embeddin
 
 
 def build(
-    graph: GraphModule, inputs: Sequence[Tensor], folder: Path, *, work: Path, machine: Path, threads: int
+    graph: GraphModule, inputs: Sequence[Tensor], folder: Path, *, work: Path, machine: Path | None, threads: int
 ) -> None:
     """Compiles a graph into the libraries that `StepProgram` loads, and describes its inputs.
 
@@ -38,24 +40,22 @@ def build(
         inputs: That it was traced with.
         folder: Where to leave the libraries.
         work: Where to put what is in between; inductor takes no path with spaces.
-        machine: Where to find, or else to put, what the compiler can do on this machine.
+        machine: The file that keeps what the compiler can do on this machine, read and written; None to find out anew.
         threads: For how many.
 
     Raises:
         CannotBeCompiled: Inductor or the C++ compiler failed.
     """
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(machine)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work)
     import torch._inductor as inductor
     from torch._inductor import config
     from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
 
-    # What the processor says of itself is enough for those that every compiler knows, which would take 15 seconds to
-    # try; what came of trying the others is found again, or else, such as where no file can be locked, tried again.
+    # What the processor says of itself is enough for the instruction sets that every compiler knows, which would take
+    # 15 seconds to try. The others are tried once a machine.
     config.cpp.vec_isa_ok = True
     with contextlib.suppress(Exception):
-        valid_vec_isa_list()
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work)
+        _find_instruction_sets(machine)
     adds_up = any(name in str(node.target) for node in graph.graph.nodes for name in _ADDS_UP)
     options = {
         # Dropout draws what it draws eagerly.
@@ -76,6 +76,40 @@ def build(
     shutil.move(library, folder / STEP_LIBRARY)
     description = {"format": FORMAT, "inputs": as_json(layouts(list(inputs)))}
     (folder / DESCRIPTION).write_text(json.dumps(description))
+
+
+def _find_instruction_sets(machine: Path | None) -> None:
+    """Have inductor find the instruction sets of this machine, by what a file keeps of earlier trials.
+
+    Inductor would keep the libraries that it tries with and load them again. The answers are enough, and need no
+    check before they are used.
+    """
+    from torch._inductor.cpu_vec_isa import VecISA, valid_vec_isa_list
+
+    known = _known(machine)
+    tried = dict(known)
+    check_build = VecISA.check_build
+
+    def remembered(isa: VecISA, code: str) -> bool:
+        name = hashlib.sha256(f"{isa.build_arch_flags()}\n{code}".encode()).hexdigest()
+        if name not in tried:
+            tried[name] = check_build(isa, code)
+        return tried[name]
+
+    with mock.patch.object(VecISA, "check_build", remembered):
+        valid_vec_isa_list()
+    if machine is not None and tried != known:
+        files.write_atomic(machine, json.dumps(tried).encode())
+
+
+def _known(machine: Path | None) -> dict[str, bool]:
+    if machine is None:
+        return {}
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        known = json.loads(machine.read_text())
+        if isinstance(known, dict) and all(isinstance(one, bool) for one in known.values()):
+            return known
+    return {}
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from torch_estimator.engine.compiled.building import build
 from torch_estimator.engine.compiled.tracing import CannotBeCompiled, trace
 from torch_estimator.engine.fingerprint import Fingerprint
 from torch_estimator.engine.step import TrainStep
+from torch_estimator.errors import UserError
 
 logger = logging.getLogger("torch_estimator")
 
@@ -35,25 +36,31 @@ _LOG = "compilation.log"
 _LEFT = "left"
 _MOST_SECONDS = 900.0
 _LOOK_EVERY_SECS = 0.02
+_LESS_PRIORITY = 10
+
+_left_running: list[Compilation] = []
+"""Compilations that their trainings have left, until this process has taken note that they ended."""
 
 
 class Compilation:
     """One compilation, from its start.
 
     The process is a fork: it has the very model, and whatever it does to it, nobody sees. It may outlive this process
-    to finish what later runs will find, but not for long, and it keeps none of the files of this process open.
+    to finish what later runs will find: for `_MOST_SECONDS` at most, also where this process is killed by SIGKILL. It
+    keeps none of the files of this process open.
 
     Args:
         step: What to compile.
         state: The tensors that it reads and writes.
         batch: Of the shapes to compile for.
         folder: Where to build.
-        machine: Where what the compiler finds out about the machine is kept; None where nothing can be.
+        machine: The file that keeps what the compiler finds out about the machine; None where nothing is kept.
         reserved: Closed here; the process keeps it open to its end.
         keep: Gives what was built its place among the compiled steps of all runs and returns where that is; None where
             it is of no use to others.
         fingerprint: Of all that the step depends on, as it is when called.
         threads: For how many threads.
+        is_background: Whether it has a lower priority than the training.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class Compilation:
         keep: Callable[[Path], Path] | None,
         fingerprint: Callable[[], Fingerprint],
         threads: int,
+        is_background: bool = False,
     ) -> None:
         self._folder = folder
         self._work = work = Path(tempfile.mkdtemp(prefix="torch-estimator-"))
@@ -76,10 +84,14 @@ class Compilation:
         self._status: int | None = None
 
         def build_and_keep() -> Path:
+            if is_background:
+                os.nice(_LESS_PRIORITY)
             traced = trace(step, state, batch, fingerprint)
-            build(*traced, folder, work=work, machine=machine or work, threads=threads)
+            build(*traced, folder, work=work, machine=machine, threads=threads)
             return folder if keep is None else keep(folder)
 
+        # An ended process whose parent does not ask for its status stays in the system's table of processes.
+        _left_running[:] = [one for one in _left_running if not one.is_over()]
         parent = os.getpid()
         with warnings.catch_warnings():
             # The child starts no threads and waits for none.
@@ -108,11 +120,13 @@ class Compilation:
             time.sleep(_LOOK_EVERY_SECS)
 
     def leave(self) -> None:
-        """Nobody waits for it any more; it goes on where later runs will find what it builds."""
-        if not self._is_kept:
+        """Wait for it no longer; it goes on where later runs will find what it builds."""
+        # Before the look: a process that ends after it removes its files itself.
+        (self._work / _LEFT).touch()
+        if not self._is_kept or self.is_over():
             self.stop()
-        elif not self.is_over():
-            (self._work / _LEFT).touch()
+        else:
+            _left_running.append(self)
             logger.info("The training ended before its step was compiled; compiling goes on for later runs.")
 
     def stop(self) -> None:
@@ -158,9 +172,9 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         torch.set_num_threads(1)
         try:
             outcome = {"built": str(build())}
-        except CannotBeCompiled as error:
+        except (CannotBeCompiled, UserError) as error:
             traceback.print_exc()
-            outcome = {"failure": str(error)}
+            outcome = {"failure": str(error).removesuffix(".")}
         (work / f"{_OUTCOME}.new").write_text(json.dumps(outcome))
         os.rename(work / f"{_OUTCOME}.new", work / _OUTCOME)
     except BaseException:

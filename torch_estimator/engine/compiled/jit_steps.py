@@ -106,7 +106,7 @@ class JitSteps:
         module, rows = self._eager.module, batch_size(batch.features)
         given = (batch.features, batch.labels, batch.weights)
         with sized_threads(module, rows, beside_input=True), noting_batch(module, batch.features, batch.labels):
-            if not self._is_compiled(rows, tuple(_shapes(given)), context):
+            if not self._is_compiled(given, context):
                 return self._take_in_python(given, context)
             context.compiled = True
             if context.observe:
@@ -143,8 +143,9 @@ class JitSteps:
         self._eager_steps += 1
         return loss
 
-    def _is_compiled(self, rows: int, shapes: tuple[tuple[int, ...], ...], context: RunContext) -> bool:
+    def _is_compiled(self, given: tuple[Any, Any, Any], context: RunContext) -> bool:
         """Whether a batch takes the compiled step, which may be compiled for it."""
+        rows, shapes = batch_size(given[0]), tuple(_shapes(given))
         if self._has_given_up:
             return False
         if not self._compiles:
@@ -159,6 +160,8 @@ class JitSteps:
             self._eager.use_tensors(of_torch=False)
         if shapes not in self._told:
             self._told.add(shapes)
+            # What is compiled is without the checks of losses that run in Python.
+            self._observer.observe(lambda: self._eager.check_loss(self._eager.loss(*given)))
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
         return True
 

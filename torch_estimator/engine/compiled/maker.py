@@ -16,7 +16,7 @@ from torch_estimator.engine.compiled.cache import StepCache, key_of
 from torch_estimator.engine.compiled.compilation import Compilation
 from torch_estimator.engine.compiled.leaves import Shapes
 from torch_estimator.engine.compiled.program import NotThisStep, StepProgram
-from torch_estimator.engine.fingerprint import Fingerprint, environment_digest
+from torch_estimator.engine.fingerprint import Fingerprint, environment_digest, machine_digest
 from torch_estimator.engine.step import TrainStep
 
 logger = logging.getLogger("torch_estimator")
@@ -63,8 +63,13 @@ class StepMaker:
             self._cache.remove(folder)
             return None
 
-    def start(self, batch: TensorBatch, shapes: Shapes, threads: int) -> Compilation | None:
-        """Starts to compile for batches like this one, of these shapes; None where another process is at it."""
+    def start(
+        self, batch: TensorBatch, shapes: Shapes, threads: int, *, is_background: bool = False
+    ) -> Compilation | None:
+        """Start to compile for batches like this one, of these shapes; None where another process is at it.
+
+        Where it runs in the background the training comes first: the compiler has a lower priority.
+        """
         key = self._key(shapes, threads) if self._fingerprint.portable else None
         reserved = self._cache.reserve(key) if key is not None else Path(os.devnull).open("rb")  # noqa: SIM115
         if reserved is None:
@@ -76,11 +81,12 @@ class StepMaker:
             self._state,
             batch,
             folder,
-            machine=self._cache.of_machine(),
+            machine=self._cache.of_machine(machine_digest()),
             reserved=reserved,
             keep=keep,
             fingerprint=self._compute,
             threads=threads,
+            is_background=is_background,
         )
 
     def finish(self, compilation: Compilation, shapes: Shapes) -> StepProgram | str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from torch_estimator.engine.compiled.building import DESCRIPTION, FORMAT, LOOP_LIBRARY, STEP_LIBRARY
 from torch_estimator.engine.compiled.leaves import Layout, as_json, layouts
+from torch_estimator.json_text import parse_json
 
 
 class NotThisStep(Exception):
@@ -82,7 +82,7 @@ class StepProgram:
             numbers: float32 ``[steps, numbers]``: the settings of each step.
 
         Returns:
-            The loss of every step taken, float32: of all, or up to and with the first that is not a number; and
+            The loss of every step taken, float32: of all, or up to and with the first that is not finite; and
             whether the one after the last of these failed.
         """
         losses, take = self.bound(places, start, numbers)
@@ -127,7 +127,7 @@ class StepProgram:
 
 def _described(folder: Path) -> list[Any]:
     try:
-        described = json.loads((folder / DESCRIPTION).read_text())
+        described = parse_json((folder / DESCRIPTION).read_text())
         if described["format"] != FORMAT:
             raise NotThisStep(str(folder))
         return described["inputs"]  # type: ignore[no-any-return]

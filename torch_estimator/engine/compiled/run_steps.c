@@ -32,7 +32,7 @@ static int32_t from_blob(int64_t address, const struct layout *layout, Handle *m
                                               0, layout->dtype, 0, 0, made);
 }
 
-/* Returns how many steps were taken: all of them, or those up to and with the first whose loss is not a number; or
+/* Returns how many steps were taken: all of them, or those up to and with the first whose loss is not finite; or
    -1 - i where step i failed. The inputs of a step are the state, which all steps share, and then its own. */
 int64_t take_steps(Run run, void *container, const struct layout *layouts, const int64_t *state, int64_t n_state,
                    const int64_t *own, int64_t n_own, int64_t steps, float *losses) {
@@ -67,7 +67,7 @@ int64_t take_steps(Run run, void *container, const struct layout *layouts, const
         losses[step] = *(float *)data;
         aoti_torch_delete_tensor_object(loss);
         taken++;
-        if (isnan(losses[step]))
+        if (!isfinite(losses[step]))
             break;
     }
     while (n_kept > 0)

@@ -17,11 +17,12 @@ from torch_estimator.engine.batches import Batches, TensorBatch, batch_size
 from torch_estimator.engine.compiled.cache import StepCache
 from torch_estimator.engine.compiled.compilation import Compilation
 from torch_estimator.engine.compiled.glance import Glance
+from torch_estimator.engine.compiled.idle import IdleCores
 from torch_estimator.engine.compiled.leaves import Shapes, leaves, shapes
 from torch_estimator.engine.compiled.maker import StepMaker
 from torch_estimator.engine.compiled.program import StepProgram
 from torch_estimator.engine.compiled.shape_book import ShapeBook
-from torch_estimator.engine.compiled.worth import is_worth_compiling
+from torch_estimator.engine.compiled.worth import is_worth_compiling_beside
 from torch_estimator.engine.fingerprint import Fingerprint
 from torch_estimator.engine.observation import Observer, observed
 from torch_estimator.engine.step import TrainStep
@@ -83,8 +84,8 @@ class CompiledSteps:
     Args:
         step: What to compile.
         fingerprint: Of all that the step depends on, computed anew at every call.
-        when: ``"auto"`` trains in Python until the compiled step is ready, and compiles only where that is worth it;
-            True waits for it.
+        when: ``"auto"`` trains in Python until the compiled step is ready, and compiles only where that is worth it
+            (`is_worth_compiling_beside`); True waits for it.
         before: What `state` returned in the run before a resume; see `ShapeBook`.
         last_step: Global step at which training ends, if that is known.
         cache: Where compiled steps are kept.
@@ -128,6 +129,8 @@ class CompiledSteps:
         self._shapes: dict[Shapes | None, _Shape] = {}
         self._block: _Block | None = None
         self._observer = Observer(step.module, self._beside)
+        self._idle = IdleCores()
+        self._context: RunContext | None = None
         self.in_python = False
         self._secs_per_step = _STROKE_SECS
 
@@ -138,10 +141,12 @@ class CompiledSteps:
     def __enter__(self) -> CompiledSteps:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object = None, *exception: object) -> None:
+        # A job that fails, or is asked to go, leaves no compiler running.
+        is_cut_short = kind is not None or (self._context is not None and self._context.preempted)
         for shape in self._shapes.values():
             if shape.compilation is not None:
-                shape.compilation.leave()
+                shape.compilation.stop() if is_cut_short else shape.compilation.leave()
 
     @property
     def stroke(self) -> int:
@@ -160,7 +165,7 @@ class CompiledSteps:
         self._may_have_other_settings = True
 
     def take(self, batches: Batches, context: RunContext) -> list[float]:
-        """Trains on batches one after the other; returns the loss of each, up to the first that is not a number."""
+        """Trains on batches one after the other; returns the loss of each, up to the first not finite."""
         losses: list[float] = []
         block = self._prepared(batches)
         while len(losses) < batches.count:
@@ -172,7 +177,7 @@ class CompiledSteps:
                 losses += more
                 if failed:
                     self._explain(batches.batch(len(losses)), context.global_step + len(losses))
-            if math.isnan(losses[-1]):
+            if not math.isfinite(losses[-1]):
                 break
         if batches.start + batches.count == batches.of and not batches.lasting:
             # Its memory is free while the next one is waited for.
@@ -374,7 +379,8 @@ class CompiledSteps:
                 time.sleep(_LOOK_UP_EVERY_SECS)
                 continue
             with self._observer.unobserved():
-                shape.compilation = self._maker.start(batch, wanted, shape.threads)
+                shape.compilation = self._maker.start(batch, wanted, shape.threads, is_background=not self._waits)
+            self._context = context
             told = "this takes some seconds" if self._waits else "training goes on beside it"
             if shape.compilation is not None:
                 logger.info("Compiling %s; %s.", self._what(batch), told)
@@ -403,7 +409,7 @@ class CompiledSteps:
         if self._last_step is not None:
             share = shape.eager_steps / max(1, sum(one.eager_steps for one in self._shapes.values()))
             left = share * (self._last_step - context.global_step)
-        return is_worth_compiling(shape.eager_secs, shape.eager_steps, left)
+        return is_worth_compiling_beside(shape.eager_secs, shape.eager_steps, left, self._idle)
 
 
 def _block(batches: Batches) -> _Block:

@@ -67,6 +67,8 @@ def trace(
     if own is None:
         raise CannotBeCompiled("a batch holds something other than tensors, such as strings")
     _check(step)
+    # A kept step runs without these checks, even as the first of a later training: what is kept has passed them.
+    step.check_again()
     drawing = torch.get_rng_state()
     drawn = _check_steady(step, lambda: step.update_left(step.compute(*given)[1]), state, fingerprint)
     values = _numbers(step)

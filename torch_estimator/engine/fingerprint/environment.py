@@ -34,7 +34,15 @@ def environment_digest(threads: int) -> str:
     Args:
         threads: That the program is to run with.
     """
-    facts = [*_machine(), *torch_flags(), f"threads {threads}", *_variables(), *_sources()]
+    return _digest([*_machine(), *torch_flags(), f"threads {threads}", *_variables(), *_sources()])
+
+
+def machine_digest() -> str:
+    """Return a hash of the machine, the compiler and the versions of libraries."""
+    return _digest([*_machine(), *_variables()])
+
+
+def _digest(facts: list[str]) -> str:
     return sha256("\0".join(facts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
