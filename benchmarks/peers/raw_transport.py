@@ -18,7 +18,7 @@ import torch_estimator.roles.parameter_server
 from torch_estimator.cluster.addresses import split_address
 from torch_estimator.engine.served.links import Frames, Links
 from torch_estimator.engine.served.spin import Spin
-from torch_estimator.parameter_server.messages import Header
+from torch_estimator.parameter_server.messages import Header, cut_up
 from torch_estimator.parameter_server.server import ParameterServer
 
 _COUNT = struct.Struct("<Q")
@@ -56,7 +56,7 @@ class RawLinks(Links):
 
     def send(self, questions: Mapping[int, Frames]) -> None:
         for index, frames in questions.items():
-            _send(self._raw[index], frames)
+            _send(self._raw[index], cut_up(frames))
 
     def collect(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
         answers = {}

@@ -10,13 +10,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.protocol.side import Side
 from torch_estimator.errors import RESTART_ME
-from torch_estimator.sigterm import on_sigterm
 
 
 def run_cluster(
@@ -48,7 +46,9 @@ def run_cluster(
         config = {"cluster": cluster, "task": {"type": kind, "index": index}}
         return {**(variables or {}), "TF_CONFIG": json.dumps(config)}
 
-    with TemporaryDirectory() as folder, on_sigterm(partial(sys.exit, RESTART_ME)):
+    # So that the processes below are ended where this one is.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(RESTART_ME))
+    with TemporaryDirectory() as folder:
         given = [*arguments, "--cluster", folder]
         others = [
             subprocess.Popen(

@@ -19,11 +19,15 @@ class Road:
         address: Where it begins.
         heard: All that came along it.
         loses_answers: Whether what the server says is dropped.
+        lets_answers_through: Cleared, what the server says stays where it is: with the server, but for what the
+            buffers of one connection hold.
     """
 
     def __init__(self, address: str) -> None:
         self.heard = bytearray()
         self.loses_answers = False
+        self.lets_answers_through = threading.Event()
+        self.lets_answers_through.set()
         self._target = split_address(address, "address")
         self._door = socket.create_server(("localhost", 0))
         self.address = f"localhost:{self._door.getsockname()[1]}"
@@ -39,6 +43,7 @@ class Road:
     def close(self) -> None:
         """Ends them for good."""
         self._door.close()
+        self.lets_answers_through.set()
         self.cut()
 
     def _listen(self) -> None:
@@ -54,5 +59,7 @@ class Road:
         with suppress(OSError), source, target:
             while content := source.recv(65536):
                 self.heard.extend(content)
+                if answers:
+                    self.lets_answers_through.wait()
                 if not (answers and self.loses_answers):
                     target.sendall(content)

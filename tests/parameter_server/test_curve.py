@@ -21,7 +21,18 @@ from torch_estimator.engine.served.links import Links
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.curve import secure_client
 from torch_estimator.parameter_server.key import KEY_FILE, Key, key_from_environment, make_key_file
-from torch_estimator.parameter_server.messages import Header, Kind, pack_json
+from torch_estimator.parameter_server.messages import (
+    MOST_FRAME_BYTES,
+    PULLS,
+    PUSHES,
+    Header,
+    Kind,
+    Push,
+    pack_exchange,
+    pack_json,
+    unpack_parameters,
+)
+from torch_estimator.parameter_server.plan import DensePlan, GroupPlan, ServerPlan
 from torch_estimator.parameter_server.server import ParameterServer
 
 WAIT_SECS = 60
@@ -200,9 +211,37 @@ def test_what_speaks_zeromq_but_is_no_server_is_named() -> None:
 def test_large_messages_arrive_as_they_are(tmp_path: Path) -> None:
     address, key = f"localhost:{free_port()}", new_key(tmp_path / "key")
     content = {"position": np.random.default_rng(0).integers(0, 1 << 62, 200_000).tolist()}
-    with serving(address, key), closing(Links("worker 0", 1, [address], wait_secs=WAIT_SECS, key=key)) as links:
-        assert len(b"".join(map(bytes, pack_json(Header(Kind.DEPOSIT, 1), content)))) > 1 << 20
-        links.start(0, {**GIVEN, "plan": {"dtype": "float32", "groups": [], "dense": [], "tables": []}, "step": 0}, {})
+    # Frames of as many bytes as may travel in one piece, and of as many in two.
+    sizes = (MOST_FRAME_BYTES // 4 - 1, MOST_FRAME_BYTES // 4, MOST_FRAME_BYTES // 2 + 1)
+    plan = ServerPlan(
+        dtype="float32",
+        groups=(GroupPlan("GradientDescent", {"lr": 1.0}, ()),),
+        dense=tuple(DensePlan(f"{size} numbers", (size,), 0) for size in sizes),
+        tables=(),
+    )
+    arrays = {f"dense/{index}/value": np.arange(size, dtype=np.float32) for index, size in enumerate(sizes)}
+    values = np.concatenate(list(arrays.values()))
+    with serving(address, key), closing(Links("chief 0", 0, [address], wait_secs=WAIT_SECS, key=key)) as links:
+        assert len(b"".join(map(bytes, pack_json(Header(Kind.DEPOSIT, 1), content)))) > MOST_FRAME_BYTES
+        links.start(0, {**GIVEN, "plan": plan.as_json(), "step": 0}, arrays)
+        push = Push(np.empty(0), np.ones(len(sizes), np.uint8), values, [])
+        ((_, frames),) = links.ask(
+            {0: [pack_exchange(links.header(Kind.EXCHANGE, PUSHES | PULLS), push, [])]},
+        ).values()
+        assert not unpack_parameters(frames[0], plan, [])[0].any()
         links.deposit(content)
         assert links.tell_all(Kind.HELLO)[0][1]["position"] == content
         links.tell_all(Kind.LEAVE)
+
+
+def test_who_has_not_shown_the_key_can_send_next_to_nothing(tmp_path: Path) -> None:
+    address, key = f"localhost:{free_port()}", new_key(tmp_path / "key")
+    host, port = address.split(":")
+    with serving(address, key), socket.create_connection((host, int(port)), WAIT_SECS) as connection:
+        connection.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(52, b"\0"))
+        greeting = connection.makefile("rb").read(64)
+        assert greeting[12:17] == b"CURVE"
+        # A command of the handshake that says how long it is: a byte more than the most.
+        connection.settimeout(8)
+        connection.sendall(b"\x06" + (MOST_FRAME_BYTES + 1025).to_bytes(8, "big"))
+        assert connection.recv(1) == b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -11,22 +12,27 @@ import pytest
 import zmq
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
+from zmq.utils.monitor import recv_monitor_message
 
+from tests.parameter_server.road import Road
 from tests.parameter_server.test_server import ARRAYS, GIVEN, PLAN, Served, served  # noqa: F401
 from tests.properties.trials import tried
 from torch_estimator.engine.served.links import Links
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.messages import (
+    MOST_FRAME_BYTES,
     PULLS,
     PUSHES,
     Header,
     Kind,
     Push,
+    cut_up,
     pack_arrays,
     pack_exchange,
     pack_json,
     unpack_arrays,
 )
+from torch_estimator.parameter_server.plan import DensePlan, ServerPlan
 
 Message = list[bytes]
 
@@ -85,6 +91,15 @@ MALFORMED: dict[str, tuple[Message, str]] = {
     "half a push": ([exchange(PUSHES, PUSH)[:-1]], "ends before what it is to hold"),
     "more than a push": ([exchange(PUSHES, PUSH) + b"\0"], "is longer than what it is to hold"),
     "no counts": ([packed(Kind.EXCHANGE, flags=PULLS)], "ends before what it is to hold"),
+    "more rows than there are": ([exchange(PULLS, None, *([3] * 5))], "names 5 rows of wide, which has 4"),
+    "half a frame": ([packed(Kind.DEPOSIT), bytes(MOST_FRAME_BYTES)], "ends in the middle of a frame"),
+    "more than the plan needs": ([exchange(PUSHES, PUSH), bytes(MOST_FRAME_BYTES)], "is longer than what it is"),
+    "too much JSON": ([packed(Kind.DEPOSIT), *cut_up([bytes(1 + (1 << 24))])], "16777217 bytes of JSON; 1677"),
+    "a step that nobody reaches": ([Header(Kind.EXCHANGE, 0, PULLS, LIFE, 1, 2**64 - 1).pack()], "which no training"),
+    "parameters of a worker": (
+        [packed(Kind.START, 1), *start()[1:]],
+        "Only the chief gives ps 0 what it holds, and process 2 of the cluster tried to",
+    ),
     "a row too many": ([exchange(PULLS, None, 4)], "names a row that wide has not, of 4"),
     "a negative row": ([exchange(PULLS, None, -1)], "names a row that wide has not, of 4"),
     "rows of no table": (
@@ -106,6 +121,14 @@ class Stranger:
         frames = self._socket.recv_multipart()
         kind = Header.unpack(frames[0]).kind
         return kind, unpack_arrays(frames)[0]["reason"] if kind is Kind.REFUSED else ""
+
+    def loses(self, frame: bytes) -> bool:
+        """Whether its connection ends, and is made again, where it sends this."""
+        with self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED) as monitor:
+            self._socket.send(frame)
+            events = [recv_monitor_message(monitor)["event"] for _ in range(2) if monitor.poll(20_000)]
+        self._socket.disable_monitor()
+        return events == [zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_SUCCEEDED]
 
 
 @pytest.fixture
@@ -160,6 +183,80 @@ def test_a_server_that_holds_nothing_yet_refuses_as_well(served: Served, strange
         foreign.tell_all(Kind.HELLO)
     served.start(plan=LIGHT, silence_secs=60.0)
     assert served.whereabouts() == {"active": [0], "left": [], "silent": []}
+
+
+def test_no_step_that_a_stranger_names_keeps_the_chief_from_starting(served: Served, stranger: Stranger) -> None:  # noqa: F811
+    for step in (2**64 - 1, 2**62, 2**53):
+        assert stranger.send([Header(Kind.EXCHANGE, 0, step=step).pack()])[0] is Kind.REFUSED
+    assert stranger.send([Header(Kind.EXCHANGE, 0, step=2**53 - 1).pack()])[0] is Kind.EMPTY
+    ((header, _),) = served.links.tell_all(Kind.HELLO)
+    served.start(plan=LIGHT, lost=header.step)
+    positions = served.links.state()[0][1]["positions"]
+    served.start(plan=LIGHT, lost=header.step, positions=positions)
+    assert served.pull()[0].step == 5
+
+
+def test_what_fails_while_a_server_answers_is_a_refusal_and_a_traceback_in_its_log(
+    served: Served,  # noqa: F811
+    stranger: Stranger,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    served.start(plan=LIGHT)
+    # The deepest position that can be read; with more around it, it cannot be written any more.
+    for depth in range(sys.getrecursionlimit(), 0, -1):
+        position = b'{"a":' * depth + b"0" + b"}" * depth
+        if stranger.send([packed(Kind.DEPOSIT), position])[0] is Kind.OK:
+            break
+    for _ in range(2):
+        assert stranger.send([packed(Kind.HELLO)]) == (
+            Kind.REFUSED,
+            "It cannot answer (RecursionError); see its log.",
+        )
+    sentence = "ps 0 cannot answer a message (RecursionError), and goes on without."
+    (record,) = (one for one in caplog.records if one.getMessage() == sentence)
+    assert record.exc_info
+    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+
+
+def test_a_frame_that_is_too_large_ends_its_connection_and_nothing_else(
+    served: Served,  # noqa: F811
+    stranger: Stranger,
+) -> None:
+    served.start(plan=LIGHT)
+    # The first connection is there before anybody looks for its end.
+    assert stranger.send([packed(Kind.HELLO)])[0] is Kind.OK
+    assert stranger.loses(bytes(2 * MOST_FRAME_BYTES))
+    # It has another connection by now.
+    assert stranger.send([packed(Kind.HELLO)])[0] is Kind.OK
+    assert served.pull()[0].step == 5
+
+
+def test_answers_that_nobody_reads_are_not_kept(served: Served) -> None:  # noqa: F811
+    size = 2**20
+    plan = ServerPlan(dtype="float32", groups=PLAN.groups[:1], dense=(DensePlan("bias", (size,), 0),), tables=())
+    served.links.start(0, {**GIVEN, "plan": plan.as_json(), "step": 5}, {"dense/0/value": np.zeros(size, np.float32)})
+    with (
+        closing(Road(served.address)) as road,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as reader,
+    ):
+        reader.setsockopt(zmq.LINGER, 0)
+        reader.connect(f"tcp://{road.address}")
+        reader.send(Header(Kind.HELLO, 1, life=LIFE).pack())
+        reader.recv_multipart()
+        road.lets_answers_through.clear()
+        for _ in range(100):
+            reader.send(Header(Kind.STATE, 1, life=LIFE).pack())
+        reader.send_multipart(pack_json(Header(Kind.DEPOSIT, 1, life=LIFE), {"row": 7}))
+        while "1" not in served.links.state()[0][1]["positions"]:
+            # Questions of one connection are answered in their order.
+            pass
+        road.lets_answers_through.set()
+        answers = 0
+        while reader.poll(1000):
+            assert len(reader.recv_multipart()) == 3
+            answers += 1
+    assert 0 < answers < 30
 
 
 @st.composite

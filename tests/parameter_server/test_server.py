@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import zmq
 from tests.cluster_jobs import free_port
 from tests.parameter_server.road import Road
 from torch_estimator.engine.served.links import Links
-from torch_estimator.errors import RESTART_ME, ClusterError
+from torch_estimator.errors import RESTART_ME, ClusterError, NanLossDuringTrainingError
 from torch_estimator.parameter_server.messages import (
     PULLS,
     PUSHES,
@@ -31,9 +32,12 @@ from torch_estimator.parameter_server.messages import (
     Kind,
     Push,
     pack_exchange,
+    pack_json,
+    unpack_arrays,
     unpack_parameters,
 )
 from torch_estimator.parameter_server.plan import DensePlan, GroupPlan, ServerPlan, TablePlan
+from torch_estimator.parameter_server.presence import Lives
 from torch_estimator.parameter_server.server import ParameterServer
 
 PLAN = ServerPlan(
@@ -154,6 +158,61 @@ def test_pushes_under_way_at_once_are_applied_once_each_though_their_answers_are
             assert again.push(header) is Kind.OK
     answer, dense, _ = served.pull()
     assert (answer.step, dense[0]) == (9, -2.0)
+
+
+def changed(**parts: Any) -> Push:
+    """A push with large gradients, and other parts."""
+    whole = Push(
+        np.array([0.5, 0.25]),
+        np.ones(2, np.uint8),
+        np.full(5, 3e38, np.float32),
+        [(np.array([1, 3]), np.ones((2, 1), np.float32))],
+    )
+    return whole._replace(**parts)
+
+
+@pytest.mark.parametrize(
+    ("push", "error", "sentence"),
+    [
+        (
+            changed(dense=np.array([1, 1, 1, np.inf, 1], np.float32)),
+            NanLossDuringTrainingError,
+            "The gradient of kernel became NaN or infinite at global step 6; try a smaller learning rate or look for "
+            "invalid values in the input. ps 0 has not applied it: the last checkpoint holds the state before it.",
+        ),
+        (
+            changed(tables=[(np.array([1, 3]), np.array([[1], [np.nan]], np.float32))]),
+            NanLossDuringTrainingError,
+            "The gradient of wide became NaN or infinite at global step 6; ",
+        ),
+        (
+            changed(numbers=np.array([0.5, np.nan])),
+            ClusterError,
+            "ps 0 refuses chief 0: lr of torch.optim.SGD came as nan, but settings of optimizers must be finite; see "
+            "the schedule of lr.",
+        ),
+    ],
+    ids=["dense", "table", "setting"],
+)
+def test_a_push_that_is_not_finite_is_refused_as_a_whole(
+    served: Served, push: Push, error: type[Exception], sentence: str
+) -> None:
+    served.start()
+    served.push(served.links.header(Kind.EXCHANGE, PUSHES))
+    before, dense, rows = served.pull(0, 1, 2, 3)
+    with pytest.raises(error, match="^" + re.escape(sentence)):
+        served.links.ask({0: [pack_exchange(served.links.header(Kind.EXCHANGE, PUSHES, 5), push, [rows[:0]])]})
+    after, dense_after, rows_after = served.pull(0, 1, 2, 3)
+    assert after.step == before.step
+    np.testing.assert_array_equal(dense_after, dense)
+    np.testing.assert_array_equal(rows_after, rows)
+
+
+def test_large_gradients_are_applied_and_those_of_absent_parameters_do_not_matter(served: Served) -> None:
+    served.start()
+    push = changed(present=np.array([1, 0], np.uint8), dense=np.array([3e38, 3e38] + 3 * [np.nan], np.float32))
+    served.links.ask({0: [pack_exchange(served.links.header(Kind.EXCHANGE, PUSHES), push, [np.empty(0, np.int64)])]})
+    np.testing.assert_array_equal(served.pull()[1], np.float32([-1.5e38, -1.5e38, 0, 0, 0]))
 
 
 def test_a_push_that_comes_again_is_applied_once(served: Served) -> None:
@@ -343,6 +402,71 @@ def test_state_comes_back_as_it_is(served: Served) -> None:
         np.testing.assert_array_equal(again[name], one, err_msg=name)
 
 
+# More than the buffers of a connection hold.
+LARGE = ServerPlan(
+    dtype="float32",
+    groups=(
+        GroupPlan("Adam", {"lr": 0.1, "betas": [0.9, 0.999], "epsilon": 1e-8}, ("lr",)),
+        GroupPlan("GradientDescent", {"lr": 1.0}, ()),
+        GroupPlan("Adagrad", {"lr": 1.0}, ()),
+    ),
+    dense=(DensePlan("kernel", (2**20,), 0), DensePlan("bias", (2**20,), 1)),
+    tables=(TablePlan("wide", 2**16, 16, 1), TablePlan("deep", 2**16, 16, 2)),
+)
+
+
+def test_what_is_read_while_others_push_is_of_one_moment(served: Served) -> None:
+    kernel, table = np.zeros(2**20, np.float32), np.zeros((2**16, 16), np.float32)
+    given = {
+        "dense/0/value": kernel,
+        "dense/0/m": kernel,
+        "dense/0/v": kernel,
+        "dense/0/step": np.zeros((), np.float32),
+        "dense/1/value": kernel,
+        "table/0/value": table,
+        "table/1/value": table,
+        "table/1/accumulator": np.ones_like(table),
+    }
+    served.links.start(0, {**GIVEN, "plan": LARGE.as_json(), "step": 5}, given)
+    rows = np.arange(2**16)
+    push = Push(np.array([0.1]), np.ones(2, np.uint8), np.ones(2**21, np.float32), [(rows, table + 1)] * 2)
+
+    def pushed() -> dict[str, np.ndarray]:
+        header = served.links.header(Kind.EXCHANGE, PUSHES)
+        served.links.ask({0: [pack_exchange(header, push, [rows[:0]] * 2)]})
+        return served.links.state()[0][2]
+
+    pushed()
+    expected = served.links.state()[0][2]
+    with closing(Road(served.address)) as road, closing(Links("worker 0", 1, [road.address], wait_secs=60)) as links:
+        links.tell_all(Kind.HELLO)
+        state = {0: [links.header(Kind.STATE).pack()]}
+        pull = {0: [pack_exchange(links.header(Kind.EXCHANGE, PULLS), None, [rows] * 2)]}
+        road.lets_answers_through.clear()
+        links.send(state)
+        links.send(pull)
+        links.send({0: pack_json(links.header(Kind.DEPOSIT), {"row": 7})})
+        while "1" not in served.links.state()[0][1]["positions"]:
+            # Questions of one connection are answered in their order.
+            pass
+        pushed()
+        pushed()
+        later = pushed()
+        road.lets_answers_through.set()
+        header, frames = links.collect(state)[0]
+        arrays = unpack_arrays(frames)[1]
+        pulled, (message,) = links.collect(pull)[0]
+        dense, tables = unpack_parameters(message, LARGE, [rows] * 2)
+    assert header.step == pulled.step == 6
+    assert arrays.keys() == given.keys()
+    for name, one in expected.items():
+        assert not np.array_equal(one, later[name])
+        np.testing.assert_array_equal(arrays[name], one, err_msg=name)
+    np.testing.assert_array_equal(dense, np.concatenate([expected["dense/0/value"], expected["dense/1/value"]]))
+    for index, one in enumerate(tables):
+        np.testing.assert_array_equal(one, expected[f"table/{index}/value"])
+
+
 def test_positions_of_inputs_are_kept_for_who_comes_back(served: Served) -> None:
     served.start(positions={"0": {"row": 7}, "1": {"row": 3}})
     told = served.links.tell_all(Kind.HELLO)[0][1]
@@ -416,7 +540,7 @@ def test_whoever_else_sends_something_is_refused(served: Served) -> None:
         told.append(door.recv_multipart()[1].decode())
     context.destroy(linger=0)
     assert "no part of a torch-estimator cluster" in told[0]
-    assert "another version of torch-estimator, whose messages are of version 9, not 1" in told[1]
+    assert "another version of torch-estimator, whose messages are of version 9, not 2" in told[1]
     served.start()
     assert served.pull()[0].step == 5
 
@@ -558,3 +682,16 @@ def test_one_that_cannot_be_reached_is_named() -> None:
         pytest.raises(ClusterError, match=rf"^worker 0 waited 0.3 s \(.*\) for ps 0 at {address}; see whether it runs"),
     ):
         links.tell_all(Kind.HELLO)
+
+
+def test_the_next_training_s_server_waits_for_an_address_that_is_not_free_yet() -> None:
+    _, port = (address := f"localhost:{free_port()}").split(":")
+    occupied = socket.create_server(("127.0.0.1", int(port)))
+    with pytest.raises(ClusterError, match="cannot listen on"):
+        ParameterServer("ps 0", address, None)
+    freed = threading.Timer(0.3, occupied.close)
+    freed.start()
+    with closing(ParameterServer("ps 0", address, None, over=Lives())):
+        freed.join()
+        with pytest.raises(OSError):
+            socket.create_server(("127.0.0.1", int(port)))

@@ -2,6 +2,10 @@
 
 A message is a header of 48 bytes, little endian, and what its kind has behind it: one piece of raw numbers for an
 exchange, JSON and one frame per array for everything else. Nothing in it is code.
+
+Servers close a connection on which a frame of more than `MOST_FRAME_BYTES` comes, so that nobody can fill their memory
+with one frame, not even before the handshake. A question with larger frames travels in pieces, see `cut_up`. A limit as
+large as the model would need frames, which ZeroMQ takes for a new address only, would let anybody send that much.
 """
 
 from __future__ import annotations
@@ -17,12 +21,20 @@ import numpy as np
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.plan import ServerPlan, TablePlan
 
-VERSION = 1
+VERSION = 2
+
+MOST_FRAME_BYTES = 1 << 20
 
 _MAGIC = b"TEPS"
 _HEADER = struct.Struct("<4sHHiIQQQQ")
 
 _LARGE = 1 << 20
+
+# Plans, descriptions and positions of inputs take kilobytes.
+_MOST_JSON_BYTES = 1 << 24
+
+# Sums of a few of them have to fit into 64 bits.
+_MOST_STEPS = 1 << 53
 
 PUSHES = 1
 PULLS = 2
@@ -35,6 +47,9 @@ STOPS = 1
 
 SAVED = 1
 """Flag of a chief that asks for the status: what a server held that has to go is saved."""
+
+VARIABLE, STEP = "variable", "step"
+"""What a refusal of a gradient holds beside the reason: whose it is, and which step computed it."""
 
 
 class Kind(IntEnum):
@@ -56,7 +71,7 @@ class Kind(IntEnum):
     OVER = 18
     """Training has ended: nothing was applied."""
     REFUSED = 19
-    """JSON with a reason."""
+    """JSON with a reason; for a gradient that is not finite also with its `VARIABLE` and `STEP`."""
 
 
 class Header(NamedTuple):
@@ -88,7 +103,7 @@ class Header(NamedTuple):
         """Reads one.
 
         Raises:
-            ClusterError: It is none, one of another version, or of a kind that there is not.
+            ClusterError: It is none, one of another version, or of a kind or a step that there is not.
         """
         if len(message) < _HEADER.size:
             raise ClusterError("Somebody who is no part of a torch-estimator cluster has sent a message.")
@@ -100,6 +115,8 @@ class Header(NamedTuple):
                 f"A process of the cluster has another version of torch-estimator, whose messages are of version "
                 f"{version}, not {VERSION}; install the same version everywhere."
             )
+        if step >= _MOST_STEPS:
+            raise ClusterError(f"A process of the cluster has sent global step {step}, which no training reaches.")
         try:
             return cls(Kind(kind), worker, flags, life, number, step)
         except ValueError as error:
@@ -114,12 +131,14 @@ class Push(NamedTuple):
         present: Which dense parameters have a gradient, uint8 ``[dense]``.
         dense: Gradients of all of them, ``[dense_size]``.
         tables: By table: ids of rows, int64 ``[n]``, each once, and their gradients ``[n, dim]``.
+        gradients: The memory of all gradients, where it is one piece, as in a message that was read.
     """
 
     numbers: np.ndarray
     present: np.ndarray
     dense: np.ndarray
     tables: Sequence[tuple[np.ndarray, np.ndarray]]
+    gradients: np.ndarray | None = None
 
 
 def pack_exchange(header: Header, push: Push | None, pull: Sequence[np.ndarray]) -> bytes:
@@ -151,14 +170,17 @@ def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | 
         return None, pull
     dtype = np.dtype(plan.dtype)
     numbers = reader.read(np.float64, plan.moving_count)
-    dense = reader.read(dtype, plan.dense_size)
-    values = [
-        reader.read(dtype, len(ids) * table.dim).reshape(len(ids), table.dim)
-        for ids, table in zip(pushed, plan.tables, strict=True)
-    ]
+    sizes = [len(ids) * table.dim for ids, table in zip(pushed, plan.tables, strict=True)]
+    gradients = reader.read(dtype, plan.dense_size + sum(sizes))
+    values = []
+    at = plan.dense_size
+    for ids, size, table in zip(pushed, sizes, plan.tables, strict=True):
+        values.append(gradients[at : at + size].reshape(len(ids), table.dim))
+        at += size
     present = reader.read(np.uint8, len(plan.dense))
     reader.end()
-    return Push(numbers, present, dense, list(zip(pushed, values, strict=True))), pull
+    push = Push(numbers, present, gradients[: plan.dense_size], list(zip(pushed, values, strict=True)), gradients)
+    return push, pull
 
 
 def pack_parameters(header: Header, dense: np.ndarray, rows: Sequence[np.ndarray]) -> bytes:
@@ -197,6 +219,8 @@ def unpack_arrays(frames: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.n
     Raises:
         ClusterError: They are something else.
     """
+    if len(frames) > 1 and len(frames[1]) > _MOST_JSON_BYTES:
+        raise ClusterError(f"A message of the cluster has {len(frames[1])} bytes of JSON; {_MOST_JSON_BYTES} may come.")
     try:
         content = json.loads(bytes(frames[1]))
         described = content.pop("arrays", {})
@@ -208,6 +232,72 @@ def unpack_arrays(frames: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.n
     # Whatever goes wrong with bytes that somebody has sent, they are what is wrong.
     except Exception as error:
         raise ClusterError(f"A message of the cluster cannot be read ({type(error).__name__}).") from error
+
+
+def cut_up(frames: Sequence[Any]) -> list[Any]:
+    """Return frames as they travel to a server: none larger than `MOST_FRAME_BYTES`.
+
+    A piece that is as large as that is followed by another piece of the same frame, which may be empty.
+    """
+    pieces: list[Any] = []
+    for frame in frames:
+        view = memoryview(frame)
+        if view.nbytes < MOST_FRAME_BYTES:
+            pieces.append(frame)
+        else:
+            view = view.cast("B")
+            pieces += [view[at : at + MOST_FRAME_BYTES] for at in range(0, view.nbytes + 1, MOST_FRAME_BYTES)]
+    return pieces
+
+
+def put_together(pieces: Sequence[Any]) -> list[Any]:
+    """Return the frames that `cut_up` was given; those that were cut are copied.
+
+    Raises:
+        ClusterError: The last piece of a frame is missing.
+    """
+    frames: list[Any] = []
+    begun: list[Any] = []
+    for piece in pieces:
+        if not begun and len(piece) < MOST_FRAME_BYTES:
+            frames.append(piece)
+            continue
+        begun.append(piece)
+        if len(piece) < MOST_FRAME_BYTES:
+            frames.append(b"".join(begun))
+            begun = []
+    if begun:
+        raise ClusterError("A message of the cluster ends in the middle of a frame.")
+    return frames
+
+
+class Assembly:
+    """Puts the pieces of an exchange together, in memory that it keeps: to get as much anew takes longer than to copy.
+
+    What it returns can be used until the next call.
+    """
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def exchange(self, pieces: Sequence[Any], plan: ServerPlan) -> Any:
+        """Return an exchange, which has one frame.
+
+        Raises:
+            ClusterError: It is larger than any of this plan.
+        """
+        if len(pieces) == 1:
+            return pieces[0]
+        size = sum(map(len, pieces))
+        if size > _HEADER.size + plan.most_exchange_bytes:
+            raise ClusterError("A message of the cluster is longer than what it is to hold.")
+        if size > len(self._memory):
+            self._memory = np.empty(size, np.uint8)
+        at = 0
+        for piece in pieces:
+            self._memory[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
+        return self._memory[:size].data
 
 
 def is_small(frames: Sequence[Any]) -> bool:
@@ -235,6 +325,9 @@ class _Reader:
 
 
 def _check_rows(ids: np.ndarray, table: TablePlan) -> None:
+    # Each row comes once, so that an answer is no larger than the table.
+    if len(ids) > table.rows:
+        raise ClusterError(f"A message of the cluster names {len(ids)} rows of {table.name}, which has {table.rows}.")
     # A negative one is a large one, too.
     if len(ids) and ids.view(np.uint64).max() >= table.rows:
         raise ClusterError(f"A message of the cluster names a row that {table.name} has not, of {table.rows}.")

@@ -116,6 +116,13 @@ class ServerPlan:
         """Numbers in all dense parameters."""
         return sum(one.size for one in self.dense)
 
+    @cached_property
+    def most_exchange_bytes(self) -> int:
+        """How much an exchange takes, header aside, that pushes and pulls everything."""
+        of_number = 8 if self.dtype == "float64" else 4
+        of_tables = sum(16 + one.rows * (16 + one.dim * of_number) for one in self.tables)
+        return of_tables + 8 * self.moving_count + self.dense_size * of_number + len(self.dense)
+
 
 def whole_number(value: Any) -> int:
     """Returns a value of JSON that has to count something.
@@ -123,6 +130,6 @@ def whole_number(value: Any) -> int:
     Raises:
         ValueError: It does not.
     """
-    if type(value) is not int or not 0 <= value < 1 << 62:
+    if type(value) is not int or not 0 <= value < 1 << 53:
         raise ValueError(value)
     return value

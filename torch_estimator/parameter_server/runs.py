@@ -48,7 +48,7 @@ class Run(ABC):
 
     @abstractmethod
     def parts(self) -> list[dict[str, np.ndarray]]:
-        """Of each parameter the value and the state."""
+        """Return of each parameter views of the value and the state."""
 
 
 class RuleRun(Run):

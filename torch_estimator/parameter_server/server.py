@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
 import re
 import time
+import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +21,17 @@ from torch_estimator.cluster.task import WAIT_SECS
 from torch_estimator.errors import RESTART_ME, ClusterError
 from torch_estimator.parameter_server.clocks import Clocks
 from torch_estimator.parameter_server.curve import secure_server
+from torch_estimator.parameter_server.finite import NotFiniteGradientError, check_finite
 from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import (
     GOES,
+    MOST_FRAME_BYTES,
     PULLS,
     SAVED,
+    STEP,
     STOPS,
+    VARIABLE,
+    Assembly,
     Header,
     Kind,
     Push,
@@ -32,6 +39,7 @@ from torch_estimator.parameter_server.messages import (
     pack_arrays,
     pack_json,
     pack_parameters,
+    put_together,
     unpack_arrays,
     unpack_exchange,
 )
@@ -50,10 +58,34 @@ _MOST_SECS_BETWEEN = 2.0
 # Gradients of one worker that may come again, in any order, because their answers were lost.
 _MOST_UNDER_WAY = 2
 
+# Questions of one worker that wait for slower workers, or for the worker to read the answers before. More than those
+# under way are there only where it has lost its connection meanwhile, and has asked again.
+_MOST_WAITING = 2 * _MOST_UNDER_WAY
+
+# Messages of one connection that are kept each way: questions that were not looked at, and answers that were not read.
+_MOST_QUEUED = 8
+
+# Nothing that a process which has not proved that it has the key has sent is kept for longer.
+_HANDSHAKE_MS = 10_000
+
+# More than what encryption adds to a frame.
+_FRAME_EXTRA_BYTES = 1024
+
+# On a busy machine the system may hold the address of the training before for a moment after that socket was closed.
+_REBIND_SECS = 10.0
+_REBIND_EVERY_SECS = 0.02
+
 _SAY_AGAIN_SECS = 60.0
 _MOST_SECS_IDLE = 10.0
 
 _KEEPALIVE = {zmq.TCP_KEEPALIVE: 1, zmq.TCP_KEEPALIVE_IDLE: 30, zmq.TCP_KEEPALIVE_INTVL: 10, zmq.TCP_KEEPALIVE_CNT: 3}
+
+_LIMITS = {
+    zmq.MAXMSGSIZE: MOST_FRAME_BYTES + _FRAME_EXTRA_BYTES,
+    zmq.RCVHWM: _MOST_QUEUED,
+    zmq.SNDHWM: _MOST_QUEUED,
+    zmq.HANDSHAKE_IVL: _HANDSHAKE_MS,
+}
 
 # For those who have to save what is here before they go.
 _STAY_SECS = 20.0
@@ -106,7 +138,7 @@ class ParameterServer:
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         # A machine that has vanished says no word; one that is stopped is still there.
-        for option, value in _KEEPALIVE.items():
+        for option, value in (_KEEPALIVE | _LIMITS).items():
             self._socket.setsockopt(option, value)
         self._socket.setsockopt(zmq.RCVTIMEO, _WAIT_MS)
         self._monitor = self._socket.get_monitor_socket(EVENTS | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
@@ -115,8 +147,9 @@ class ParameterServer:
         # Without IPv6 on the machine, all interfaces are those that there are.
         self._socket.setsockopt(zmq.IPV6, 1)
         local = "[::1]" if host == "::1" else "127.0.0.1"
+        until = time.monotonic() + (_REBIND_SECS if self._is_next else 0.0)
         try:
-            self._socket.bind(f"tcp://{local if host in LOOPBACK else '*'}:{port}")
+            self._bind(f"tcp://{local if host in LOOPBACK else '*'}:{port}", until)
         except zmq.ZMQError as error:
             self.close()
             why = os.strerror(error.errno or 0)
@@ -132,6 +165,7 @@ class ParameterServer:
         self._stopped = False
         self._ended = False
         self._goes_at: float | None = None
+        self._stop_signal = "SIGTERM"
         self._idle_since: float | None = None
         self._alone_since: float | None = None
         # Those that have a connection, whoever they are and however long they say nothing.
@@ -142,12 +176,24 @@ class ParameterServer:
         self._since: dict[int, int] = {}
         self._not_told: set[int] = set()
         self._clocks = Clocks()
-        self._waiting: list[tuple[Any, list[Any]]] = []
+        self._assembly = Assembly()
+        self._waiting: dict[int, deque[tuple[Any, list[Any]]]] = defaultdict(lambda: deque(maxlen=_MOST_WAITING))
         self._looked_at = 0.0
         self._said: dict[Refusal | str, float] = {}
         self._waits_since = self._said_at = clock()
         if not self._is_next:
             logger.info("%s listens on %s%s.", name, address, f" for who has the key in {key.path}" if key else "")
+
+    def _bind(self, endpoint: str, until: float) -> None:
+        """Listen; where the address is in use, try again until a time of the monotonic clock."""
+        while True:
+            try:
+                self._socket.bind(endpoint)
+                return
+            except zmq.ZMQError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() >= until:
+                    raise
+            time.sleep(_REBIND_EVERY_SECS)
 
     def serve(self) -> None:
         """Answers until training has ended and all who train know it.
@@ -163,13 +209,14 @@ class ParameterServer:
             except zmq.Again:
                 frames = []
             if frames:
-                self._respond(identity, frames)
+                self._respond(identity, [frame.buffer for frame in frames])
             self._look_around()
             if self._waiting:
-                waiting, self._waiting = self._waiting, []
+                waiting = [one for several in self._waiting.values() for one in several]
+                self._waiting.clear()
                 for identity, frames in waiting:
                     # Its gradients were applied when it came.
-                    header = Header.unpack(frames[0].buffer)
+                    header = Header.unpack(frames[0])
                     if self._presence.waits(header.worker, header.life):
                         self._respond(identity, frames, again=True)
             if self._ended:
@@ -182,11 +229,16 @@ class ParameterServer:
             ended_at = None
             if self._goes_at is not None and (not self._presence.connected() or self._clock() >= self._goes_at):
                 how_to_go_on = "" if self._is_next and self._shard is None else "; start again to go on"
-                logger.info("%s ends: SIGTERM asked for it%s.", self._name, how_to_go_on)
+                logger.info("%s ends: %s asked for it%s.", self._name, self._stop_signal, how_to_go_on)
                 raise SystemExit(RESTART_ME)
 
-    def go(self) -> None:
-        """Has it end as soon as those who train have saved what they need, or have gone."""
+    def go(self, stop_signal: str = "SIGTERM") -> None:
+        """End as soon as those who train have saved what they need, or have gone.
+
+        Args:
+            stop_signal: What has asked for it, for the log.
+        """
+        self._stop_signal = stop_signal
         self._goes_at = self._clock() + _STAY_SECS
 
     def close(self) -> None:
@@ -197,19 +249,22 @@ class ParameterServer:
         self._context.term()
 
     def _respond(self, identity: Any, frames: list[Any], *, again: bool = False) -> None:
-        answer = self._answer([frame.buffer for frame in frames], identity, again=again)
-        if answer is None:
-            self._waiting.append((identity, frames))
-        else:
-            self._sends(identity, answer)
+        answer = self._answer(frames, identity, again=again)
+        if answer is None or (self._send(identity, answer) == zmq.EAGAIN and _can_wait(frames, answer)):
+            self._waiting[Header.unpack(frames[0]).worker].append((identity, frames))
 
-    def _sends(self, identity: Any, answer: list[Any]) -> bool:
-        """Returns whether there is still somebody to send it to."""
-        try:
-            self._socket.send_multipart([identity, *answer], zmq.NOBLOCK, copy=is_small(answer))
-        except zmq.ZMQError as error:
-            return error.errno != zmq.EHOSTUNREACH
-        return True
+    def _send(self, identity: Any, answer: list[Any]) -> int:
+        """Send an answer; return 0, or ZeroMQ's number of why not: EHOSTUNREACH where the connection has ended."""
+        for _ in range(2):
+            try:
+                self._socket.send_multipart([identity, *answer], zmq.NOBLOCK, copy=is_small(answer))
+                return 0
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EAGAIN:
+                    return error.errno or zmq.EAGAIN
+            # libzmq may not have noticed yet that answers have left; this has it look.
+            self._socket.getsockopt(zmq.EVENTS)
+        return zmq.EAGAIN
 
     def _answer(self, frames: list[Any], identity: Any = None, *, again: bool = False) -> list[Any] | None:
         """What to send back; None where its sender has to wait for slower ones."""
@@ -226,10 +281,22 @@ class ParameterServer:
                 if header.kind is Kind.EXCHANGE and self._shard is not None:
                     self._presence.train(header.worker, header.life, identity)
             return answer
+        except NotFiniteGradientError as error:
+            return self._refusal(error, **{VARIABLE: error.variable, STEP: header.step + 1})
         except ClusterError as error:
-            # One that says the same of other numbers follows soon enough.
-            self._say_again(re.sub(r"\d+", "", str(error)), f"{self._name} has refused a message. {error}")
-            return pack_json(Header(Kind.REFUSED, 0), {"reason": str(error)})
+            return self._refusal(error)
+        # Others go on, whatever one message has done, such as ask for more memory than there is.
+        except Exception as error:
+            kind = type(error).__name__
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            sentence = f"{self._name} cannot answer a message ({kind}), and goes on without."
+            self._say_again(f"{kind} {place.filename} {place.lineno}", sentence, error)
+            return pack_json(Header(Kind.REFUSED, 0), {"reason": f"It cannot answer ({kind}); see its log."})
+
+    def _refusal(self, error: ClusterError, **content: Any) -> list[Any]:
+        # One that says the same of other numbers follows soon enough.
+        self._say_again(re.sub(r"\d+", "", str(error)), f"{self._name} has refused a message. {error}")
+        return pack_json(Header(Kind.REFUSED, 0), {"reason": str(error), **content})
 
     def _answers(self, header: Header, frames: list[Any]) -> list[Any] | None:
         match header.kind:
@@ -238,7 +305,7 @@ class ParameterServer:
                 self._step = max(self._step, header.step)
                 return [self._header(header, Kind.EMPTY).pack()]
             case Kind.EXCHANGE:
-                answer = self._exchange(header, frames[0])
+                answer = self._exchange(header, frames)
                 return None if answer is None else [answer]
             case Kind.HELLO:
                 self._presence.come(header.worker)
@@ -246,15 +313,20 @@ class ParameterServer:
                     self._header(header, self._kind(header.worker)), {**self._about, **self._place_of(header.worker)}
                 )
             case Kind.START:
-                self._start(frames)
+                if header.worker:
+                    raise ClusterError(
+                        f"Only the chief gives {self._name} what it holds, and process {header.worker + 1} of the "
+                        "cluster tried to; see whether two processes have the same TF_CONFIG."
+                    )
+                self._start(put_together(frames))
                 return [self._header(header, Kind.OK).pack()]
             case Kind.STATE if self._shard is not None:
                 if self._goes_at is not None:
                     # Somebody has it now; those who go, too, are about to say so.
                     self._goes_at = min(self._goes_at, self._clock() + _STAY_SAVED_SECS)
-                return pack_arrays(self._header(header, Kind.OK), {"positions": self._places()}, self._shard.arrays())
+                return pack_arrays(self._header(header, Kind.OK), {"positions": self._places()}, self._shard.snapshot())
             case Kind.DEPOSIT:
-                self._positions[str(header.worker)] = unpack_arrays(frames)[0]
+                self._positions[str(header.worker)] = unpack_arrays(put_together(frames))[0]
                 self._since[header.worker] = 0
                 self._not_told.discard(header.worker)
                 return [self._header(header, Kind.OK).pack()]
@@ -274,15 +346,16 @@ class ParameterServer:
                 return [self._header(header, Kind.OK).pack()]
         raise ClusterError(f"A process of the cluster has sent an answer, {header.kind.name}, where nobody has asked.")
 
-    def _exchange(self, header: Header, message: Any) -> bytes | None:
+    def _exchange(self, header: Header, pieces: list[Any]) -> bytes | None:
         assert self._shard is not None
         assert self._plan is not None
-        push, pull = unpack_exchange(message, self._plan, header.flags)
+        push, pull = unpack_exchange(self._assembly.exchange(pieces, self._plan), self._plan, header.flags)
         self._clocks.meet(header.worker, header.life, self._presence.connected())
         over = self._is_over()
         if push is not None and (header.life, header.number) not in self._applied[header.worker]:
             if over:
                 return self._header(header, Kind.OVER).pack()
+            check_finite(push, self._plan)
             self._apply(self._shard, push, header.worker)
             self._step += 1
             self._since[header.worker] = self._since.get(header.worker, 0) + 1
@@ -321,8 +394,7 @@ class ParameterServer:
         self._stopped = self._ended = False
         self._applied.clear()
         self._clocks = Clocks(start.max_staleness)
-        count = sum(one.size for one in self._shard.arrays().values())
-        logger.info("%s holds %d numbers, from global step %d on.", self._name, count, self._step)
+        logger.info("%s holds %d numbers, from global step %d on.", self._name, self._shard.size(), self._step)
 
     def _place_of(self, worker: int) -> dict[str, Any]:
         """Where the input of a worker stood, and how many batches it has trained on since."""
@@ -355,7 +427,9 @@ class ParameterServer:
             missed = self._presence.look_for_silence()
             if self._waiting or self._ended or self._goes_at is not None:
                 # Those who have asked for nothing pass over it.
-                missed |= self._presence.look_for_gone(lambda route: self._sends(route, [Header(Kind.OK, 0).pack()]))
+                missed |= self._presence.look_for_gone(
+                    lambda route: self._send(route, [Header(Kind.OK, 0).pack()]) != zmq.EHOSTUNREACH
+                )
             for worker in missed:
                 self._clocks.rest(worker)
 
@@ -372,13 +446,13 @@ class ParameterServer:
                 # Of one who has been told of, more may follow.
                 self._said[Refusal.GONE] = now
 
-    def _say_again(self, why: Refusal | str, sentence: str) -> bool:
+    def _say_again(self, why: Refusal | str, sentence: str, error: Exception | None = None) -> bool:
         """Returns whether it was time to."""
         now = self._clock()
         if now <= self._said.get(why, -math.inf) + _SAY_AGAIN_SECS:
             return False
         self._said[why] = now
-        logger.warning("%s", sentence)
+        logger.warning("%s", sentence, exc_info=error)
         return True
 
     def _look_for_chief(self, now: float) -> None:
@@ -425,3 +499,11 @@ class ParameterServer:
         flags = question.flags | (GOES if self._goes_at is not None and question.kind is Kind.EXCHANGE else 0)
         step = 0 if kind is Kind.EMPTY and self._ended else self._step
         return question._replace(kind=kind, flags=flags, step=step)
+
+
+def _can_wait(question: list[Any], answer: list[Any]) -> bool:
+    """Return whether a question can be answered again once its sender has read what was answered before.
+
+    A worker that pipelines its steps may have so much to read; all other questions come alone.
+    """
+    return Header.unpack(answer[0]).kind is Kind.OK and Header.unpack(question[0]).kind is Kind.EXCHANGE

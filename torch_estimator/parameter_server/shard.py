@@ -64,8 +64,19 @@ class Shard:
         """All dense parameters, and by table the rows asked for."""
         return self._dense, [table.rows(ids) for table, ids in zip(self._tables, pull, strict=True)]
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """All parameters and the whole state, as the constructor takes them."""
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return copies of all parameters and of the whole state, as the constructor takes them.
+
+        They are copies since ZeroMQ reads a large message while it is sent, during which `apply` goes on.
+        """
+        return {name: np.array(one, order="C") for name, one in self._arrays().items()}
+
+    def size(self) -> int:
+        """Return how many numbers are here, state included."""
+        return sum(one.size for one in self._arrays().values())
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Return views of all parameters and of the whole state."""
         arrays: dict[str, np.ndarray] = {}
         for which, _, run in self._runs:
             for index, part in zip(range(which.start, which.stop), run.parts(), strict=True):
@@ -127,7 +138,7 @@ class TableShard:
         return values
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """As the constructor takes them."""
+        """Return views, by the names that the constructor takes."""
         return {**{key: self._store[:, index] for index, key in enumerate(self._keys)}, **self._scalars}
 
 

@@ -222,7 +222,7 @@ class ServedSteps:
         return max(1, min(_MOST_STEPS, int(_STROKE_SECS / self._secs_per_step)))
 
     def take(self, batches: Batches, context: RunContext) -> Sequence[float]:
-        """Trains on batches one after the other; returns the loss of each, up to the first that is not a number.
+        """Trains on batches one after the other; returns the loss of each, up to the first that is not finite.
 
         There are none where training is over.
         """
@@ -276,7 +276,7 @@ class ServedSteps:
                 self._exchange(wanted := self._wanted(batches, number))
                 loss, push = self._computed(batches, number, wanted, context)
             losses.append(loss)
-            if math.isnan(loss):
+            if not math.isfinite(loss):
                 break
             self._pending = push
             if number + 1 == batches.count or self.over:
@@ -368,9 +368,9 @@ class ServedSteps:
         with suppress(TrainingIsOver):
             self._links.tell_all(Kind.LEAVE, STOPS if stops else 0)
 
-    def close(self) -> None:
-        """Ends what compiles beside."""
-        self._steps.__exit__(None, None, None)
+    def close(self, *exception: object) -> None:
+        """End what compiles beside; see `CompiledSteps`."""
+        self._steps.__exit__(*exception)
 
     def _all_hold(self) -> bool:
         return all(header.kind is Kind.OK for header, _ in self._links.tell_all(Kind.STATUS))

@@ -18,12 +18,15 @@ import zmq
 from torch_estimator.cluster.addresses import LOOPBACK, doubt_about, split_address
 from torch_estimator.engine.preemption import Preempted
 from torch_estimator.engine.served.spin import Spin
-from torch_estimator.errors import RESTART_ME, ClusterError
+from torch_estimator.errors import RESTART_ME, ClusterError, NanLossDuringTrainingError, UserError
 from torch_estimator.parameter_server.curve import secure_client
 from torch_estimator.parameter_server.key import Key
 from torch_estimator.parameter_server.messages import (
+    STEP,
+    VARIABLE,
     Header,
     Kind,
+    cut_up,
     is_small,
     pack_arrays,
     pack_json,
@@ -66,7 +69,8 @@ class Links:
         name: What the cluster calls this process.
         rank: Of this process.
         is_over: Asked while a server cannot be reached, or holds nothing of this training, whether that has ended.
-        is_preempted: Asked while something is waited for, whether SIGTERM has asked this process to go.
+        is_preempted: Asked while something is waited for, whether SIGTERM or Ctrl-C has asked this process to end.
+        stop_signal: Returns which of the two, for the log.
         say_every_secs: How often to say that a server keeps this process waiting.
         held_secs: For how much longer a server that is there may keep this process waiting for slower ones.
     """
@@ -83,6 +87,7 @@ class Links:
         self._context = zmq.Context()
         self.is_over: Callable[[], bool] = lambda: False
         self.is_preempted: Callable[[], bool] = lambda: False
+        self.stop_signal: Callable[[], str] = lambda: "SIGTERM"
         self.held_secs = 0.0
         self.say_every_secs = _SAY_EVERY_SECS
         try:
@@ -104,7 +109,8 @@ class Links:
 
         Raises:
             ClusterError: A server cannot be reached, or refuses.
-            Preempted: SIGTERM has come while a server cannot be reached, or does not answer.
+            NanLossDuringTrainingError: A server refuses a gradient, which is not finite.
+            Preempted: SIGTERM or Ctrl-C has come while a server cannot be reached, or does not answer.
         """
         self.send(questions)
         return self.collect(questions)
@@ -153,7 +159,7 @@ class Links:
             if came is not None:
                 header, frames = came
                 if header.kind is Kind.REFUSED:
-                    raise ClusterError(f"{link.name} refuses {self.name}: {unpack_arrays(frames)[0]['reason']}")
+                    raise self._refused(link.name, unpack_arrays(frames)[0])
                 return header, frames
             now = time.monotonic()
             if link.was_connected_anew():
@@ -190,7 +196,7 @@ class Links:
 
         Raises:
             ClusterError: It has not come to be.
-            Preempted: SIGTERM has come before.
+            Preempted: SIGTERM or Ctrl-C has come before.
             TrainingIsOver: It has ended before.
         """
         started = said = looked = time.monotonic()
@@ -212,9 +218,20 @@ class Links:
                 logger.warning("%s has waited %.0f s for %s.", self.name, now - started, what)
             time.sleep(_LOOK_EVERY_MS / 1000)
 
+    def _refused(self, server: str, told: Mapping[str, Any]) -> UserError:
+        """Return the error that ends a process which a server has refused."""
+        if VARIABLE in told:
+            return NanLossDuringTrainingError(
+                f"The gradient of {told[VARIABLE]} became NaN or infinite at global step {told[STEP]}; try a smaller "
+                f"learning rate or look for invalid values in the input. {server} has not applied it: the last "
+                "checkpoint holds the state before it."
+            )
+        return ClusterError(f"{server} refuses {self.name}: {told['reason']}")
+
     def _go(self, waits_for: str) -> NoReturn:
         lost = "" if self.rank else ", so that no further checkpoint could be written"
-        logger.error("SIGTERM came while %s waited for %s%s; start again to go on.", self.name, waits_for, lost)
+        came = self.stop_signal()
+        logger.error("%s came while %s waited for %s%s; start again to go on.", came, self.name, waits_for, lost)
         raise Preempted
 
 
@@ -290,7 +307,7 @@ class _Link:
     def _send(self, frames: Frames) -> None:
         # Only a connection that was refused takes nothing; others keep it until they are connected.
         with suppress(zmq.Again):
-            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=is_small(frames))
+            self._socket.send_multipart(cut_up(frames), zmq.NOBLOCK, copy=is_small(frames))
 
     def was_connected_anew(self) -> bool:
         """Whether what was sent may have been lost with the connection that it went through."""
