@@ -127,6 +127,8 @@ def _run(program: str, arguments: Sequence[str], environ: Mapping[str, str], tel
     os.dup2(tells.fileno(), 1)
     os.dup2(tells.fileno(), 2)
     tells.close()
+    # Tests that run in the background may have it ignored, which is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environ)
     sys.argv = ["-c", *arguments]

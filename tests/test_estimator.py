@@ -198,6 +198,37 @@ def test_an_older_checkpoint_can_be_evaluated(tmp_path: Path) -> None:
     assert estimator.evaluate(points, checkpoint_path=f"{tmp_path}/model.ckpt-2") == first
 
 
+def _trained_on_meanwhile(model_dir: Path) -> te.Estimator:
+    """Return an estimator of two steps; another one trains on while `model_fn` runs, and keeps one checkpoint."""
+    trainer = line(model_dir, keep_checkpoint_max=1).train(points, steps=2)
+
+    def model_fn(mode: str) -> te.EstimatorSpec:
+        if trainer.get_variable_value("global_step") == 2:
+            trainer.train(points, steps=3)
+        return line_model_fn(mode)
+
+    return te.Estimator(model_fn, str(model_dir))
+
+
+def test_the_newest_checkpoint_is_used_where_training_removes_the_one_that_was(tmp_path: Path) -> None:
+    evaluated = _trained_on_meanwhile(tmp_path / "evaluate")
+    assert evaluated.evaluate(points)["global_step"] == 5
+    values = [value for event in read_events(evaluated.eval_dir()) for value in event.summary.value]
+    told = [value.tensor.string_val[0].decode() for value in values if value.tag == "checkpoint_path"]
+    assert told == [f"{tmp_path}/evaluate/model.ckpt-5"]
+    predicted = _trained_on_meanwhile(tmp_path / "predict")
+    first = next(predicted.predict(points))
+    assert first["output"].tolist() == next(predicted.predict(points))["output"].tolist()
+    taken = _trained_on_meanwhile(tmp_path / "module").trained_module()
+    assert isinstance(taken, Line)
+
+
+def test_a_checkpoint_that_was_asked_for_by_its_path_is_not_replaced_by_another(tmp_path: Path) -> None:
+    estimator = _trained_on_meanwhile(tmp_path)
+    with pytest.raises(CheckpointError, match=r"there is no checkpoint at .*model\.ckpt-2; if"):
+        estimator.evaluate(points, checkpoint_path=f"{tmp_path}/model.ckpt-2")
+
+
 def test_an_untrained_model_is_evaluated_as_it_starts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     estimator = line(tmp_path)
     results = estimator.evaluate(points)

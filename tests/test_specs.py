@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import torch_estimator as te
 from tests.jobs import Line, WritingExporter, points, squared_error
@@ -113,6 +114,17 @@ def spec(mode: str, **arguments: Any) -> te.EstimatorSpec:
 SGD = partial(torch.optim.SGD, lr=0.1)
 
 
+def test_a_loss_may_hold_the_module_and_frozen_parameters() -> None:
+    class Held(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+            self.frozen = nn.Linear(1, 1).requires_grad_(False)
+
+    module = nn.Linear(1, 1)
+    spec("train", module=module, loss=Held(module), optimizer=SGD)
+
+
 def test_estimator_spec_asks_for_no_more_than_the_mode_needs() -> None:
     spec("infer")
     spec("eval", loss=squared_error)
@@ -134,6 +146,12 @@ def test_estimator_spec_asks_for_no_more_than_the_mode_needs() -> None:
             "An EstimatorSpec takes a head, or loss, predictions and metrics, not both.",
         ),
         ("infer", {"module": len}, TypeError, "module of an EstimatorSpec must be a torch.nn.Module, but got <built"),
+        (
+            "train",
+            {"loss": nn.PReLU(), "optimizer": SGD},
+            ValueError,
+            "The loss PReLU has parameters, which would not be trained or saved; compute with them in the module",
+        ),
         ("eval", {"loss": 0.5}, TypeError, "loss of an EstimatorSpec must be a function, but got 0.5."),
         (
             "train",

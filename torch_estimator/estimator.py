@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -36,6 +37,7 @@ from torch_estimator.distribute.strategies import FullyShardedStrategy, MultiWor
 from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.engine.description import CLUSTER, describe_optimizers, describe_training
 from torch_estimator.engine.evaluation import EvaluationResult, run_evaluation, write_evaluation, write_results
+from torch_estimator.engine.lease import Check, leased
 from torch_estimator.engine.loop import StopReason, TrainingResult
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.prediction import run_prediction
@@ -49,6 +51,7 @@ from torch_estimator.engine.shared_evaluation.rounds import told_by_chief
 from torch_estimator.engine.summaries import EventWriter
 from torch_estimator.engine.training import TrainingRun, log_end
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.table import tables_of_checkpoint
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook
 from torch_estimator.inputs.calling import call_input_fn
@@ -121,6 +124,7 @@ class Estimator:
         self._evaluated: Model | None = None
         self._job: tuple[EvalSpec, ...] | None = None
         self._trained = _Trained()
+        self._lease: _Lease | None = None
         self._holds_weights: bool = getattr(model_fn, "holds_weights", False)
 
     @staticmethod
@@ -199,13 +203,13 @@ class Estimator:
         Raises:
             CheckpointError: Where there is no checkpoint.
         """
-        path = self._path_to_use(checkpoint_path, "take the module from")
+        source = self._source(checkpoint_path, "take the module from")
         with isolated(self._config.random_seed):
-            model = self._build(ModeKeys.PREDICT)
-        self._restore(model, path)
+            model = self._build(ModeKeys.PREDICT, restored=source is not None)
+        checkpoint = self._restore(model, source)
         module: torch.nn.Module = getattr(model.module, "unwrapped", model.module)
-        if path is not None and module is not model.module:
-            model.restore_carried(load_checkpoint(path))
+        if checkpoint is not None and module is not model.module:
+            model.restore_carried(checkpoint)
         return module
 
     @property
@@ -281,9 +285,13 @@ class Estimator:
             The Estimator itself.
 
         Raises:
-            NanLossDuringTrainingError: Where the loss became NaN.
+            NanLossDuringTrainingError: The loss or a trained variable became NaN or infinite.
             DataError: Where the input cannot be read.
             CheckpointError: Where the directory holds another model's checkpoints, or cannot be written.
+            ModelDirInUseError: Where another training writes into the directory.
+            KeyboardInterrupt: After Ctrl-C, once the step at hand is taken and a checkpoint saved; training again goes
+                on from there. A second Ctrl-C raises it at once. Where SIGINT has a handler of yours, and in a thread
+                other than the main one, nothing of this is done.
         """
         if steps is not None and max_steps is not None:
             raise InvalidValueError(f"Give steps or max_steps, not both, but got steps={steps}, max_steps={max_steps}.")
@@ -310,6 +318,30 @@ class Estimator:
         check_positive("max_steps", max_steps)
         told = checked_hooks(hooks)
         listeners = checked_listeners(saving_listeners)
+        with self._leased() as lease:
+            if lease is not None and lease.check is not None:
+                listeners = (*listeners, _LeaseListener(lease.check))
+            return self._train_leased(
+                input_fn,
+                told,
+                listeners,
+                steps=steps,
+                max_steps=max_steps,
+                input_over_when_ended=input_over_when_ended,
+                is_over=is_over,
+            )
+
+    def _train_leased(
+        self,
+        input_fn: InputFn,
+        told: Sequence[Hook],
+        listeners: Sequence[CheckpointSaverListener],
+        *,
+        steps: int | None,
+        max_steps: int | None,
+        input_over_when_ended: bool,
+        is_over: Callable[[], bool],
+    ) -> TrainingResult | None:
         sharded = isinstance(self._config.train_distribute, FullyShardedStrategy)
         checkpoint = self._last_checkpoint()
         start = checkpoint.step if checkpoint is not None else 0
@@ -362,13 +394,32 @@ class Estimator:
             logger.error("%s", behind)
             raise Preempted from behind
         log_end(result)
+        if result.reason is StopReason.INTERRUPTED:
+            if task.rank == 0 and (saved := self.latest_checkpoint()) is not None:
+                logger.info("The last checkpoint is %s.", saved)
+            raise KeyboardInterrupt
         if result.reason is StopReason.PREEMPTED:
             raise Preempted
         return result
 
+    @contextmanager
+    def _leased(self) -> Iterator[_Lease | None]:
+        """Hold the lease of ``model_dir`` where this process saves checkpoints, unless the caller holds it already."""
+        config, thread = self._config, threading.get_ident()
+        if not (config.is_chief and (config.save_checkpoints_steps or config.save_checkpoints_secs)):
+            yield None
+        elif self._lease is not None and self._lease.thread == thread:
+            yield self._lease
+        else:
+            with leased(self.model_dir) as check:
+                self._lease = _Lease(thread, check)
+                try:
+                    yield self._lease
+                finally:
+                    self._lease = None
+
     def _last_checkpoint(self) -> Checkpoint | None:
-        latest = self.latest_checkpoint()
-        return load_checkpoint(latest) if latest is not None else None
+        return load_checkpoint(self.model_dir) if self.latest_checkpoint() is not None else None
 
     def _train_with(
         self,
@@ -388,7 +439,7 @@ class Estimator:
         with seeded(self._config.random_seed):
             strategy = self._config.train_distribute
             sharded = strategy if group is not None and isinstance(strategy, FullyShardedStrategy) else None
-            model = self._build(ModeKeys.TRAIN, task.device, moved=sharded is None)
+            model = self._build(ModeKeys.TRAIN, task.device, restored=checkpoint is not None, moved=sharded is None)
             shares_input = task.type == REPLICA
             model_dir = None if shares_input else self.model_dir
             positions = None
@@ -491,7 +542,8 @@ class Estimator:
                 logger.warning("%s; evaluating alone.", lost)
                 # Hooks may have left something in it.
                 self._evaluated = None
-        return self._evaluate_spec(spec, path)
+        # Alone, this process may take a newer checkpoint where training removes that one meanwhile.
+        return self._evaluate_spec(spec, path if checkpoint_path or path is None else self.model_dir)
 
     def _evaluate_spec(self, spec: EvalSpec, path: str | None, group: Group | None = None) -> EvaluationResult:
         devices = self._devices_of_evaluation() if group is None else ()
@@ -499,14 +551,15 @@ class Estimator:
             if group is not None:
                 stack.enter_context(group.sharing_work())
             # Building a model anew would cost more than many an evaluation; only its weights change in between.
-            model = self._evaluated if path is not None and self._evaluated is not None else self._build(ModeKeys.EVAL)
+            model = self._evaluated if path is not None and self._evaluated is not None else None
+            model = model or self._build(ModeKeys.EVAL, restored=path is not None)
             self._evaluated = model
             if group is not None:
                 told, seed = told_by_chief(group, [self._told_path(path), torch.initial_seed()])
                 path = told if told is None or "/" in told else files.join(self.model_dir, told)
                 # Whoever shuffles the input has to do so as the chief does.
                 stack.enter_context(drawing_alike(seed))
-            step = self._restore(model, path)
+            checkpoint = self._restore(model, path)
             if group is not None and self._job is None:
                 settings = {"the evaluation": {"name": spec.name, "steps": spec.steps}}
                 agree_on(group, {**settings, **describe_training(model, None)})
@@ -515,7 +568,7 @@ class Estimator:
             results = run_evaluation(
                 model,
                 self._dataset(spec.input_fn, ModeKeys.EVAL),
-                global_step=step,
+                global_step=0 if checkpoint is None else checkpoint.step,
                 steps=spec.steps,
                 hooks=checked_hooks(spec.hooks),
                 model_dir=self.model_dir,
@@ -524,7 +577,7 @@ class Estimator:
                 group=group,
             )
         if group is None or group.rank == 0:
-            write_evaluation(self.eval_dir(spec.name), results, path or "")
+            write_evaluation(self.eval_dir(spec.name), results, "" if checkpoint is None else checkpoint.path)
         return results
 
     def _told_path(self, path: str | None) -> str | None:
@@ -606,16 +659,16 @@ class Estimator:
         """
         check_input_fn(input_fn)
         told = checked_hooks(hooks)
-        path = self._path_to_use(checkpoint_path, "predict with")
+        source = self._source(checkpoint_path, "predict with")
         with isolated(self._config.random_seed):
-            model = self._build(ModeKeys.PREDICT)
-        step = self._restore(model, path)
+            model = self._build(ModeKeys.PREDICT, restored=source is not None)
+        checkpoint = self._restore(model, source)
         dataset = self._dataset(input_fn, ModeKeys.PREDICT)
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         return run_prediction(
             model,
             dataset,
-            global_step=step,
+            global_step=0 if checkpoint is None else checkpoint.step,
             keys=keys,
             hooks=told,
             single_examples=yield_single_examples,
@@ -656,10 +709,10 @@ class Estimator:
             raise InvalidValueError(
                 "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."
             )
-        path = self._path_to_use(checkpoint_path, "export")
+        source = self._source(checkpoint_path, "export")
         with isolated(self._config.random_seed):
-            model = self._build(ModeKeys.PREDICT)
-        step = self._restore(model, path)
+            model = self._build(ModeKeys.PREDICT, restored=source is not None)
+        checkpoint = self._restore(model, source)
         receiver = serving_input_receiver_fn() if callable(serving_input_receiver_fn) else serving_input_receiver_fn
         return write_export(
             export_dir_base,
@@ -668,7 +721,7 @@ class Estimator:
             head=model.head,
             receiver=receiver,
             assets_extra=assets_extra,
-            global_step=step,
+            global_step=0 if checkpoint is None else checkpoint.step,
             forward=model.spec.forward_features,
             layers=model.spec.forward_layers,
             structure=model.structure,
@@ -687,12 +740,16 @@ class Estimator:
         extended._holds_weights = self._holds_weights
         return extended
 
-    def _path_to_use(self, checkpoint_path: str | None, purpose: str) -> str | None:
-        """The checkpoint to use; None for the weights that the model came with."""
-        path = checkpoint_path or self.latest_checkpoint()
-        if path is None and not self._holds_weights and self._warm_start_from is None:
+    def _source(self, checkpoint_path: str | None, purpose: str) -> str | None:
+        """Return what `_restore` takes: a checkpoint, ``model_dir`` for its newest, or None for the initial weights."""
+        if checkpoint_path:
+            return checkpoint_path
+        if self.latest_checkpoint() is not None:
+            # Not its path: training may have removed it by the time it is read.
+            return self.model_dir
+        if not self._holds_weights and self._warm_start_from is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} to {purpose}; train first.")
-        return path
+        return None
 
     def _spec(self, mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
         spec = self._model_fn(**_named_in(self._model_fn, {"mode": mode, "params": params, "config": config}))
@@ -700,10 +757,17 @@ class Estimator:
             raise InvalidValueError(f"model_fn must return an EstimatorSpec, but returned {spec!r}.")
         return spec
 
-    def _build(self, mode: ModeKeys, device: str | None = None, *, moved: bool = True) -> Model:
+    def _build(self, mode: ModeKeys, device: str | None = None, *, restored: bool = False, moved: bool = True) -> Model:
+        """Call ``model_fn``; where `restored`, the caller restores a checkpoint before the model is used."""
         logger.info("Calling model_fn.")
-        spec = self._spec(mode, self.params, self._config)
+        with tables_of_checkpoint(restored=restored) as left_at_zero:
+            spec = self._spec(mode, self.params, self._config)
         logger.info("Done calling model_fn.")
+        in_module = set(spec.module.modules())
+        for table, draw in left_at_zero.items():
+            # A checkpoint holds what is in the module, not what a loss of the user's holds, for instance.
+            if table not in in_module:
+                draw()
         return Model(self._apart_from_training(spec), device, moved=moved)
 
     def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
@@ -734,7 +798,7 @@ class Estimator:
     ) -> Model:
         """Evaluates ``weights`` in a model of its own, made where ``model`` is None; returns it for the next time."""
         with isolated(self._config.random_seed):
-            model = model or self._build(ModeKeys.EVAL)
+            model = model or self._build(ModeKeys.EVAL, restored=True)
             model.copy_variables(weights)
             results = run_evaluation(
                 model,
@@ -760,22 +824,28 @@ class Estimator:
         dataset = to_dataset(call_input_fn(input_fn, given), repeat_single_batch=mode == ModeKeys.TRAIN)
         return dataset.divided(size, rank) if shared and size > 1 else dataset
 
-    def _restore(self, model: Model, path: str | None) -> int:
-        if path is None:
+    def _restore(self, model: Model, source: str | None) -> Checkpoint | None:
+        """Copy a checkpoint, or the newest of a directory, into a model; return it, or None for initial weights."""
+        if source is None:
             if self._warm_start_from is None:
                 logger.warning("There is no checkpoint in %s: using the initial weights.", self.model_dir)
             self._warm_start(model)
-            return 0
+            return None
         self._settle()
-        checkpoint = load_checkpoint(path)
-        logger.info("Restoring parameters from %s", path)
+        checkpoint = load_checkpoint(source)
+        logger.info("Restoring parameters from %s", checkpoint.path)
         model.restore(checkpoint)
-        return checkpoint.step
+        return checkpoint
 
     def _wait_for_checkpoint(self) -> None:
         """Waits until the checkpoint that training saves, if any, can be read; raises where it could not be written."""
         if self._trained.run is not None:
             self._trained.run.wait()
+
+    @property
+    def _is_interrupted(self) -> bool:
+        """Whether Ctrl-C has asked the training that runs, if any, to end."""
+        return self._trained.run is not None and self._trained.run.is_interrupted
 
     def _settle(self) -> None:
         """Lets a hook that evaluates in the middle of training see the checkpoint that is just being written."""
@@ -788,10 +858,34 @@ class Estimator:
             model.warm_start(checkpoint, self._warm_start_from)
 
     def _checkpoint(self) -> Checkpoint:
-        path = self.latest_checkpoint()
-        if path is None:
+        if self.latest_checkpoint() is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} yet; train first.")
-        return load_checkpoint(path)
+        return load_checkpoint(self.model_dir)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Lease:
+    """The lease of a model directory.
+
+    Attributes:
+        thread: That took it. Another thread that trains at the same time is another training.
+        check: Raises where the lease is lost; None where it cannot be.
+    """
+
+    thread: int
+    check: Check | None
+
+
+class _LeaseListener(CheckpointSaverListener):
+    """Keeps a training that has lost its lease from saving."""
+
+    reads_checkpoint = False
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+
+    def before_save(self, global_step: int) -> None:
+        self._check()
 
 
 @dataclasses.dataclass(slots=True)

@@ -56,9 +56,9 @@ class RunConfig:
         resume_input: Whether training that starts from a checkpoint goes on where its input stood; False starts the
             input over, as tf.estimator did.
         compile: Whether the training step, from the forward pass to the optimizers' updates, is compiled into machine
-            code. ``"auto"`` trains in Python meanwhile, compiles where the job is long enough to gain by it, and takes
-            the compiled step over when it is ready, or at once where an earlier run has left it; True waits for it;
-            False trains in Python throughout.
+            code. ``"auto"`` trains in Python meanwhile, compiles where a core is idle or the job is long, and takes the
+            compiled step over when it is ready, or at once where an earlier run has left it; True waits for it; False
+            trains in Python throughout.
         train_distribute: How processes of a cluster train together: None is a `distribute.ParameterServerStrategy`
             where the cluster has parameter servers, and a `distribute.MultiWorkerMirroredStrategy` where it has none.
             A `distribute.MirroredStrategy` trains on all devices of one machine; `distribute.FullyShardedStrategy` is

@@ -58,8 +58,9 @@ def raw_features(
 
     Args:
         columns: Feature columns, a `FeatureTransform`, `RawFeature`s, or `te.feature_column.schema(...)` of columns.
-        defaults: Values of inputs that a caller may leave out. A name that no column reads declares an input
-            that the model does not use, such as a key that is handed through; a list declares one of its length.
+        defaults: Values of inputs that a caller may leave out, beside those whose column has a `default_value`. A
+            name that no column reads declares an input that the model does not use, such as a key that is handed
+            through; a list declares one of its length.
         transform: A module from a dict of raw numeric inputs, float32 ``[batch, 1]``, to a dict of features
             that the columns read; its attribute `input_names` lists what it takes. Features that it gives are
             no inputs.
@@ -168,11 +169,9 @@ def csv(
             raise InvalidValueError(f"defaults has {key!r}, which is not among column_names {list(names)}.")
         if key not in inputs:
             inputs[key] = RawFeature(key=key, dtype=_dtype_of(key, value))
+    given = _column_defaults(inputs) | given
     for key, feature in inputs.items():
-        if feature.default is not None:
-            number = feature.default[0]
-            given.setdefault(key, int(number) if feature.dtype == "int64" else number)
-        elif feature.missing is not None:
+        if feature.missing is not None:
             given.setdefault(key, feature.missing)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
     return ServingInput(kind="csv", inputs=inputs, defaults=checked, transform=transformer, column_names=names)
@@ -185,12 +184,22 @@ def _by_name(
     transform: nn.Module | None,
 ) -> ServingInput:
     inputs, transformer = _inputs(columns, transform)
-    given = dict(defaults or {})
+    given = _column_defaults(inputs) | dict(defaults or {})
     for key, value in given.items():
         if key not in inputs:
             inputs[key] = _undeclared(key, value)
     checked = {key: _checked_default(inputs[key], value) for key, value in given.items()}
     return ServingInput(kind=kind, inputs=inputs, defaults=checked, transform=transformer)
+
+
+def _column_defaults(inputs: Mapping[str, RawFeature]) -> dict[str, Default]:
+    """Return the `default_value` of the columns that have one."""
+    found: dict[str, Default] = {}
+    for key, feature in inputs.items():
+        if feature.default is not None:
+            numbers = [int(one) if feature.dtype == "int64" else one for one in feature.default]
+            found[key] = numbers[0] if feature.shape == (1,) else numbers
+    return found
 
 
 def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFeature], nn.Module | None]:

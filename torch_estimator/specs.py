@@ -177,12 +177,16 @@ class EstimatorSpec:
         head: Turns outputs and labels into loss, predictions and metrics. Either this or ``loss``/``predictions``.
         loss: ``loss(outputs, labels)`` -> scalar tensor; needed for training and evaluation where there is no head.
             Torch's own losses (``nn.MSELoss()``, ``functional.cross_entropy``) get labels of the shape and dtype they
-            take, whether the input has them as ``[N]`` or ``[N, 1]``.
+            take, whether the input has them as ``[N]`` or ``[N, 1]``. All parameters that it depends on must be the
+            module's, or frozen. Any other function gets labels as the input has them; where it would make ``[N, N]`` of
+            labels ``[N]`` and outputs ``[N, 1]``, that is an error.
         predictions: ``predictions(outputs)`` -> dict of tensors ``[batch, ...]``; without it and without a head,
             the outputs themselves are the predictions, called ``output`` (``output_0``, … where they are a tuple,
             the names of its fields where they are a dataclass or a named tuple).
         metrics: Name -> ``metric(labels, predictions)`` -> number, over the whole evaluation, or a torchmetrics object
-            or what makes one; see `torch_estimator.heads.metrics.named.NamedMetrics`.
+            or what makes one; see `torch_estimator.heads.metrics.named.NamedMetrics`. A function that would make
+            ``[N, N]`` of labels ``[N]`` and predictions ``[N, 1]`` gets labels of the shape that one of torch's own
+            losses got.
         optimizer: Makes one `torch.optim.Optimizer`, or several, or learning-rate schedules around them, from the
             module's named parameters; needed for training.
         transform: Host half of the model's feature columns, run in the input thread; None where the module
@@ -218,6 +222,7 @@ class EstimatorSpec:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise InvalidTypeError(f"{name} of an EstimatorSpec must be a function, but got {value!r}.")
+        _check_loss(self.loss, self.module)
         _check_optimizer(self.optimizer)
         if self.head is not None and (self.loss or self.predictions or self.metrics):
             raise InvalidValueError("An EstimatorSpec takes a head, or loss, predictions and metrics, not both.")
@@ -234,6 +239,20 @@ def _check_module(module: object) -> None:
 
     if not isinstance(module, nn.Module):
         raise InvalidTypeError(f"module of an EstimatorSpec must be a torch.nn.Module, but got {module!r}.")
+
+
+def _check_loss(loss: object, module: nn.Module) -> None:
+    from torch import nn
+
+    if not isinstance(loss, nn.Module):
+        return
+    # A loss may hold the module, or a part of it.
+    trained = set(module.parameters())
+    if any(one.requires_grad and one not in trained for one in loss.parameters()):
+        raise InvalidValueError(
+            f"The loss {type(loss).__name__} has parameters, which would not be trained or saved; compute with them in "
+            "the module and give a loss without."
+        )
 
 
 def _check_optimizer(optimizer: object) -> None:

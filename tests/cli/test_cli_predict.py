@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,15 @@ def test_the_json_format(exports: Path, instances: Any, capsys: pytest.CaptureFi
     assert prediction["all_classes"] == ["<=50K", ">50K"]
     assert prediction["classes"] == [prediction["all_classes"][prediction["class_ids"][0]]]
     assert isinstance(prediction["logistic"][0], float)
+
+
+def test_what_is_not_finite_is_written_as_tensorflow_serving_does(
+    exports: Path, instances: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = instances('{"word": "a", "x": NaN}\n')
+    _, out, _ = run(capsys, "--model-dir", exports / "raw", "--json-instances", path, "--format", "json")
+    assert '"logits": [\n        NaN\n      ]' in out
+    assert math.isnan(json.loads(out)["predictions"][0]["logits"][0])
 
 
 def test_receivers_agree(exports: Path, instances: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -129,3 +130,22 @@ def test_errors_are_one_sentence_and_status_2(
     captured = capsys.readouterr()
     assert captured.err == f"estimator: error: {problem.format(exports)}\n"
     assert captured.out == ""
+
+
+def test_what_a_terminal_would_obey_is_escaped(
+    exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(exports / "raw" / "1700000000", tmp_path / "1")
+    path = tmp_path / "1" / "signatures.json"
+    content = json.loads(path.read_text())
+    content["producer"] = "\x1b]0;pwned\x07\x9b31m\ud800é\n"
+    content["signatures"]["\x1b[2J"] = content["signatures"]["predict"]
+    path.write_text(json.dumps(content))
+    assert main(["show", "--dir", str(tmp_path)]) == 0
+    out, _ = capsys.readouterr()
+    assert "\\x1b]0;pwned\\x07\\x9b31m\\ud800é\n" in out
+    assert "signature_def['\\x1b[2J']" in out
+    assert main(["show", "--dir", str(tmp_path), "--signature_def", "nothing"]) == 2
+    _, err = capsys.readouterr()
+    assert ", predict, " in err
+    assert not {*"\x1b\x07\x9b"} & {*out, *err}

@@ -174,7 +174,7 @@ def test_a_batch_script_and_a_step_of_one_task_are_no_cluster() -> None:
                 {"type": {}, "index": 0},
             ]
         ),
-        ({"CLUSTER_SPEC": "[" * 100_000}, r"CLUSTER_SPEC is not JSON \(maximum recursion depth .*\): '\[{199}…\.$"),
+        ({"CLUSTER_SPEC": "[" * 100_000}, r"CLUSTER_SPEC is not JSON \(Nested deeper than 100 levels.*'\[{199}…\.$"),
         (
             {"CLUSTER_SPEC": json.dumps({"cluster": {"workerpool0": ["a:" + "9" * 5000]}})},
             r"CLUSTER_SPEC\['cluster'\]\['workerpool0'\]\[0\] is 'a:9{197}…, but ports go from 1 to 65535\.$",

@@ -116,7 +116,7 @@ def test_workers_alone_evaluate_themselves(cluster: Any, has: bool) -> None:
             r"TF_CONFIG\['task'\]\['index'\] must be an integer, but got inf",
         ),
         ('{"task": {"type": ["worker"]}}', ValueError, r".*\['type'\] must be 'worker' .*, but got \['worker'\]"),
-        ("[" * 100_000, ValueError, r"TF_CONFIG is not JSON \(maximum recursion depth .*\): '\[{199}…\.$"),
+        ("[" * 100_000, ValueError, r"TF_CONFIG is not JSON \(Nested deeper than 100 levels.*\): '\[{199}…\.$"),
         ('{"task": {"index": ' + "1" * 5000 + "}}", ValueError, r"TF_CONFIG is not JSON \(.* digits.*\): '.*1…\.$"),
         ('{"session_master": 7}', TypeError, r"TF_CONFIG\['session_master'\] must be an address, but got 7"),
         (

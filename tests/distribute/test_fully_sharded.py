@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cluster_jobs import Cluster, ended
-from tests.distribute.test_synchronous_training import assert_close, assert_same, variables
+from tests.distribute.test_synchronous_training import assert_close, assert_same, read_until, variables
 from tests.jobs import checkpoint_steps
 from torch_estimator.engine.preemption import RESTART_ME
 
@@ -219,6 +220,22 @@ def test_where_one_stops_all_stop_at_the_same_step(tmp_path: Path, who: str, at:
     assert checkpoint_steps(tmp_path) == [0, at]
     for text in told:
         assert f"Training ended at global step {at}: a hook asked for it." in text
+
+
+def test_ctrl_c_to_all_has_the_step_at_hand_saved(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, 1)
+    running = [cluster.start(task, tmp_path / "parts", 16, 10**7, "repeat=1") for task in cluster.tasks]
+    read_until(running[0], "step = 0")
+    for one in reversed(running):
+        os.kill(one.pid, signal.SIGINT)
+    for result in ended(running):
+        assert result.status == 130, result.told
+        assert "Traceback" not in result.told
+    saved = max(checkpoint_steps(tmp_path / "parts"))
+    assert saved > 0
+    run(tmp_path / "parts", 16, saved + 5, "repeat=1")
+    run(tmp_path / "whole", 16, saved + 5, "repeat=1")
+    assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_where_one_fails_between_two_steps_the_others_say_who_it_was(tmp_path: Path) -> None:

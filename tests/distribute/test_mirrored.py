@@ -13,7 +13,7 @@ import torch
 
 import torch_estimator as te
 from tests.cluster_jobs import Ended, Process, ended
-from tests.distribute.test_synchronous_training import assert_close, assert_same
+from tests.distribute.test_synchronous_training import assert_close, assert_same, read_until
 from tests.jobs import checkpoint_steps
 
 PROGRAM = """
@@ -205,6 +205,22 @@ def test_sigterm_to_one_has_a_checkpoint_saved(tmp_path: Path, who: str) -> None
     one = result(tmp_path, 16, 30, "replicas=2", f"who={who}", "does=is preempted", "at=12")
     assert one.status == 143, one.told
     assert checkpoint_steps(tmp_path)[-1] in (12, 13)
+
+
+def test_ctrl_c_has_a_checkpoint_saved_and_ends_all_replicas(tmp_path: Path) -> None:
+    process = started(tmp_path, 16, 10**7, "replicas=2")
+    read_until(process, "step = 100")
+    replicas = [int(one) for one in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    assert replicas
+    # As a terminal does.
+    for one in (*replicas, process.pid):
+        os.kill(one, signal.SIGINT)
+    (one,) = ended([process])
+    assert one.status == 130, one.told
+    assert "Traceback" not in one.told
+    assert f"Training ended at global step {checkpoint_steps(tmp_path)[-1]}: Ctrl-C asked for it;" in one.told
+    assert checkpoint_steps(tmp_path)[-1] >= 100
+    assert not any(Path(f"/proc/{one}").exists() for one in replicas)
 
 
 def test_no_replica_outlives_the_program(tmp_path: Path) -> None:

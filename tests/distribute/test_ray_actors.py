@@ -16,13 +16,14 @@ import pytest
 
 from tests.cluster_jobs import ROOT
 from tests.jobs import checkpoint_steps
-from tests.jobs_local.launched import BEGINNING, wait_until
+from tests.jobs_local.launched import BEGINNING, processes_whose_environ_has, wait_until
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is an extra: pip install -c constraints.txt -e '.[ray]'"
 )
 
-_SECS = 240
+# Four programs import torch one after the other, and Ray starts; a busy machine takes minutes.
+_SECS = 600
 
 # Ends with its stdin, and so with the tests.
 RAY = """
@@ -108,9 +109,15 @@ class Launched:
             self.process.wait(_SECS)
         finally:
             self.process.kill()
-        pids = [file.read_text() for file in self.package.glob("*.pid")]
-        wait_until(lambda: not any(Path("/proc", pid).exists() for pid in pids))
+            self.process.wait()
+        # Not by the files in which they write their numbers, which may still be empty. Imports begin in the folder, and
+        # that is in the environment of each of them from its start on.
+        wait_until(lambda: not self.left())
         return self.process.returncode
+
+    def left(self) -> list[int]:
+        """The processes of the program that run."""
+        return processes_whose_environ_has(str(self.package.parent))
 
     def starts(self, task: str) -> int:
         return len((self.package / f"{task}.starts").read_text())
@@ -155,6 +162,7 @@ def test_nothing_is_left_where_the_launcher_is_stopped_or_killed(
 ) -> None:
     job = Launched(tmp_path, cluster, "wait_for('never')")
     wait_until(lambda: len(list(job.package.glob("*.pid"))) == 2 or job.process.poll() is not None)
+    assert len(job.left()) == 2
     job.process.send_signal(number)
     assert job.end() == (143 if number == signal.SIGTERM else -number), job.told
 

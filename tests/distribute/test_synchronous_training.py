@@ -308,6 +308,37 @@ def test_sigterm_to_one_has_a_checkpoint_saved_and_all_ask_to_be_started_again(
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
+def test_ctrl_c_to_all_has_the_step_at_hand_saved(tmp_path: Path) -> None:
+    settings = ("repeat=1", "shuffle=1", "dropout=0.3")
+    cluster = Cluster(PROGRAM, 2)
+    running = [cluster.start(task, tmp_path / "parts", 16, 10**7, *settings) for task in cluster.tasks]
+    read_until(running[0], "step = 100")
+    for one in reversed(running):
+        os.kill(one.pid, signal.SIGINT)
+    for result in ended(running):
+        assert result.status == 130, result.told
+        assert "Traceback" not in result.told
+        assert ": Ctrl-C asked for it; train again to go on." in result.told
+    saved = max(checkpoint_steps(tmp_path / "parts"))
+    assert saved >= 100
+    run(tmp_path / "parts", 16, saved + 10, *settings, workers=2)
+    run(tmp_path / "whole", 16, saved + 10, *settings, workers=2)
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_ctrl_c_to_those_who_wait_for_another_one_loses_no_step(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, 1)
+    arguments = (tmp_path, 16, 30, "repeat=1", "save=7", "worker0=12", "does=dies")
+    chief, worker = (cluster.start(task, *arguments) for task in cluster.tasks)
+    read_until(chief, "waiting for it to come back.")
+    os.kill(chief.pid, signal.SIGINT)
+    chief_ended, _ = ended([chief, worker])
+    assert chief_ended.status == 130, chief_ended.told
+    assert "Ctrl-C came while this process waited for others; start again to go on." in chief_ended.told
+    assert "Traceback" not in chief_ended.told
+    assert checkpoint_steps(tmp_path) == [0, 7, 12]
+
+
 def test_sigterm_to_those_who_wait_for_another_one_loses_no_step(tmp_path: Path) -> None:
     settings = ("repeat=1", "shuffle=1", "dropout=0.3", "save=7")
     cluster = Cluster(PROGRAM, 2)
@@ -494,7 +525,8 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         while "waiting at" not in (line := first.stdout.readline()):
             assert line
         time.sleep(0.5)
-        (second,) = ended([cluster.start(("chief", 0), tmp_path, 16, 30, "wait=2")])
+        # In another model_dir, since the first has leased its own.
+        (second,) = ended([cluster.start(("chief", 0), tmp_path / "other", 16, 30, "wait=2")])
     finally:
         first.kill()
         first.wait()

@@ -114,11 +114,14 @@ def test_there_is_no_loss_before_the_first_step() -> None:
         _ = RunContext(global_step=0).loss
 
 
-def test_nan_ends_the_run_and_nobody_is_told_of_that_step(losses: MakeLosses) -> None:
+@pytest.mark.parametrize(("bad", "word"), [("nan", "NaN"), ("inf", "infinite"), ("-inf", "infinite")])
+def test_a_loss_that_is_not_finite_ends_the_run_and_nobody_is_told_of_that_step(
+    losses: MakeLosses, bad: str, word: str
+) -> None:
     diary = Diary()
-    with pytest.raises(NanLossDuringTrainingError, match=r"^The loss became NaN at global step 3;") as raised:
+    with pytest.raises(NanLossDuringTrainingError, match=f"^The loss became {word} at global step 3;") as raised:
         run_training(
-            losses([1.0, float("inf"), float("nan"), 1.0]),
+            losses([1.0, 3e38, float(bad), 1.0]),
             context=RunContext(global_step=0),
             last_step=9,
             hooks=[diary],

@@ -458,6 +458,28 @@ def test_a_weight_that_is_no_number_is_named(value: float, tmp_path: Path) -> No
         estimator.train(lambda: data, steps=1)
 
 
+def test_a_weight_that_float32_does_not_hold_is_named(tmp_path: Path) -> None:
+    features = {"x": np.ones(2, np.float32), "w": np.array([1.0, 1e300])}
+    data = te.data.Dataset.from_arrays(features, np.ones(2, np.float32)).batch(2)
+    estimator = te.LinearRegressor([fc.numeric_column("x")], str(tmp_path), weight_column="w")
+    with pytest.raises(te.UserError, match=r"'w'.*weight 1e\+300 is beyond float32"):
+        estimator.train(lambda: data, steps=1)
+
+
+def test_batches_that_a_map_leaves_without_rows_count_for_nothing(tmp_path: Path) -> None:
+    x = np.arange(10, dtype=np.float32)
+
+    def kept() -> te.data.Dataset:
+        every = te.data.Dataset.from_arrays({"x": x}, x).batch(2)
+        return every.map(lambda features, labels: ({"x": features["x"][labels > 3]}, labels[labels > 3]))
+
+    estimator = te.LinearRegressor([fc.numeric_column("x")], str(tmp_path)).train(kept, steps=3)
+    expected = estimator.evaluate(lambda: te.data.Dataset.from_arrays({"x": x[4:]}, x[4:]).batch(2))
+    assert expected["average_loss"] > 0
+    assert estimator.evaluate(kept) == pytest.approx(expected)
+    assert len([*estimator.predict(lambda: kept())]) == 6
+
+
 def test_checkpoints_are_pinned_every_n_hours(tmp_path: Path) -> None:
     estimator = line(tmp_path, save_checkpoints_steps=1, keep_checkpoint_max=1, keep_checkpoint_every_n_hours=1e-9)
     estimator.train(points, steps=3)

@@ -170,8 +170,12 @@ def test_an_operator_without_onnx_form_is_named_with_its_module(tmp_path: Path, 
         export(tmp_path, Through(function))
     assert str(raised.value) == (
         f"the model Through cannot be exported to ONNX: the operator {operator} in its module body.1 (Apply) "
-        "has no ONNX form; write it with torch operations whose flow does not depend on the values."
+        "has no ONNX form; use other operators there."
     )
+
+
+def _two_lines(x: Tensor) -> Tensor:
+    raise ValueError("This fails.\nColumns are missing: 3.\n\nA hint.")
 
 
 class Branch(nn.Module):
@@ -186,11 +190,17 @@ class Branch(nn.Module):
     [
         (
             Branch(),
-            r": `if x.sum\(\) > 0:` in its module 0 \(Branch\) fails with \w+: Could not guard on data-dependent",
+            r": `if x.sum\(\) > 0:` in its module 0 \(Branch\) fails with \w+: Could not guard on data-dependent "
+            r".*; write it with torch operations whose flow does not depend on the values\.$",
         ),
         (
             nn.Linear(4, 1),
-            r": `return F.linear\(input, self.weight, self.bias\)` in its module 0 \(Linear\) fails with ",
+            r": `return F.linear\(input, self.weight, self.bias\)` in its module 0 \(Linear\) fails with "
+            r"RuntimeError: [^;]*\.$",
+        ),
+        (
+            Apply(_two_lines),
+            r"in its module 0 \(Apply\) fails with ValueError: This fails. Columns are missing: 3\.$",
         ),
     ],
 )

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import functools
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +173,76 @@ def test_a_damaged_export_is_named(
     with pytest.raises(ExportError, match=problem) as error:
         ExportedModel.load(tmp_path / "1")
     assert "\n" not in str(error.value)
+
+
+PREDICT = ("signatures", "predict")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "problem"),
+    [
+        ((*PREDICT, "inputs", "x", "tensor"), ["x"], "expected str, but got ..x.."),
+        ((*PREDICT, "inputs", "x", "shape"), {"0": 1}, "expected list, but got "),
+        ((*PREDICT, "inputs", "x", "shape", 0), True, "expected int, but got True"),
+        ((*PREDICT, "inputs", "x", "default"), "abc", "could not convert string to float: 'abc'"),
+        ((*PREDICT, "inputs", "v", "default"), [1, 2, 3], r"the default .1, 2, 3. has not the shape .2. of a row"),
+        ((*PREDICT, "inputs", "v", "shape", 1), -3, "tensor 'v' has the shape .-1, -3."),
+        ((*PREDICT, "inputs", "x", "lengths_of"), "nothing", "the lengths of input 'x' are those of 'nothing'"),
+        ((*PREDICT, "outputs", "logits", "shape", 1), 2**63, "tensor 'logits' has the shape"),
+        ((*PREDICT, "method_name"), 5, "expected str, but got 5"),
+        (("hashing", "seeds"), [None], "expected int, but got None"),
+        (
+            ("csv",),
+            {"tensor": "x", "fields_tensor": "y", "column_names": [], "fields": {}},
+            "the CSV rows are the input 'x', which is not of the type DT_STRING",
+        ),
+        (
+            ("csv",),
+            {"tensor": "r", "fields_tensor": "f", "column_names": [], "fields": {"a": {"dtype": "DT_FLOAT"}}},
+            "the CSV field 'a' is not in column_names",
+        ),
+    ],
+)
+def test_a_damaged_description_is_named(
+    model: ExportedModel, tmp_path: Path, place: tuple[str | int, ...], value: object, problem: str
+) -> None:
+    shutil.copytree(model.directory, tmp_path / "1")
+    path = tmp_path / "1" / "signatures.json"
+    content = json.loads(path.read_text())
+    functools.reduce(lambda inner, key: inner[key], place[:-1], content)[place[-1]] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(ExportError, match=rf"signatures\.json is not the description of an export .*{problem}"):
+        ExportedModel.load(tmp_path / "1")
+
+
+@pytest.mark.parametrize("given", [None, "yes"])
+def test_nothing_is_kept_for_telemetry(model: ExportedModel, tmp_path: Path, given: str | None) -> None:
+    code = f"""
+import os
+from torch_estimator.export.exported_model import ExportedModel
+answer = ExportedModel.load({model.directory!r}).predict({inputs()!r})
+print(answer["logits"].shape, os.environ.get("ORT_DISABLE_TELEMETRY"))
+"""
+    # Not XDG_CACHE_HOME: everything that a program keeps for its user has to come into the folder.
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    environment |= {} if given is None else {"ORT_DISABLE_TELEMETRY": given}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert list(tmp_path.glob(".cache/Microsoft/**")) == []
+    assert done.stdout == f"(2, 1) {given or 1}\n"
+
+
+@pytest.mark.parametrize("receiver", [serving_input.raw_features, serving_input.json])
+def test_an_input_whose_column_has_a_default_may_be_left_out(receiver: Any, tmp_path: Path) -> None:
+    x, v = fc.numeric_column("x", default_value=7.0), fc.numeric_column("v", shape=(2, 2), default_value=3)
+    built = model_of([fc.bucketized_column(x, [6.5]), v], [])
+    model = built.export(tmp_path, receiver(built.transform, defaults={"key": "none"}))
+    info = model.signature("predict").inputs
+    assert (info["x"].default, info["v"].default) == (7.0, [3.0] * 4)
+    left_out, given = model.predict({"key": ["a"]}), model.predict({"x": [7.0], "v": [[[3.0, 3.0], [3.0, 3.0]]]})
+    assert left_out["logits"].tolist() == given["logits"].tolist()
+    overruled = built.export(tmp_path, receiver(built.transform, defaults={"x": 1.0}))
+    assert overruled.signature("predict").inputs["x"].default == 1.0
 
 
 def test_operators_that_onnxruntime_lacks_are_refused(model: ExportedModel, tmp_path: Path) -> None:

@@ -87,7 +87,9 @@ def test_a_missing_loss_is_told(estimator: Any, export_path: str) -> None:
         exporter.export(estimator, export_path, "ckpt", {"accuracy": 0.5}, False)
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"loss": null}', '{"loss": [1.0]}', '{"loss": "low"}', f'{{"loss": {10**400}}}']
+)
 def test_a_damaged_best_result_is_told(estimator: Any, export_path: str, text: str) -> None:
     files.makedirs(export_path)
     files.write_atomic(files.join(export_path, "best_eval_result.json"), text.encode())

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from torch_estimator import feature_column as fc
+from torch_estimator.errors import InvalidTypeError
 
 COLOR = fc.categorical_column_with_vocabulary_list("color", ["red", "green", "blue"])
 PAIR = fc.bucketized_column(fc.numeric_column("pair", shape=2), [0.0, 1.0])
@@ -170,3 +171,32 @@ def test_forward_and_gradients_of_touched_rows_compile_as_one_function() -> None
         features = {key: torch.from_numpy(value) for key, value in transform(raw).items()}
         for eager, fused in zip(step(features), compiled(features), strict=True):
             torch.testing.assert_close(fused, eager)
+
+
+@pytest.mark.parametrize("dimension", [1, 8])
+def test_embeddings_start_with_a_normal_distribution_cut_off_at_two_standard_deviations(dimension: int) -> None:
+    ids = fc.categorical_column_with_identity("id", 400_000)
+    transform = fc.FeatureTransform(dnn_columns=[fc.embedding_column(ids, dimension)])
+    assert transform.dnn is not None
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        (table,) = fc.InputLayer(transform.dnn).tables
+    drawn = table.weight.detach()[:-1].flatten() * dimension**0.5
+    assert drawn.abs().max() <= 2 * (1 + 1e-6)
+    points = torch.linspace(-2, 2, 41)
+    inside = torch.erf(torch.tensor(2 / 2**0.5))
+    expected = (torch.erf(points / 2**0.5) + inside) / (2 * inside)
+    # Chance alone makes a larger difference in one of 10 ** 13 samples.
+    found = torch.stack([(drawn <= point).float().mean() for point in points])
+    assert (found - expected).abs().max() < 4 / len(drawn) ** 0.5
+    assert abs(drawn.mean()) < 4 / len(drawn) ** 0.5
+    # Nothing repeats.
+    assert drawn.unique().numel() > 0.9 * len(drawn)
+
+
+@pytest.mark.parametrize("name", ["input_layer", "linear_model"])
+def test_tensorflow_s_functions_name_what_takes_their_place(name: str) -> None:
+    with pytest.raises(
+        InvalidTypeError, match=f"te.feature_column.{name} cannot be called, since variables belong to "
+    ):
+        getattr(fc, name)({"x": [1.0]}, [fc.numeric_column("x")])

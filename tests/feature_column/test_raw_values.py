@@ -118,3 +118,13 @@ def test_numbers_of_another_shape_are_refused() -> None:
     for shape in ((4,), (4, 3), (4, 3, 2)):
         with pytest.raises(InvalidValueError, match=r"must have the shape \(2, 3\) per row"):
             numbers(np.zeros(shape), "k", (2, 3))
+
+
+def test_a_number_that_float32_does_not_hold_is_named_and_infinities_stay() -> None:
+    column = np.array([[1.0, np.inf], [np.nan, -1e300]])
+    with pytest.raises(RowError, match=r"^column 'k', row 1 of the batch: number -1e\+300 is beyond float32, who"):
+        numbers(column, "k", (2,))
+    with pytest.raises(RowError, match="row 1 of the batch: number 1e"):
+        numbers(pa.array([1.0, 1e300, None]), "k", (1,))
+    column[1, 1] = 3.4e38
+    np.testing.assert_array_equal(numbers(column, "k", (2,)), column.astype(np.float32))

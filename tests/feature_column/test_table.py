@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
-from torch_estimator.feature_column.table import Piece, PlacedPiece, Table
+from torch_estimator.feature_column.table import Piece, PlacedPiece, Table, tables_of_checkpoint
 
 
 def make() -> Table:
@@ -43,3 +44,36 @@ def test_a_recorder_gets_the_gathered_rows_as_leaves() -> None:
 
 def test_a_frozen_table_has_no_trainable_weight() -> None:
     assert not Table([Piece(name="a", rows=2)], 2, trainable=False).weight.requires_grad
+
+
+def normal(rows: torch.Tensor) -> None:
+    rows.normal_()
+
+
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("rows", [3, 1000])
+def test_what_is_drawn_after_a_table_depends_neither_on_its_size_nor_on_its_values(restored: bool, rows: int) -> None:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(1)
+        torch.randint(0, 2**62, ())
+        expected = torch.rand(3)
+        torch.manual_seed(1)
+        with tables_of_checkpoint(restored=restored) as left_at_zero:
+            table = Table([Piece(name="a", rows=rows, initializer=normal)], 2)
+        assert torch.equal(torch.rand(3), expected)
+        assert (table in left_at_zero) is restored
+        assert bool(table.weight.detach().any()) is not restored
+        for draw in left_at_zero.values():
+            draw()
+        drawn = table.weight.detach()[:3].clone()
+        torch.manual_seed(1)
+        assert torch.equal(Table([Piece(name="a", rows=rows, initializer=normal)], 2).weight.detach()[:3], drawn)
+
+
+def test_tables_made_after_those_of_a_checkpoint_have_their_values() -> None:
+    with torch.random.fork_rng([]):
+        with tables_of_checkpoint(restored=True), tables_of_checkpoint(restored=False):
+            within = Table([Piece(name="a", rows=2, initializer=normal)], 2)
+        after = Table([Piece(name="a", rows=2, initializer=normal)], 2)
+    assert within.weight[:2].detach().abs().min() > 0
+    assert after.weight[:2].detach().abs().min() > 0

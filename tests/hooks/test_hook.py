@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -169,8 +170,14 @@ def test_a_state_that_is_not_json_names_the_hook(tmp_path: Path) -> None:
         def state(self) -> dict[str, Any]:
             return {"model": object()}
 
+    class Deep(te.Hook):
+        def state(self) -> dict[str, Any]:
+            return functools.reduce(lambda state, _: {"state": state}, range(200), {})
+
     with pytest.raises(TypeError, match=r"^state\(\) of .*Odd must return what JSON can hold: "):
         line(tmp_path).train(points, steps=1, hooks=[Odd()])
+    with pytest.raises(TypeError, match=r"Deep must return what JSON can hold: Nested deeper than 100 levels"):
+        line(tmp_path).train(points, steps=1, hooks=[Deep()])
 
 
 def test_a_hook_that_changes_weights_is_resumed_bit_for_bit(tmp_path: Path) -> None:

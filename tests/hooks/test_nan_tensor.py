@@ -57,8 +57,8 @@ def test_the_last_good_model_is_evaluated_and_exported(tmp_path: Path, caplog: p
     )
     assert (metrics["global_step"], exports) == (4, [f"{tmp_path}/export/writing/4"])
     assert (
-        "Training ended at global step 4, before max_steps=100: the loss became NaN. The model of this step is the "
-        "final one." in caplog.messages
+        "Training ended at global step 4, before max_steps=100: the loss or a trained variable became NaN or "
+        "infinite. The model of this step is the final one." in caplog.messages
     )
 
 

@@ -127,16 +127,18 @@ class Launched:
 
     def left(self) -> list[int]:
         """Processes that it has started, and these in turn."""
-        found = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdecimal() and int(folder.name) != self.process.pid:
-                try:
-                    environ = (folder / "environ").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if self._mark.encode() in environ:
+        return [one for one in processes_whose_environ_has(self._mark) if one != self.process.pid]
+
+
+def processes_whose_environ_has(text: str) -> list[int]:
+    """Return the processes that run with a text in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if text.encode() in (folder / "environ").read_bytes():
                     found.append(int(folder.name))
-        return found
+    return found
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

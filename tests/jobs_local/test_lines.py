@@ -32,6 +32,12 @@ def test_no_line_is_split_or_lost_where_all_print_at_once(tmp_path: Path) -> Non
     assert lines == dict.fromkeys(whole, 2)
 
 
+def test_a_line_without_an_end_is_broken_before_the_launcher_holds_all_of_it(tmp_path: Path) -> None:
+    job = Launched(tmp_path, "sys.stdout.write('x' * (5 * 2**19))", "--distributed", "--worker-count", "0")
+    assert job.end() == 0
+    assert job.out.splitlines() == [f"[chief 0] {'x' * length}" for length in (2**20, 2**20, 2**19)]
+
+
 def test_the_last_words_of_a_process_that_dies_in_mid_line_arrive(tmp_path: Path) -> None:
     program = """
     print(f"{me} is here")

@@ -595,3 +595,27 @@ def test_damaged_files_are_named(job: Job, name: str) -> None:
     files.write_atomic(f"{job.model_dir}/{name}", b"{")
     with pytest.raises(te.errors.CheckpointError, match=rf"{name} is damaged: .*; remove it, and "):
         job.follow([])
+
+
+@pytest.mark.parametrize("place", ["specs", "begun"])
+def test_a_record_that_names_anything_but_a_checkpoint_is_damaged(job: Job, place: str) -> None:
+    job.train(1)
+    record = EvaluationRecord(job.model_dir)
+    record.evaluated(None, f"{job.model_dir}/model.ckpt-1", {"global_step": 1}, final=False)
+    record.begin(None, f"{job.model_dir}/model.ckpt-1")
+    path = Path(job.model_dir, "evaluator.json")
+    content = json.loads(path.read_text())
+    (content["specs"][""] if place == "specs" else content["begun"])["checkpoint_path"] = "/home/other/job"
+    path.write_text(json.dumps(content))
+    with pytest.raises(te.errors.CheckpointError, match=r"evaluator.json is damaged: '/home/other/job' is not a check"):
+        EvaluationRecord(job.model_dir)
+
+
+def test_a_record_follows_its_model_dir_when_that_is_moved(job: Job) -> None:
+    job.train(1)
+    record = EvaluationRecord(job.model_dir)
+    record.evaluated(None, f"{job.model_dir}/model.ckpt-1", {"global_step": 1}, final=False)
+    moved = Path(job.model_dir).rename(f"{job.model_dir}-moved")
+    found = EvaluationRecord(str(moved)).of(None)
+    assert found is not None
+    assert found.checkpoint_path == str(moved / "model.ckpt-1")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from torch_estimator.cli import local, make_key, predict, show
-from torch_estimator.errors import INTERRUPTED, UserError
+from torch_estimator.errors import INTERRUPTED, UserError, printable
 
 USER_ERROR = 2
 BROKEN_PIPE = 141
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int | None = options.run(options)
         sys.stdout.flush()
     except UserError as error:
-        print(f"estimator: error: {error}", file=sys.stderr)
+        print(f"estimator: error: {printable(str(error))}", file=sys.stderr)
         return USER_ERROR
     except BrokenPipeError:
         # What is left in the buffer would raise once more when Python closes it.

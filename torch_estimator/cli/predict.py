@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from torch_estimator import files
 from torch_estimator.cli.exports import chosen
 from torch_estimator.cli.table import table
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import InvalidValueError, printable
 from torch_estimator.export.csv_text import CsvRowError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.instances import InstanceError, to_columns, to_rows
+from torch_estimator.json_text import parse_json
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -32,7 +33,12 @@ def add_to(commands: Commands) -> None:
     given.add_argument("--text-instances", metavar="FILE", help="one line of text per instance; - is stdin")
     given.add_argument("--json-request", metavar="FILE", help="one JSON object with a list of instances; - is stdin")
     parser.add_argument("--signature-name", metavar="NAME", help=f"default: {DEFAULT_SIGNATURE}")
-    parser.add_argument("--format", choices=["table", "json"], default="table")
+    parser.add_argument(
+        "--format",
+        choices=["table", "json"],
+        default="table",
+        help="json holds NaN and Infinity for what is not finite, as TensorFlow Serving's answers do",
+    )
     parser.set_defaults(run=run)
 
 
@@ -59,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
     if options.format == "json":
         print(json.dumps({"predictions": predictions}, indent=2, ensure_ascii=False))
     else:
-        print(table(predictions))
+        print(printable(table(predictions)))
 
 
 def _predictions(model: ExportedModel, instances: list[Any], name: str) -> list[Any]:
@@ -89,7 +95,7 @@ def _find_the_bad_one(model: ExportedModel, batch: Mapping[str, list[Any]], star
 def _json_lines(path: str) -> Iterator[Any]:
     for number, line in enumerate(_lines(path), 1):
         try:
-            yield json.loads(line)
+            yield parse_json(line)
         except ValueError as error:
             raise InvalidValueError(
                 f"{_called(path)}, line {number}: input instances are not in JSON format ({error})."
@@ -99,7 +105,7 @@ def _json_lines(path: str) -> Iterator[Any]:
 def _request(path: str) -> tuple[list[Any], str | None]:
     where = _called(path)
     try:
-        request = json.loads(_text(path))
+        request = parse_json(_text(path))
     except ValueError as error:
         raise InvalidValueError(f"{where} is not JSON ({error}).") from error
     if not isinstance(request, dict) or not isinstance(request.get("instances"), list):

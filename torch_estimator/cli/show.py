@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from torch_estimator.cli.exports import chosen
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import InvalidValueError, printable
 from torch_estimator.export.exported_model import read_manifest
 from torch_estimator.export.signatures import Hashing, Manifest, Signature, TensorInfo
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         names = ", ".join(sorted(manifest.signatures))
         raise InvalidValueError(f"the signature {options.signature_def!r} is not in {directory}, which has {names}.")
-    print("\n".join(lines))
+    print(printable("\n".join(lines)))
 
 
 def _everything(manifest: Manifest) -> Iterator[str]:

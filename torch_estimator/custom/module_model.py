@@ -14,6 +14,7 @@ from torch_estimator.custom.column_module import ColumnsThenModule
 from torch_estimator.custom.copies import copied
 from torch_estimator.custom.optimizers import ModuleOptimizer, bound_factory, check_bound, factory_of, is_bound
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.table import tables_of_checkpoint
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads.base import Head
 from torch_estimator.mode_keys import ModeKeys
@@ -47,7 +48,6 @@ class ModuleModel:
         transform: FeatureTransform | None,
     ) -> None:
         _check_module(module)
-        _check_loss(loss)
         if columns is not None and transform is not None:
             raise InvalidValueError(
                 "Give columns, or a module with its own InputLayer and the transform of its columns, not both."
@@ -72,7 +72,9 @@ class ModuleModel:
         self._transform = transform
         self._in_front = columns is not None
         self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}
-        probe = self(ModeKeys.PREDICT).module
+        with tables_of_checkpoint(restored=True):
+            # Only its shapes are looked at.
+            probe = self(ModeKeys.PREDICT).module
         if isinstance(probe, ColumnsThenModule):
             _check_width(probe.module, probe.input_layer.layout.width)
 
@@ -120,12 +122,3 @@ def _check_width(module: nn.Module, width: int) -> None:
         raise InvalidValueError(
             f"{type(module).__name__} does not take the {width} numbers per row that the columns make: {error}."
         ) from error
-
-
-def _check_loss(loss: object) -> None:
-    trained = isinstance(loss, nn.Module) and any(parameter.requires_grad for parameter in loss.parameters())
-    if trained:
-        raise InvalidValueError(
-            f"The loss {type(loss).__name__} has parameters, which would not be trained; compute with them in the "
-            "module and give a loss without."
-        )

@@ -17,6 +17,7 @@ from torch_estimator.data.runs import part
 from torch_estimator.data.structure import map_columns
 from torch_estimator.errors import DataError, RowError
 from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.float32 import as_float32
 from torch_estimator.floating import cast
 from torch_estimator.heads.base import Head
 
@@ -252,7 +253,9 @@ def _weights(features: Columns, name: str) -> np.ndarray:
         )
     column = to_numpy(features[name])
     try:
-        weights = column.astype(np.float32)
+        weights = as_float32(column, "weight", name)
+    except RowError:
+        raise
     except (TypeError, ValueError) as error:
         raise RowError(f"weights must be numbers ({error})", row=0, column=name) from error
     weights = weights.reshape(len(weights), -1)

@@ -12,14 +12,19 @@ reads them.
 
 ``<model_dir>/checkpoint`` names the latest and the kept ones, relative to itself, so that a model directory
 can be moved. Nothing is unpickled: a checkpoint holds no code.
+
+Each tensor and ``state.json`` have a CRC-32, so that a damaged byte is an error and not another model.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 import safetensors
 import safetensors.torch
@@ -27,15 +32,21 @@ import torch
 
 from torch_estimator import files
 from torch_estimator.engine.checkpoint_index import INDEX_NAME, checkpoint_step, read_index
-from torch_estimator.engine.saved_tensors import SavedTensors, shape_in
-from torch_estimator.errors import CheckpointError
+from torch_estimator.engine.saved_tensors import SavedTensors, TensorFile, shape_in
+from torch_estimator.errors import CheckpointError, InvalidTypeError
+from torch_estimator.json_text import parse_json
 
 VARIABLES_NAME = "variables.safetensors"
 SLOTS_NAME = "slots.safetensors"
 STATE_NAME = "state.json"
 FORMAT = "torch_estimator.checkpoint/1"
 
+# Absent from checkpoints of earlier versions.
+_STATE_CHECKSUM = re.compile(rb', "crc32": "([0-9a-f]{8})"}\s*\Z')
+
 _MOST_NAMES = 5
+# The position of an input nests about as deep as the input has stages.
+_STATE_DEPTH = 500
 _ADVICE = "use an older checkpoint by naming it in 'checkpoint' of its model_dir"
 
 
@@ -65,7 +76,7 @@ def latest_checkpoint(model_dir: files.PathLike) -> str | None:
         CheckpointError: ``<model_dir>/checkpoint`` cannot be read, or something else wrote it.
     """
     index = read_index(files.as_url(model_dir))
-    return None if index is None else _resolve(model_dir, index.latest)
+    return None if index is None else files.join(model_dir, index.latest)
 
 
 def is_reached(model_dir: files.PathLike, last_step: int | None) -> bool:
@@ -87,7 +98,7 @@ def checkpoint_paths(model_dir: files.PathLike) -> list[str]:
     """
     index = read_index(files.as_url(model_dir))
     names = [] if index is None else index.names
-    return [_resolve(model_dir, name) for name in sorted(names, key=lambda name: checkpoint_step(name) or 0)]
+    return [files.join(model_dir, name) for name in sorted(names, key=lambda name: checkpoint_step(name) or 0)]
 
 
 def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
@@ -170,10 +181,6 @@ def _shape(value: torch.Tensor | Sequence[int]) -> list[int]:
     return list(value.shape) if isinstance(value, torch.Tensor) else list(value)
 
 
-def _resolve(model_dir: files.PathLike, name: str) -> str:
-    return name if name.startswith("/") or "://" in name else files.join(model_dir, name)
-
-
 def _load(path: str) -> Checkpoint:
     document = read_state(path)
     return Checkpoint(
@@ -185,6 +192,20 @@ def _load(path: str) -> Checkpoint:
     )
 
 
+def state_document(step: int, state: Mapping[str, Any], shards: int) -> bytes:
+    """Return what `read_state` reads: JSON that ends with a checksum of what is before it.
+
+    Raises:
+        InvalidTypeError: `state` is not JSON.
+    """
+    content = {"format": FORMAT, "step": int(step), **({"shards": shards} if shards > 1 else {}), "state": dict(state)}
+    try:
+        text = json.dumps(content).encode().removesuffix(b"}")
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(f"the state saved at step {step} must be JSON: {files.reason(error)}.") from error
+    return text + b', "crc32": "%08x"}' % zlib.crc32(text)
+
+
 def read_state(path: str) -> dict[str, Any]:
     """Returns what is not a tensor: ``step``, ``state`` and the number of ``shards``.
 
@@ -193,16 +214,23 @@ def read_state(path: str) -> dict[str, Any]:
     """
     file = files.join(path, STATE_NAME)
     try:
-        document = json.loads(files.read_text(file))
+        text = files.read_bytes(file)
+        document = parse_json(text.decode(), most_depth=_STATE_DEPTH)
     except FileNotFoundError as error:
         raise CheckpointError(_missing(path)) from error
     except OSError as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {files.reason(error)}.") from error
     except ValueError as error:
         raise CheckpointError(f"{file} is damaged: {files.reason(error)}; {_ADVICE}.") from error
+    if (found := _STATE_CHECKSUM.search(text)) and int(found[1], 16) != zlib.crc32(text[: found.start()]):
+        raise CheckpointError(
+            f"{file} is damaged, or was edited: its checksum differs; {_ADVICE}, or remove the entry 'crc32' from a "
+            "file that you have edited."
+        )
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise CheckpointError(f"{file} is not of the format {FORMAT!r}; another program or version wrote it.")
-    if not isinstance(document.get("step"), int) or not isinstance(document.get("state"), dict):
+    step = document.get("step")
+    if not isinstance(step, int) or not 0 <= step < 2**63 or not isinstance(document.get("state"), dict):
         raise CheckpointError(f"{file} is damaged: it lacks 'step' or 'state'; {_ADVICE}.")
     shards = document.setdefault("shards", 1)
     if not isinstance(shards, int) or shards < 1:
@@ -221,19 +249,34 @@ def _missing(path: str) -> str:
     return f"there is no checkpoint at {path}."
 
 
+def _incomplete(path: str) -> str:
+    return f"{path} is missing, so its checkpoint is not whole; {_ADVICE}."
+
+
 def _read_shards(path: str, name: str, shards: int) -> Mapping[str, torch.Tensor]:
-    parts = [_read_tensors(files.join(path, shard_name(name, shard, shards))) for shard in range(shards)]
-    return parts[0] if shards == 1 else SavedTensors(parts)
+    return SavedTensors([_read_tensors(files.join(path, shard_name(name, shard, shards))) for shard in range(shards)])
 
 
-def _read_tensors(path: str) -> dict[str, torch.Tensor]:
+def _read_tensors(path: str) -> TensorFile:
     try:
         if files.is_local(path):
-            return dict(safetensors.torch.load_file(path))
-        return dict(safetensors.torch.load(files.read_bytes(path)))
+            with open(path, "rb") as file:
+                return TensorFile(path, safetensors.torch.load_file(path), _header(file))
+        content = files.read_bytes(path)
+        return TensorFile(path, safetensors.torch.load(content), _header(io.BytesIO(content)))
     except FileNotFoundError as error:
-        raise CheckpointError(f"{path} is missing, so its checkpoint is not whole; {_ADVICE}.") from error
+        raise CheckpointError(_incomplete(path)) from error
+    except RuntimeError as error:
+        # safetensors opens a file twice, the second time through torch, which has one kind of error for everything.
+        problem = f"{path} cannot be read: {files.reason(error)}." if files.exists(path) else _incomplete(path)
+        raise CheckpointError(problem) from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {files.reason(error)}.") from error
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path} is truncated or damaged: {files.reason(error)}; {_ADVICE}.") from error
+
+
+def _header(file: IO[bytes]) -> dict[str, Any]:
+    """Return the header of a safetensors file that safetensors has read without a complaint."""
+    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return dict(header)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from torch_estimator.engine.damage import NotFinite, end_for_variable
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
 
@@ -19,7 +20,8 @@ class CheckpointSaverHook(Hook):
     """Saves at the start, every so many steps or seconds, and at the end if the last step is not saved yet.
 
     Args:
-        save: Saves the state at a global step; ``wait=True`` returns once the checkpoint can be read.
+        save: Saves the state at a global step; ``wait=True`` returns once the checkpoint can be read. Raises
+            `NotFinite` where a trained variable is NaN or infinite.
         model_dir: Where it goes, for the log.
         every_n_steps: Steps between checkpoints, or None.
         every_secs: Seconds between checkpoints, or None; nothing is written unless the step advanced.
@@ -81,14 +83,23 @@ class CheckpointSaverHook(Hook):
             listener.end(context.global_step)
 
     def save(self, context: RunContext) -> None:
-        """Saves between two steps, unless the last one is saved."""
+        """Save between two steps, unless the last one is saved.
+
+        Raises:
+            NanLossDuringTrainingError: A trained variable is NaN or infinite, unless ``context.fail_on_nan_loss`` is
+                False: then the training ends without an error.
+        """
         self._refresh(context)
         step = context.global_step
         for listener in self._listeners:
             listener.before_save(step)
         if step != self._saved_step:
             logger.info("Saving checkpoints for %d into %s.", step, self._model_dir)
-            self._save_state(step, wait=any(listener.reads_checkpoint for listener in self._listeners))
+            try:
+                self._save_state(step, wait=any(listener.reads_checkpoint for listener in self._listeners))
+            except NotFinite as found:
+                end_for_variable(context, found)
+                return
         self._saved_step = step
         self._saved_at = self._clock()
         for listener in self._listeners:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 from torch_estimator import files
 from torch_estimator.engine.retention import SavedCheckpoint
 from torch_estimator.errors import CheckpointError
+from torch_estimator.json_text import parse_json
 
 INDEX_NAME = "checkpoint"
 
 HELD_NAME = "evaluating"
 """Of the file that names the checkpoint which another process is evaluating, and which therefore stays."""
 
-_NAME = re.compile(r"model\.ckpt-(\d+)(?:\.\d+)?")
+# A file may say anything: neither another directory nor a number that no step can be.
+_NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +52,27 @@ def checkpoint_step(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
+def checkpoint_in(model_dir: str, path: str) -> str:
+    """Return the path in `model_dir` of the checkpoint that `path`, read from a file, ends with.
+
+    The file may say anything, and may be older than a move of the directory.
+
+    Raises:
+        ValueError: `path` does not end with a checkpoint's name.
+    """
+    name = files.basename(path)
+    if checkpoint_step(name) is None:
+        raise ValueError(f"{path!r} is not a checkpoint, such as 'model.ckpt-100'")
+    return files.join(model_dir, name)
+
+
 def read_index(model_dir: str) -> CheckpointIndex | None:
     """Reads ``<model_dir>/checkpoint``; None where there is none.
 
+    The names in it are those of checkpoints, so that they can be joined to `model_dir`, read and removed.
+
     Raises:
-        CheckpointError: It cannot be read, or something else wrote it.
+        CheckpointError: It cannot be read, something else wrote it, or it names anything but checkpoints.
     """
     path = files.join(model_dir, INDEX_NAME)
     try:
@@ -71,9 +90,16 @@ def read_index(model_dir: str) -> CheckpointIndex | None:
             f"{path} was written by TensorFlow, whose checkpoints cannot be read here; use another model_dir."
         )
     try:
-        return _parse(json.loads(text))
+        index = _parse(parse_json(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(_foreign(path)) from error
+    for name in index.names:
+        if checkpoint_step(name) is None:
+            raise CheckpointError(
+                f"{path} names {name!r}, but may only name checkpoints in its own directory, such as 'model.ckpt-100'; "
+                "remove that name, or put back a good copy of the file."
+            )
+    return index
 
 
 def write_index(model_dir: str, index: CheckpointIndex) -> None:
@@ -119,7 +145,10 @@ def _parse(content: dict[str, Any]) -> CheckpointIndex:
     if latest not in names:
         saved = (*saved, SavedCheckpoint(name=latest, timestamp=max(map(float, timestamps), default=0.0)))
     last = content.get("last_preserved_timestamp")
-    return CheckpointIndex(latest=latest, saved=saved, last_preserved_timestamp=None if last is None else float(last))
+    index = CheckpointIndex(latest=latest, saved=saved, last_preserved_timestamp=None if last is None else float(last))
+    if not all(map(math.isfinite, [*(one.timestamp for one in saved), index.last_preserved_timestamp or 0.0])):
+        raise ValueError("a timestamp must be a finite number")
+    return index
 
 
 def _foreign(path: str) -> str:

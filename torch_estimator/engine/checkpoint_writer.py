@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import itertools
-import json
 import logging
 import os
 import time
@@ -16,7 +15,14 @@ from typing import Any
 import torch
 
 from torch_estimator import files
-from torch_estimator.engine.checkpoint import FORMAT, SLOTS_NAME, STATE_NAME, VARIABLES_NAME, read_state, shard_name
+from torch_estimator.engine.checkpoint import (
+    SLOTS_NAME,
+    STATE_NAME,
+    VARIABLES_NAME,
+    read_state,
+    shard_name,
+    state_document,
+)
 from torch_estimator.engine.checkpoint_index import (
     INDEX_NAME,
     CheckpointIndex,
@@ -27,7 +33,7 @@ from torch_estimator.engine.checkpoint_index import (
 )
 from torch_estimator.engine.retention import RetentionPolicy, SavedCheckpoint
 from torch_estimator.engine.snapshot import HostSnapshot
-from torch_estimator.errors import CheckpointError, InvalidTypeError
+from torch_estimator.errors import CheckpointError
 
 _logger = logging.getLogger(__name__)
 
@@ -117,7 +123,7 @@ class CheckpointWriter:
         """
         self.wait()
         self._shards = shards
-        document = _state_document(step, state or {}, shards)
+        document = state_document(step, state or {}, shards)
         if self._preparing is not None:
             # What may be wrong with the tensors is told below.
             concurrent.futures.wait([self._preparing])
@@ -139,7 +145,7 @@ class CheckpointWriter:
         self.wait()
         assert self._index is not None
         path = files.join(self._model_dir, self._index.latest)
-        document = _state_document(step, state, read_state(path)["shards"])
+        document = state_document(step, state, read_state(path)["shards"])
         try:
             files.write_atomic(files.join(path, STATE_NAME), document)
         except OSError as error:
@@ -273,11 +279,3 @@ class CheckpointWriter:
 
     def _temporary(self, name: str) -> str:
         return files.join(self._model_dir, f"{files.TEMPORARY_PREFIX}{name}-{os.getpid()}")
-
-
-def _state_document(step: int, state: Mapping[str, Any], shards: int) -> bytes:
-    content = {"format": FORMAT, "step": int(step), **({"shards": shards} if shards > 1 else {}), "state": dict(state)}
-    try:
-        return json.dumps(content).encode()
-    except (TypeError, ValueError) as error:
-        raise InvalidTypeError(f"the state saved at step {step} must be JSON: {files.reason(error)}.") from error

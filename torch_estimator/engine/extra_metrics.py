@@ -14,6 +14,7 @@ from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.structure import map_columns
 from torch_estimator.engine.batches import TensorBatch
 from torch_estimator.engine.model import Model
+from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.heads.metrics import MetricFunctions
 from torch_estimator.heads.metrics.collected import on_host
 
@@ -41,6 +42,8 @@ class ExtraMetrics:
         if not self.wanted:
             return
         arguments: dict[str, Any] = {}
+        if isinstance(self._head, FunctionHead):
+            self._functions.label_dims = self._head.label_dims(outputs, batch.labels)
         if "labels" in self._arguments:
             arguments["labels"] = on_host(batch.labels)
         if "predictions" in self._arguments:

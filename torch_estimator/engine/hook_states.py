@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_estimator.errors import InvalidTypeError
 from torch_estimator.hooks.hook import Hook
+from torch_estimator.json_text import parse_json
 
 States = dict[str, list[dict[str, Any] | None]]
 
@@ -42,8 +43,8 @@ def _checked(hook: Hook, state: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     try:
         # As it will be read back: equal states must be equal, and the hook may go on changing its own.
-        copied = json.loads(json.dumps(state))
-    except (TypeError, ValueError) as error:
+        copied = parse_json(json.dumps(state))
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidTypeError(f"state() of {_kind(hook)} must return what JSON can hold: {error}.") from error
     if not isinstance(copied, dict):
         raise InvalidTypeError(f"state() of {_kind(hook)} must return a dict or None, but returned {state!r}.")

@@ -42,7 +42,7 @@ def copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
     pieces: list[tuple[_Bytes, _Bytes]] = []
     for target, source in pairs:
         if target.nbytes >= _SMALL_BYTES and _is_plain(source):
-            pieces += _pieces(_as_bytes(target), _as_bytes(source))
+            pieces += _pieces(as_bytes(target), as_bytes(source))
         else:
             target.copy_(source, non_blocking=True)
     _copy_in_threads(pieces)
@@ -53,7 +53,8 @@ def _is_plain(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-def _as_bytes(tensor: Tensor) -> _Bytes:
+def as_bytes(tensor: Tensor) -> _Bytes:
+    """Return the bytes of a contiguous tensor in host memory, which are not copied."""
     return tensor.reshape(-1).view(torch.uint8).numpy()
 
 

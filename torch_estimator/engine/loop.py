@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +12,9 @@ import torch
 from torch import Tensor
 
 from torch_estimator.engine.checkpoint_hook import CheckpointSaverHook
-from torch_estimator.errors import NanLossDuringTrainingError
+from torch_estimator.engine.damage import end_for_loss
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
-
-logger = logging.getLogger("torch_estimator")
 
 _MOST_UNSEEN = 50
 
@@ -28,9 +25,10 @@ class StopReason(Enum):
     LAST_STEP = "the last step was reached"
     END_OF_INPUT = "the input ended"
     HOOK = "a hook asked for it"
-    NAN_LOSS = "the loss became NaN"
+    NAN_LOSS = "the loss or a trained variable became NaN or infinite"
     OVER = "the others had ended it"
     PREEMPTED = "SIGTERM asked for it; start again to go on"
+    INTERRUPTED = "Ctrl-C asked for it; train again to go on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Steps(Protocol):
         """Whether to end before the next step."""
 
     def take(self, most: int) -> Sequence[Tensor | float]:
-        """Takes at most so many steps, up to the first whose loss is not a number; returns their losses.
+        """Takes at most so many steps, up to the first whose loss is NaN or infinite; returns their losses.
 
         There are none only where the input has ended.
         """
@@ -78,8 +76,9 @@ def run_training(
         hooks: Told in this order; at the end the one that saves the last checkpoint goes first.
 
     Raises:
-        NanLossDuringTrainingError: Where a loss is not a number, unless ``context.fail_on_nan_loss`` was set to False;
-            the hooks of that step, and with them a checkpoint that would hold the damage, are skipped.
+        NanLossDuringTrainingError: A loss is NaN or infinite, unless ``context.fail_on_nan_loss`` was set to False; the
+            hooks of that step, and with them a checkpoint that would hold the damage, are skipped. Or the hook that
+            saves checkpoints found a trained variable that is.
     """
     start = context.global_step
     for hook in hooks:
@@ -87,7 +86,7 @@ def run_training(
     schedule = HookSchedule(hooks)
     watch = _LossWatch(context)
     reason = StopReason.LAST_STEP
-    while last_step is None or context.global_step < last_step:
+    while not context.damaged and (last_step is None or context.global_step < last_step):
         if steps.stops(context):
             reason = StopReason.PREEMPTED if context.preempted else StopReason.HOOK
             break
@@ -107,54 +106,46 @@ def run_training(
         context.loss_tensor = losses[-1]
         context.global_step += len(losses)
         due = due or schedule.due_after(context.global_step - start)
-        if watch.sees_nan(losses, at_once=bool(due)):
-            reason = StopReason.NAN_LOSS
+        if watch.sees_damage(losses, at_once=bool(due)):
             break
         for hook in due:
             hook.after_step(context)
         if due:
             steps.told(due)
         context.observe = False
-    if reason is not StopReason.NAN_LOSS and watch.sees_nan((), at_once=True):
-        reason = StopReason.NAN_LOSS
+    if not context.damaged:
+        watch.sees_damage((), at_once=True)
     for hook in sorted(hooks, key=lambda hook: not isinstance(hook, CheckpointSaverHook)):
         hook.end(context)
+    if context.damaged:
+        reason = StopReason.NAN_LOSS
     return TrainingResult(context.global_step, context.global_step - start, reason)
 
 
 class _LossWatch:
-    """Looks for losses that are not a number: at once on a CPU; on a GPU, where looking waits for it, before anybody is
-    told of a step, and every so many steps."""
+    """Looks for losses that are NaN or infinite: at once on a CPU; on a GPU, where looking waits for it, before anybody
+    is told of a step, and every so many steps."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._unseen: list[Tensor] = []
 
-    def sees_nan(self, losses: Sequence[Tensor | float], *, at_once: bool) -> bool:
+    def sees_damage(self, losses: Sequence[Tensor | float], *, at_once: bool) -> bool:
         """Whether there is one among these or those before; ends the training, or says how it ends."""
         if not self._unseen and losses and not (isinstance(losses[-1], Tensor) and losses[-1].is_cuda):
             # Whoever takes several steps stops at the first such loss.
-            found = math.isnan(losses[-1])
+            loss = float(losses[-1])
         else:
             self._unseen += [loss.detach() for loss in losses if isinstance(loss, Tensor)]
             if not self._unseen or not (at_once or len(self._unseen) >= _MOST_UNSEEN):
                 return False
-            bad = torch.stack(self._unseen).isnan().nonzero()
-            found = len(bad) > 0
-            if found:
-                self._context.global_step -= len(self._unseen) - 1 - int(bad[0])
+            seen = torch.stack(self._unseen)
+            bad = seen.isfinite().logical_not().nonzero()
+            first = int(bad[0]) if len(bad) else len(seen) - 1
+            self._context.global_step -= len(seen) - 1 - first
+            loss = float(seen[first])
             self._unseen = []
-        if found:
-            _meet_nan(self._context)
-        return found
-
-
-def _meet_nan(context: RunContext) -> None:
-    context.damaged = True
-    message = (
-        f"The loss became NaN at global step {context.global_step}; try a smaller learning rate or look for invalid "
-        "values in the input. The last checkpoint holds the state before it."
-    )
-    if context.fail_on_nan_loss:
-        raise NanLossDuringTrainingError(message)
-    logger.error("%s Training ends.", message)
+        if math.isfinite(loss):
+            return False
+        end_for_loss(self._context, loss)
+        return True

@@ -1,13 +1,14 @@
-"""SIGTERM, with which clusters take machines back: training saves a checkpoint and asks to be started again."""
+"""SIGTERM and Ctrl-C: training saves a checkpoint and ends, after SIGTERM with the wish to be started again."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch_estimator.errors import RESTART_ME
 from torch_estimator.hooks.run_context import RunContext
-from torch_estimator.sigterm import on_sigterm
+from torch_estimator.stop_signals import on_stop_signals
 
 
 class Preempted(SystemExit):
@@ -18,12 +19,32 @@ class Preempted(SystemExit):
 
 
 @contextmanager
-def heeding_sigterm(context: RunContext) -> Iterator[None]:
-    """Has SIGTERM end training after the step at hand; leaves alone who has a handler of their own, and threads."""
+def ending_on_signals(context: RunContext, *, saves: bool) -> Iterator[None]:
+    """Have SIGTERM and the first Ctrl-C end training after the step at hand; see `on_stop_signals`.
 
-    def heed() -> None:
+    Args:
+        context: Of the training.
+        saves: Whether it saves checkpoints, for the log.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came while this process waited for others.
+    """
+
+    def stop(number: int) -> None:
         context.preempted = True
+        context.interrupted = context.interrupted or number == signal.SIGINT
         context.request_stop()
 
-    with on_sigterm(heed):
-        yield
+    saving = "and saves a checkpoint" if saves else "and saves nothing, since checkpoints are switched off"
+    with on_stop_signals(stop, until=f"training ends after the step or evaluation at hand, {saving}"):
+        try:
+            yield
+        except Preempted:
+            if context.interrupted:
+                raise KeyboardInterrupt from None
+            raise
+
+
+def stop_signal(context: RunContext) -> str:
+    """Return what the log calls the signal that has asked the process to end."""
+    return "Ctrl-C" if context.interrupted else "SIGTERM"

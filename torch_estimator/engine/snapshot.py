@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
-from torch_estimator.engine.host_copy import copy_all, host_memory, touch
+from torch_estimator.engine.host_copy import as_bytes, copy_all, host_memory, touch
 from torch_estimator.errors import InvalidTypeError
 
 _CHUNK_BYTES = 32 * 1024 * 1024
+
+CHECKSUMS = "crc32"
+"""Of the entry in a file's metadata that holds one checksum for each tensor, in hexadecimal, in their order."""
 
 _DTYPE_NAMES = {
     torch.float64: "F64",
@@ -41,7 +46,7 @@ class HostSnapshot:
 
     def __init__(self) -> None:
         self._layout: list[tuple[str, torch.dtype, tuple[int, ...]]] | None = None
-        self._header = b""
+        self._header: dict[str, dict[str, Any]] = {}
         self._buffer = torch.empty(0, dtype=torch.uint8)
         self._views: dict[str, torch.Tensor] = {}
 
@@ -67,7 +72,7 @@ class HostSnapshot:
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """Yields the bytes of the file."""
-        yield self._header
+        yield self._header_bytes()
         content = self._buffer.numpy().data
         for start in range(0, len(content), _CHUNK_BYTES):
             yield content[start : start + _CHUNK_BYTES]
@@ -88,13 +93,12 @@ class HostSnapshot:
         return True
 
     def _allocate(self, tensors: Mapping[str, torch.Tensor], *, pinned: bool) -> None:
-        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        self._header = {}
         end = 0
         for name, tensor in tensors.items():
             start, end = end, end + tensor.numel() * tensor.element_size()
             dtype = _DTYPE_NAMES[tensor.dtype]
-            header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
-        self._header = _header_bytes(header)
+            self._header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
         self._views = {}
         self._buffer = torch.empty(end, dtype=torch.uint8, pin_memory=True) if pinned else host_memory(end)
         position = 0
@@ -104,11 +108,17 @@ class HostSnapshot:
             self._views[name] = view.view(tensor.shape)
             position += size
 
+    def _header_bytes(self) -> bytes:
+        sums = [f"{checksum(name, entry, self._views[name]):08x}" for name, entry in self._header.items()]
+        header = {"__metadata__": {"format": "pt", CHECKSUMS: " ".join(sums)}, **self._header}
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
 
-def _header_bytes(header: Mapping[str, object]) -> bytes:
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+
+def checksum(name: str, entry: Mapping[str, Any], tensor: torch.Tensor) -> int:
+    """Return the CRC-32 of a tensor in host memory, its name, and its dtype and shape as a file's header has them."""
+    return zlib.crc32(as_bytes(tensor).data, zlib.crc32(json.dumps([name, entry["dtype"], entry["shape"]]).encode()))
 
 
 def storable(tensor: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.engine.live_group import LiveGroup
+from torch_estimator.engine.loss_leaves import check_leaves
 from torch_estimator.engine.row_update import Gathered, Mentions, RowUpdate
 from torch_estimator.engine.schedules import Schedules
 from torch_estimator.errors import InvalidValueError
@@ -56,6 +57,7 @@ class TrainStep:
         self.optimizers = tuple(optimizers)
         self._loss_fn = loss_fn
         self.schedules = schedules or Schedules(())
+        self._is_checked = False
         self.owned_groups: list[tuple[torch.optim.Optimizer, LiveGroup]] = []
         by_parameter = self._group_of_each_parameter()
         self._frozen = [(name, one) for name, one in module.named_parameters() if not one.requires_grad]
@@ -113,7 +115,7 @@ class TrainStep:
         gathered: Gathered = []
         with self.recording(gathered):
             loss = self.loss(features, labels, weights)
-        self.check_depends(loss)
+        self.check_loss(loss)
         leaves = [*self.dense, *(rows for _, _, rows in gathered)]
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         of_dense, of_rows = gradients[: len(self.dense)], gradients[len(self.dense) :]
@@ -123,13 +125,24 @@ class TrainStep:
         ]
         return loss, dense, [update.mentions(gathered, of_rows) for update in self.tables]
 
-    def check_depends(self, loss: Tensor) -> None:
-        """Raises where no parameter would get a gradient."""
+    def check_loss(self, loss: Tensor) -> None:
+        """Raise where no parameter would get a gradient, or a parameter that is not the module's would.
+
+        The second check walks the whole graph, which would take longer than some steps, so only the first loss is
+        checked, and the first one after `check_again`.
+        """
         if not loss.requires_grad:
             raise InvalidValueError(
                 "The loss does not depend on any parameter that is trained; is it computed from the model's outputs, "
                 "without detach() or numpy in between?"
             )
+        if not torch.compiler.is_compiling() and not self._is_checked:
+            check_leaves(loss, self.module)
+            self._is_checked = True
+
+    def check_again(self) -> None:
+        """Have `check_loss` look at the whole graph of the next loss."""
+        self._is_checked = False
 
     def update(self, optimizer: Optimizer, parameter: Tensor, gradient: Tensor, group: LiveGroup) -> None:
         """Updates a parameter that is updated whole."""

@@ -23,6 +23,7 @@ from torch_estimator.engine.checkpoint_hook import CheckpointMemoryHook, Checkpo
 from torch_estimator.engine.checkpoint_index import checkpoint_step
 from torch_estimator.engine.checkpoint_writer import CheckpointWriter
 from torch_estimator.engine.compiled.choice import GRADIENTS, AnySteps, steps_for
+from torch_estimator.engine.damage import NotFinite, check_finite
 from torch_estimator.engine.description import Description, Trainers
 from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.engine.hook_states import hook_states, restore_hooks
@@ -30,7 +31,7 @@ from torch_estimator.engine.loop import StopReason, TrainingResult, run_training
 from torch_estimator.engine.mixed_precision import in_bfloat16
 from torch_estimator.engine.model import Model
 from torch_estimator.engine.optimizer_numbers import NUMBERS, OptimizerNumbers
-from torch_estimator.engine.preemption import Preempted, heeding_sigterm
+from torch_estimator.engine.preemption import Preempted, ending_on_signals, stop_signal
 from torch_estimator.engine.progress import ProgressBar, ProgressHook
 from torch_estimator.engine.random_state import random_state, set_random_state
 from torch_estimator.engine.replicas.feed import ReplicaSteps
@@ -44,7 +45,7 @@ from torch_estimator.engine.sharded.step import ShardedStep
 from torch_estimator.engine.sharded.steps import ShardedSteps
 from torch_estimator.engine.sharded.units import check_optimizers
 from torch_estimator.engine.step import TrainStep
-from torch_estimator.engine.variables import named_slots
+from torch_estimator.engine.variables import named_slots, trained_variables
 from torch_estimator.errors import ClusterError, UserError
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
@@ -153,6 +154,7 @@ class TrainingRun:
         self._may_start_over = False
         self._writer: CheckpointWriter | None = None
         self.saver: CheckpointSaverHook | None = None
+        self._context: RunContext | None = None
         self._saved_state = self._own_part(checkpoint.state) if checkpoint is not None else {}
         self._steps: AnySteps | ReplicaSteps | ShardedSteps | ServedSteps | None = None
         self._over_when_ended = input_over_when_ended
@@ -167,12 +169,23 @@ class TrainingRun:
         hooks: Sequence[Hook],
         listeners: Sequence[CheckpointSaverListener],
     ) -> TrainingResult:
-        """Trains; see `run_training`."""
+        """Train; see `run_training`."""
+        result = self._run(last_step, hooks, listeners)
+        return replace(result, reason=StopReason.INTERRUPTED) if self.is_interrupted else result
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C has asked this training to end."""
+        return self._context is not None and self._context.interrupted
+
+    def _run(
+        self, last_step: int | None, hooks: Sequence[Hook], listeners: Sequence[CheckpointSaverListener]
+    ) -> TrainingResult:
         resumed_at = self._checkpoint.step if self._checkpoint is not None else None
         with ExitStack() as stack:
             stack.callback(lambda: self._batches.close())
             writers = stack.enter_context(EventWriters(resumed_at))
-            context = RunContext(
+            self._context = context = RunContext(
                 global_step=resumed_at or 0,
                 module=self._model.module,
                 model_dir=self._model_dir,
@@ -182,7 +195,7 @@ class TrainingRun:
             )
             if resumed_at is not None and self._is_chief:
                 context.summary_writer()
-            stack.enter_context(heeding_sigterm(context))
+            stack.enter_context(ending_on_signals(context, saves=self._saves))
             bar = stack.enter_context(
                 ProgressBar("Training", total=last_step, initial=context.global_step, hidden=not self._is_chief)
             )
@@ -252,7 +265,7 @@ class TrainingRun:
         hooks: Sequence[Hook],
     ) -> TrainingResult:
         self._steps = steps
-        stack.callback(steps.close)
+        stack.push(steps.close)
         try:
             result = run_training(_ReplicaFeed(self, steps, context), context=context, last_step=last_step, hooks=hooks)
             steps.end(preempted=result.reason is StopReason.PREEMPTED)
@@ -274,6 +287,11 @@ class TrainingRun:
         latest = latest_checkpoint(self._model_dir)
         if latest is None or checkpoint_step(files.basename(latest)) != snapshot.step:
             saved = snapshot.as_checkpoint(self._model_dir)
+            try:
+                check_finite({name: saved.variables[name] for name in self._trained()})
+            except NotFinite as found:
+                logger.error("Global step %d is not saved: %r is not finite.", saved.step, found.name)
+                return
             logger.info("Saving checkpoints for %d into %s.", saved.step, self._model_dir)
             self._writer.save(saved.step, saved.variables, saved.slots, saved.state)
             self._writer.wait()
@@ -282,12 +300,17 @@ class TrainingRun:
         if self._config.compile is True:
             logger.warning("With FullyShardedStrategy training runs in Python: compile=True has no effect.")
         file = ShardFile(group.rank, group.size)
+
+        def write(directory: str) -> None:
+            check_finite(self._trained())
+            file.write(directory, self._model.variables(), self._slots())
+
         return ShardedSteps(
             group,
             ShardedStep(self._model.module, self._loss_fn, self._optimizers, schedules=self._schedules),
             averages=self._averages,
             position=lambda: {**self._state(), _HOOKS: hook_states(hooks)},
-            write=lambda directory: file.write(directory, self._model.variables(), self._slots()),
+            write=write,
         )
 
     def _run_served(
@@ -300,6 +323,7 @@ class TrainingRun:
         strategy, task = self._config.train_distribute, self._config._task
         token = Token(self._model_dir, servers.name, self._is_over)
         servers.is_preempted = lambda: context.preempted
+        servers.stop_signal = lambda: stop_signal(context)
         if not self._is_chief:
             servers.is_over = lambda: token.is_gone() or is_reached(self._model_dir, last_step)
         self._steps = steps = ServedSteps(
@@ -317,7 +341,7 @@ class TrainingRun:
             before=self._compiled_before,
             positions=self._positions_of_others(),
         )
-        stack.callback(steps.close)
+        stack.push(steps.close)
         try:
             steps.begin()
         except TrainingIsOver:
@@ -393,13 +417,12 @@ class TrainingRun:
     def _restored(self) -> int:
         """Puts the last checkpoint into the model and the optimizers."""
         self.settle()
-        path = latest_checkpoint(self._model_dir)
-        if path is None:
+        if latest_checkpoint(self._model_dir) is None:
             raise ClusterError(
                 "A parameter server has lost what it held, and there is no checkpoint to restore it from; start all "
                 "processes again, and have checkpoints saved."
             )
-        checkpoint = load_checkpoint(path)
+        checkpoint = load_checkpoint(self._model_dir)
         self._model.restore(checkpoint, self._optimizers)
         return checkpoint.step
 
@@ -425,6 +448,9 @@ class TrainingRun:
     def _slots(self) -> dict[str, Tensor]:
         return named_slots(self._model.module, self._optimizers)
 
+    def _trained(self) -> dict[str, Tensor]:
+        return trained_variables(self._model.module, self._optimizers)
+
     def _steps_of(self, step: TrainStep, last_step: int | None, before: Any, part: str = "") -> AnySteps:
         return steps_for(step, self._model, self._config, before=before, last_step=last_step, part=part)
 
@@ -448,6 +474,10 @@ class TrainingRun:
     @property
     def _trains_with_others(self) -> bool:
         return self._group is not None or self._servers is not None
+
+    @property
+    def _saves(self) -> bool:
+        return bool(self._config.save_checkpoints_steps or self._config.save_checkpoints_secs)
 
     @property
     def _is_chief(self) -> bool:
@@ -503,7 +533,7 @@ class TrainingRun:
         self, stack: ExitStack, hooks: Sequence[Hook], listeners: Sequence[CheckpointSaverListener]
     ) -> list[Hook]:
         config = self._config
-        if not (config.save_checkpoints_steps or config.save_checkpoints_secs) or not self._is_chief:
+        if not self._saves or not self._is_chief:
             return []
         self._writer = writer = stack.enter_context(
             CheckpointWriter(
@@ -519,6 +549,7 @@ class TrainingRun:
             writer.prepare(own_part(self._model.variables()), own_part(self._slots()))
 
         def save(step: int, *, wait: bool) -> None:
+            check_finite(self._trained())
             begun, self._saved_state = self._saved_state, {**self._state(), _HOOKS: hook_states(hooks)}
             shards = 1
             if isinstance(self._steps, ReplicaSteps):
@@ -760,7 +791,8 @@ def _heeding(context: RunContext) -> Callable[[str, float, float], None]:
         if context.preempted:
             noticed.append(time.monotonic())
             if noticed[-1] >= max(noticed[0], since) + secs:
-                logger.error("SIGTERM came while this process waited for %s; start again to go on.", whom)
+                name = stop_signal(context)
+                logger.error("%s came while this process waited for %s; start again to go on.", name, whom)
                 raise Preempted
 
     return heed

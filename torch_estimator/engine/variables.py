@@ -43,6 +43,13 @@ def named_parameters(module: nn.Module) -> dict[str, Tensor]:
     return _named(module, dict(module.named_parameters()))
 
 
+def trained_variables(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """Returns those of `named_parameters` that optimizers update."""
+    held = {one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
+    parameters = module.named_parameters()
+    return _named(module, {name: one for name, one in parameters if one in held and one.requires_grad})
+
+
 def _passing(module: nn.Module) -> dict[str, Tensor]:
     kept = module.state_dict(keep_vars=True)
     buffers = dict(module.named_buffers())

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
+_DATA_DEPENDENT = "data-dependent"
 _UNTRANSLATED = re.compile(r"translating node %(\w+) .*?target=torch\.ops\.([\w.]+?)\]")
 
 
 def describe_problem(error: BaseException, root: nn.Module, trace: Callable[[], Any]) -> str:
-    """Returns what went wrong, without a full stop.
+    """Returns what went wrong and what to do, without a full stop.
 
     Args:
         error: What torch's exporter raised, with its causes.
@@ -27,11 +28,14 @@ def describe_problem(error: BaseException, root: nn.Module, trace: Callable[[], 
         match = _UNTRANSLATED.search(str(one))
         if match is not None:
             operator, place = _traced(trace, *match.groups())
-            return f"the operator {operator}{_in(place)} has no ONNX form"
+            return f"the operator {operator}{_in(place)} has no ONNX form; use other operators there"
     cause = chain[-1]
     frame = _innermost(cause, {id(module): path for path, module in root.named_modules() if path})
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    said = f"{type(cause).__name__}: {lines[0].rstrip('.')}" if lines else type(cause).__name__
+    # torch often says in the first line that something fails, and in the second what.
+    said = f"{type(cause).__name__}: {' '.join(lines[:2]).rstrip('.')}" if lines else type(cause).__name__
+    if _DATA_DEPENDENT in said:
+        said += "; write it with torch operations whose flow does not depend on the values"
     if frame is None:
         return said
     module, path, line = frame

@@ -90,9 +90,8 @@ class ExportedModel:
         feeds, rows = self._feeds(inputs, called)
         if rows == 0:
             # onnxruntime fails on empty batches in the middle of a graph.
-            return {
-                name: np.empty((0, *info.shape[1:]), NUMPY_TYPES[info.dtype]) for name, info in called.outputs.items()
-            }
+            shapes = {name: [0, *(max(size, 0) for size in info.shape[1:])] for name, info in called.outputs.items()}
+            return {name: np.empty(shapes[name], NUMPY_TYPES[info.dtype]) for name, info in called.outputs.items()}
         tensors = list(dict.fromkeys(info.tensor for info in called.outputs.values()))
         try:
             results = dict(zip(tensors, self._session.run(tensors, feeds), strict=True))
@@ -174,9 +173,18 @@ def read_manifest(directory: str) -> Manifest:
     return Manifest.from_json(text, where=path)
 
 
-def _session(directory: str, threads: int) -> Any:
+def _onnxruntime() -> Any:
+    """Import onnxruntime with its telemetry off, unless the user has set its variable."""
+    # From 1.31 it otherwise keeps a device id and events under ~/.cache/Microsoft and sends them from time to time.
+    # It reads the variable when it is loaded.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
+    return onnxruntime
+
+
+def _session(directory: str, threads: int) -> Any:
+    onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_estimator.errors import ExportError
+from torch_estimator.json_text import parse_json
 
 FORMAT = "torch-estimator-export"
 FORMAT_VERSION = 1
@@ -29,6 +31,8 @@ NUMPY_TYPES: Mapping[str, npt.DTypeLike] = {
     "DT_INT32": np.int32,
     "DT_BOOL": np.bool_,
 }
+
+_MOST_SIZE = 2**31
 
 Default = str | float | int | list[Any]
 
@@ -130,50 +134,80 @@ class Manifest:
     def from_json(cls, text: str, *, where: str) -> Manifest:
         """Reads `to_json`'s text; anything else is an `ExportError` that names `where` it came from."""
         try:
-            content = json.loads(text)
+            content = parse_json(text)
             if content["format"] != FORMAT or content["format_version"] > FORMAT_VERSION:
                 found = f"{content['format']!r}, version {content['format_version']!r}"
                 raise ExportError(
                     f"{where} has the format {found}; this version reads {FORMAT!r} up to version {FORMAT_VERSION}."
                 )
-            return cls(
+            manifest = cls(
                 signatures={name: _signature(value) for name, value in content["signatures"].items()},
-                receiver=content["receiver"],
-                producer=content["producer"],
-                version=content["version"],
-                global_step=content.get("global_step"),
+                receiver=_of(str, content["receiver"]),
+                producer=_of(str, content["producer"]),
+                version=_of(str, content["version"]),
+                global_step=_of(int | None, content.get("global_step")),
                 hashing=_hashing(content["hashing"]),
                 csv=_csv(content.get("csv")),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            _check_csv(manifest)
+            return manifest
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise ExportError(f"{where} is not the description of an export ({problem}).") from error
 
 
+def _of(kind: Any, value: Any) -> Any:
+    """Return a value of that type; others are a `TypeError`."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"expected {getattr(kind, '__name__', kind)}, but got {value!r:.100}")
+    return value
+
+
 def _signature(content: Mapping[str, Any]) -> Signature:
+    inputs = {name: _tensor_info(value) for name, value in content["inputs"].items()}
+    for name, info in inputs.items():
+        if info.lengths_of is not None and info.lengths_of not in inputs:
+            raise ValueError(f"the lengths of input {name!r} are those of {info.lengths_of!r}, which is no input")
     return Signature(
-        method_name=content["method_name"],
-        inputs={name: _tensor_info(value) for name, value in content["inputs"].items()},
+        method_name=_of(str, content["method_name"]),
+        inputs=inputs,
         outputs={name: _tensor_info(value) for name, value in content["outputs"].items()},
     )
 
 
 def _tensor_info(content: Mapping[str, Any]) -> TensorInfo:
-    shape: Sequence[int] = content["shape"]
-    return TensorInfo(
-        dtype=content["dtype"],
-        shape=tuple(shape),
-        tensor=content["tensor"],
+    info = TensorInfo(
+        dtype=_of(str, content["dtype"]),
+        shape=tuple(_of(int, size) for size in _of(list, content["shape"])),
+        tensor=_of(str, content["tensor"]),
         default=content.get("default"),
-        lengths_of=content.get("lengths_of"),
+        lengths_of=_of(str | None, content.get("lengths_of")),
     )
+    if not all(-1 <= size < _MOST_SIZE for size in info.shape):
+        raise ValueError(f"tensor {info.tensor!r} has the shape {list(info.shape)}")
+    if info.default is not None:
+        _check_default(info)
+    return info
+
+
+def _check_default(info: TensorInfo) -> None:
+    row = np.array(info.default, dtype=NUMPY_TYPES[info.dtype])
+    if info.dtype == "DT_STRING" and not all(isinstance(text, str) for text in row.flat):
+        raise TypeError(f"the default {info.default!r:.100} must be text")
+    if info.holds_lists:
+        fits = row.ndim <= 1
+    else:
+        sizes = info.shape[1:]
+        fits = min(sizes, default=1) > 0 and (row.size == 1 or row.shape == sizes or row.shape == (math.prod(sizes),))
+    if not fits:
+        raise ValueError(f"the default {info.default!r:.100} has not the shape {list(info.shape[1:])} of a row")
 
 
 def _hashing(content: Mapping[str, Any]) -> Hashing:
     return Hashing(
-        functions=dict(content["functions"]),
-        seeds=tuple(content["seeds"]),
-        seen_strings=dict(content["seen_strings"]),
+        functions={key: _of(str, value) for key, value in content["functions"].items()},
+        seeds=tuple(_of(int, seed) for seed in content["seeds"]),
+        seen_strings={key: _of(int, value) for key, value in content["seen_strings"].items()},
     )
 
 
@@ -181,11 +215,27 @@ def _csv(content: Mapping[str, Any] | None) -> CsvFormat | None:
     if content is None:
         return None
     return CsvFormat(
-        tensor=content["tensor"],
-        fields_tensor=content["fields_tensor"],
-        column_names=tuple(content["column_names"]),
-        fields={name: CsvField(**value) for name, value in content["fields"].items()},
+        tensor=_of(str, content["tensor"]),
+        fields_tensor=_of(str, content["fields_tensor"]),
+        column_names=tuple(_of(str, name) for name in _of(list, content["column_names"])),
+        fields={
+            name: CsvField(dtype=_of(str, field["dtype"]), default=_of(str | None, field.get("default")))
+            for name, field in content["fields"].items()
+        },
     )
+
+
+def _check_csv(manifest: Manifest) -> None:
+    csv = manifest.csv
+    if csv is None:
+        return
+    for name in csv.fields:
+        if name not in csv.column_names:
+            raise ValueError(f"the CSV field {name!r} is not in column_names")
+    for signature in manifest.signatures.values():
+        for name, info in signature.inputs.items():
+            if info.tensor == csv.tensor and info.dtype != "DT_STRING":
+                raise ValueError(f"the CSV rows are the input {name!r}, which is not of the type DT_STRING")
 
 
 def _without_none(value: Any) -> Any:

@@ -82,10 +82,7 @@ def inline(
             problem = describe_problem(
                 error, root, lambda: torch.export.export(root, examples, dynamic_shapes=shapes, strict=False)
             )
-        raise ExportError(
-            f"{what} cannot be exported to ONNX: {problem}; "
-            "write it with torch operations whose flow does not depend on the values."
-        ) from error
+        raise ExportError(f"{what} cannot be exported to ONNX: {problem}.") from error
     model = program.model_proto  # type: ignore[union-attr]
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)

@@ -16,6 +16,7 @@ from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.exporters.exporter import ExportableEstimator, check_settings
 from torch_estimator.exporters.garbage import check_exports_to_keep, remove_old_exports
+from torch_estimator.json_text import parse_json
 
 logger = logging.getLogger("torch_estimator")
 
@@ -121,13 +122,19 @@ def _check_compare_fn(compare_fn: object) -> None:
 def _read_best(export_path: str) -> dict[str, Any] | None:
     path = files.join(export_path, BEST_RESULT_NAME)
     try:
-        result = json.loads(files.read_text(path))
+        result = parse_json(files.read_text(path))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise InvalidValueError(f"{path} is damaged: {files.reason(error)}; remove it to begin anew.") from error
     if not isinstance(result, dict):
         raise InvalidValueError(f"{path} is damaged: expected a JSON object; remove it to begin anew.")
+    try:
+        float(result.get("loss", 0.0))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidValueError(
+            f"{path} is damaged: 'loss' must be a number, but is {result['loss']!r}; remove it to begin anew."
+        ) from error
     return result
 
 

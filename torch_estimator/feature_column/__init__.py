@@ -1,5 +1,8 @@
 """Feature columns: how raw columns become what a model computes with."""
 
+from typing import Any, NoReturn
+
+from torch_estimator.errors import InvalidTypeError
 from torch_estimator.feature_column.bucketized import BucketizedColumn, bucketized_column
 from torch_estimator.feature_column.categorical import CategoricalColumn
 from torch_estimator.feature_column.crossed import CrossedColumn, crossed_column
@@ -30,6 +33,33 @@ from torch_estimator.feature_column.vocabulary_list import (
     categorical_column_with_vocabulary_list,
 )
 from torch_estimator.feature_column.weighted import WeightedCategoricalColumn, weighted_categorical_column
+
+
+def input_layer(*_: Any, **__: Any) -> NoReturn:
+    """Refuse tf.feature_column's function, which made variables wherever it was called.
+
+    Raises:
+        InvalidTypeError: Always; says what holds these variables here.
+    """
+    raise InvalidTypeError(
+        "te.feature_column.input_layer cannot be called, since variables belong to a module here; give the columns to "
+        "Estimator.from_module(module, columns=columns, ...), whose module takes what input_layer returned, or make an "
+        "InputLayer(FeatureTransform(dnn_columns=columns).dnn) in your module's __init__."
+    )
+
+
+def linear_model(*_: Any, **__: Any) -> NoReturn:
+    """Refuse tf.feature_column's function; see `input_layer`.
+
+    Raises:
+        InvalidTypeError: Always.
+    """
+    raise InvalidTypeError(
+        "te.feature_column.linear_model cannot be called, since variables belong to a module here; make a "
+        "LinearModel(FeatureTransform(linear_columns=columns).linear, ...) in your module's __init__, or use "
+        "LinearClassifier or LinearRegressor."
+    )
+
 
 __all__ = [
     "BucketizedColumn",

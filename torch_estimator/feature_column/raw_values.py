@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from torch_estimator import arrow
 from torch_estimator.errors import InvalidValueError, RowError
+from torch_estimator.float32 import as_float32
 
 RawColumn: TypeAlias = Any  # pyarrow.Array | numpy.ndarray; pyarrow has no types for mypy
 Codes: TypeAlias = npt.NDArray[np.intp]
@@ -108,6 +109,7 @@ def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[
 
     Raises:
         InvalidValueError: The column does not hold numbers of that shape.
+        RowError: One number is too large for float32.
     """
     if isinstance(column, pa.Array):
         if not (
@@ -127,8 +129,7 @@ def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[
             f"raw column {key!r} must have the shape {shape} per row, but has {column.shape[1:]}; "
             "give numeric_column() the shape of the data."
         )
-    array: npt.NDArray[np.float32] = column.astype(np.float32, copy=False).reshape(rows, *shape)
-    return array
+    return as_float32(column, "number", key).reshape(rows, *shape)
 
 
 def _with_nulls(indices: Any, values: list[Any], missing: Any) -> Distinct:

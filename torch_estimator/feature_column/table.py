@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -28,8 +31,37 @@ class PlacedPiece:
     rows: int
 
 
+LeftAtZero = dict["Table", Callable[[], None]]
+"""Tables without initial values, and what draws these after all."""
+
+_LEFT_AT_ZERO: ContextVar[LeftAtZero | None] = ContextVar("_LEFT_AT_ZERO", default=None)
+
+
+@contextlib.contextmanager
+def tables_of_checkpoint(*, restored: bool) -> Iterator[LeftAtZero]:
+    """Leave the tables that the body makes at zero where a checkpoint is restored into them afterwards.
+
+    Drawing initial values takes most of the time until a large model can predict.
+
+    Args:
+        restored: Whether a checkpoint follows; otherwise tables get their initial values.
+
+    Returns:
+        The tables left at zero.
+    """
+    tables: LeftAtZero = {}
+    token = _LEFT_AT_ZERO.set(tables if restored else None)
+    try:
+        yield tables
+    finally:
+        _LEFT_AT_ZERO.reset(token)
+
+
 class Table(nn.Module):
     """Looks up rows by id.
+
+    Its initial values are drawn by a generator state that one draw of torch's generator seeds, so that what is drawn
+    after it does not depend on its size, nor on whether it is left at zero.
 
     Args:
         pieces: The variables that share the table, in the order of their rows.
@@ -58,7 +90,16 @@ class Table(nn.Module):
         self.rows = rows
         self.dim = dim
         self.recorder = None
-        self.weight = nn.Parameter(_initial(pieces, rows, dim), requires_grad=trainable)
+        self.weight = nn.Parameter(torch.zeros(rows + 1, dim), requires_grad=trainable)
+        if any(piece.initializer is not None for piece in pieces):
+            seed = int(torch.randint(0, 2**62, (), device="cpu"))
+            draw = functools.partial(_draw, self.weight.detach(), tuple(pieces), seed)
+            left_at_zero = _LEFT_AT_ZERO.get()
+            # On another device initializers draw from a generator that `_draw` does not set.
+            if left_at_zero is None or self.weight.device.type != "cpu":
+                draw()
+            else:
+                left_at_zero[self] = draw
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows of the table, float32 ``[..., dim]``, for int64 ids ``[...]``; the id `rows` gives zeros."""
@@ -82,12 +123,17 @@ class Table(nn.Module):
         return f"{self.rows}, {self.dim}, pieces={len(self.pieces)}"
 
 
-def _initial(pieces: Sequence[Piece], rows: int, dim: int) -> torch.Tensor:
-    weight = torch.zeros(rows + 1, dim)
+def _draw(weight: torch.Tensor, pieces: tuple[Piece, ...], seed: int) -> None:
+    # Not torch.manual_seed, which also seeds the generators of GPUs.
+    generator = torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(seed)
     offset = 0
-    with torch.no_grad():
+    try:
         for piece in pieces:
             if piece.initializer is not None:
-                piece.initializer(weight[offset : offset + piece.rows])
+                with torch.no_grad():
+                    piece.initializer(weight[offset : offset + piece.rows])
             offset += piece.rows
-    return weight
+    finally:
+        generator.set_state(state)

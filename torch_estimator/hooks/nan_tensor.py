@@ -1,4 +1,4 @@
-"""What happens when the training loss is not a number."""
+"""What happens when the training loss is NaN or infinite."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch_estimator.hooks.hook import Hook, RunContext
 
 
 class NanTensorHook(Hook):
-    """Decides whether a training loss of NaN is an error or just the end.
+    """Decides whether a training loss of NaN or infinity is an error or just the end.
 
-    Training watches for it without any hook and raises `NanLossDuringTrainingError`. Either way what such a step did to
-    the weights is never saved: the last checkpoint is the last good one.
+    Training watches for it without any hook and raises `NanLossDuringTrainingError`. It does the same where a trained
+    variable is NaN or infinite when it is to be saved. Either way the last checkpoint is the last good one.
 
     Args:
         fail_on_nan_loss: False ends training with a line in the log instead; ``train_and_evaluate`` then evaluates

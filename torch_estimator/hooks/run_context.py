@@ -31,9 +31,10 @@ class RunContext:
             extra forward pass before it, of which nothing remains, is what is seen.
         compiled: Whether observing costs such an extra pass.
         summaries: What the model said with `torch_estimator.summary` in the step just taken, where it was observed.
-        fail_on_nan_loss: Whether a loss that is not a number raises; else it ends training.
-        damaged: Whether the weights are those after such a loss, which must not be saved.
-        preempted: Whether SIGTERM has asked the process to go.
+        fail_on_nan_loss: Whether a loss or a trained variable that is NaN or infinite raises; else it ends training.
+        damaged: Whether there was such a loss or variable: the weights of now must not be saved.
+        preempted: Whether SIGTERM or Ctrl-C has asked the process to end.
+        interrupted: Whether it was Ctrl-C, after which training raises KeyboardInterrupt.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class RunContext:
         self.damaged = False
         self.stop_requested = False
         self.preempted = False
+        self.interrupted = False
         self.loss_tensor: torch.Tensor | float | None = None
         self._optimizers = optimizers
         self._writers = writers or EventWriters()

@@ -10,6 +10,9 @@ from typing import IO, TextIO
 
 _COLORS = (32, 33, 34, 35, 36)
 
+# Of one line, which is held in memory: a process may write without end and without a newline.
+_MOST_BYTES = 2**20
+
 
 class Output:
     """A stream that several threads write whole lines to.
@@ -47,7 +50,7 @@ class Output:
 
 
 class Copying:
-    """A thread that copies what a process writes, line by line.
+    """A thread that copies what a process writes, line by line; a line of more than 1 MiB is broken there.
 
     Args:
         pipe: Where the process writes to.
@@ -73,7 +76,7 @@ class Copying:
         return True
 
     def _copy(self) -> None:
-        for line in self._pipe:
+        while line := self._pipe.readline(_MOST_BYTES):
             self._is_writing = True
             self._output.write(self._prefix + line.removesuffix(b"\n") + b"\n")
             self._is_writing = False

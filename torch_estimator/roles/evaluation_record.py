@@ -7,13 +7,15 @@ import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from torch_estimator import files
+from torch_estimator.engine.checkpoint_index import checkpoint_in
 from torch_estimator.errors import CheckpointError, ClusterError
+from torch_estimator.json_text import parse_json
 
 NAME = "evaluator.json"
 
@@ -83,18 +85,25 @@ class EvaluationRecord:
         self.begun: Begun | None = None
         self._specs: dict[str, SpecRecord] = {}
         try:
-            content = json.loads(files.read_text(self._path))
+            content = parse_json(files.read_text(self._path))
             self.finished = content["finished"]
             self.finished_at = float(content.get("finished_at", 0.0))
             self.followed = tuple(content["followed"]) if content.get("followed") else None
             self.begun = Begun(**content["begun"]) if content.get("begun") else None
             self._specs = {name: SpecRecord(**record) for name, record in content["specs"].items()}
+            self._keep_in_model_dir()
         except (FileNotFoundError, NotADirectoryError):
             pass
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self._path} is damaged: {files.reason(error)}; remove it, and the latest checkpoint is evaluated."
             ) from error
+
+    def _keep_in_model_dir(self) -> None:
+        for record in self._specs.values():
+            record.checkpoint_path = checkpoint_in(self._model_dir, record.checkpoint_path)
+        if self.begun is not None:
+            self.begun = replace(self.begun, checkpoint_path=checkpoint_in(self._model_dir, self.begun.checkpoint_path))
 
     def of(self, name: str | None) -> SpecRecord | None:
         """What is known of the spec called so."""
@@ -163,7 +172,7 @@ class EvaluationRecord:
         there = self._life
         # Somebody may have removed the file, or the whole directory; what cannot be read for once is written anew.
         with suppress(OSError, ValueError, AttributeError):
-            there = json.loads(files.read_text(self._path)).get("evaluator")
+            there = parse_json(files.read_text(self._path)).get("evaluator")
         if there != self._life:
             raise ClusterError(
                 f"Another evaluator has come in the place of this one, as {self._path} says; see whether two "

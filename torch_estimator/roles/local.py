@@ -140,6 +140,8 @@ class _EvaluationListener(CheckpointSaverListener):
             self._is_first_save = False
             if global_step != self._owed_step:
                 return False
+        if self._estimator._is_interrupted:
+            return False
         if not self._listener.before_eval():
             logger.info("The continuous_eval_listener asked to stop before an evaluation.")
             self.vetoed = True

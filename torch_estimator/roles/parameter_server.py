@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
+import signal
 from collections.abc import Callable
 from contextlib import closing
 
 from torch_estimator.cluster.task import Task
 from torch_estimator.parameter_server.key import key_from_environment
 from torch_estimator.parameter_server.server import ParameterServer
-from torch_estimator.sigterm import on_sigterm
+from torch_estimator.stop_signals import on_stop_signals
+
+_CTRL_C = "Ctrl-C"
 
 
 def run_parameter_server(
     task: Task, *, wait_secs: float, is_over: Callable[[], bool] = lambda: False, until_told: bool = False
 ) -> None:
-    """Serves; after SIGTERM until the others have gone, which may still have to save what is here.
+    """Serve; after SIGTERM or Ctrl-C until the others have gone, which may still have to save what is here.
 
     Args:
         task: This process.
@@ -26,25 +29,32 @@ def run_parameter_server(
     Raises:
         ClusterError: The address cannot be used, or nobody has come in time.
         SystemExit: SIGTERM has come; it asks to be started again.
+        KeyboardInterrupt: Ctrl-C has come.
     """
     assert task.address is not None
     key = key_from_environment()
     make = functools.partial(ParameterServer, str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)
     server: ParameterServer | None = None
-    was_told = False
+    came = ""
 
-    def go() -> None:
-        nonlocal was_told
-        was_told = True
+    def go(number: int) -> None:
+        nonlocal came
+        came = _CTRL_C if number == signal.SIGINT else came or "SIGTERM"
         if server is not None:
-            server.go()
+            server.go(came)
 
-    with on_sigterm(go):
-        while server is None or until_told:
-            if server is not None:
-                server.lives.end()
-            with closing(make(over=None if server is None else server.lives)) as server:
-                # Between one training and the next.
-                if was_told:
-                    server.go()
-                server.serve()
+    with on_stop_signals(go, until=f"{task} stays, for 20 s at most, until what it holds is saved"):
+        try:
+            while server is None or until_told:
+                if server is not None:
+                    server.lives.end()
+                with closing(make(over=None if server is None else server.lives)) as server:
+                    # Between one training and the next.
+                    if came:
+                        server.go(came)
+                    server.serve()
+        except SystemExit:
+            if came != _CTRL_C:
+                raise
+    if came == _CTRL_C:
+        raise KeyboardInterrupt

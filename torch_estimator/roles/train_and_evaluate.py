@@ -53,6 +53,7 @@ def train_and_evaluate(
     Raises:
         InvalidTypeError: Where an argument has the wrong type.
         InvalidValueError: Where checkpoints are switched off, or an evaluation gives nothing to go on.
+        ModelDirInUseError: Where another training writes into the model directory.
     """
     eval_specs = _checked_eval_specs(eval_spec)
     if not isinstance(estimator, Estimator):
@@ -67,7 +68,8 @@ def train_and_evaluate(
         with EndOfTraining(estimator.model_dir) as is_over:
             run_parameter_server(task, wait_secs=estimator.config.session_creation_timeout_secs, is_over=is_over)
         return None, None
-    with estimator._in_job(eval_specs):
+    # Leased for the whole job: what is evaluated and exported after training belongs to it.
+    with estimator._in_job(eval_specs), estimator._leased():
         outcomes = _role(task)(estimator, train_spec, eval_specs, listener)
     if outcomes is None:
         return None, None

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 from torch_estimator import files
 from torch_estimator.errors import CheckpointError
+from torch_estimator.json_text import parse_json
 from torch_estimator.process_start import job_start
 
 NAME = "training.json"
@@ -71,7 +72,7 @@ def read_training_state(model_dir: str) -> TrainingState | None:
     """
     path = training_state_path(model_dir)
     try:
-        return TrainingState(**json.loads(files.read_text(path)))
+        return TrainingState(**parse_json(files.read_text(path)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -202,11 +202,11 @@ class ReplicaSteps(InStep):
         if self.group.has_met:
             self._exchange(FAILED)
 
-    def close(self) -> None:
-        """Ends what compiles beside."""
+    def close(self, *exception: object) -> None:
+        """End what compiles beside; see `CompiledSteps`."""
         for steps in (self._senders, self._receivers):
             if steps is not None:
-                steps.__exit__(None, None, None)
+                steps.__exit__(*exception)
 
     def _computed(self, batches: Batches, context: RunContext) -> NoRoom | None:
         if self._senders is None:

@@ -55,7 +55,7 @@ class ShardedStep(TrainStep):
     ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
         """As `TrainStep.differentiate`; the gradients are the averages over the processes, of the own rows."""
         loss = self.loss(features, labels, weights)
-        self.check_depends(loss)
+        self.check_loss(loss)
         (loss * self.scale).backward()  # type: ignore[no-untyped-call]
         dense = [parameter.grad for parameter in self.dense]
         for parameter in self.dense:

@@ -15,6 +15,7 @@ from torch_estimator import files
 from torch_estimator.distribute.lost import PeerLost
 from torch_estimator.engine.batches import Batches
 from torch_estimator.engine.compiled.choice import EagerSteps
+from torch_estimator.engine.damage import NotFinite
 from torch_estimator.engine.replicas.in_step import FAILED, FURTHER, PREEMPTED, STOPS, WAITS, InStep
 from torch_estimator.engine.replicas.packing import LOSS
 from torch_estimator.engine.replicas.steps import STEPS
@@ -77,7 +78,7 @@ class ShardedSteps(InStep):
         """Python sees every change but one of what is trained."""
         self._steps.look_again()
 
-    def close(self) -> None:
+    def close(self, *exception: object) -> None:
         """There is nothing to end."""
 
     def note_position(self) -> None:
@@ -113,11 +114,14 @@ class ShardedSteps(InStep):
 
         Raises:
             CheckpointError: One of them could not.
+            NotFinite: A trained variable is NaN or infinite in the rows of one of them.
         """
         self._exchange(_SAVES)
         self.group.gather_texts(directory)
         told = [json.loads(text) if text else None for text in self.group.gather_texts("")]
         for rank, one in enumerate(told):
+            if one is not None and "not_finite" in one:
+                raise NotFinite(*one["not_finite"])
             if one is not None and "problem" in one:
                 raise CheckpointError(f"{self.group.name(rank)} could not save its shard: {one['problem']}")
         return [one and one["where"] for one in told]
@@ -158,6 +162,8 @@ class ShardedSteps(InStep):
         directory = self.group.gather_texts("")[0]
         try:
             self._write(directory)
+        except NotFinite as found:
+            told = {"not_finite": found.args}
         except (OSError, UserError) as error:
             told = {"problem": f"{files.reason(error)}."}
         self.group.gather_texts(json.dumps(told))
