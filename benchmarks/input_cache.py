@@ -17,9 +17,9 @@ from benchmarks.input_pipeline import DATA
 from examples.census import columns
 from examples.census.trainer import featurizer
 from torch_estimator.data import Dataset
-from torch_estimator.engine.batches import HostTransform
 from torch_estimator.feature_column import FeatureTransform
 from torch_estimator.heads import BinaryClassHead
+from torch_estimator.train.batches import HostTransform
 
 EPOCHS = 4
 

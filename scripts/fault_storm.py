@@ -30,7 +30,7 @@ from scripts.storm_checks import Rows, Told, problems
 from scripts.storm_cluster import LAUNCHER, Line, StormCluster
 from scripts.storm_job import PACE, STEP
 from scripts.storm_times import SERVED, TOGETHER, Kill, table, verdicts
-from torch_estimator.engine.checkpoint import Checkpoint, load_checkpoint
+from torch_estimator.checkpoint.checkpoint import Checkpoint, load_checkpoint
 
 ROLES = ("chief", "worker", "ps", "evaluator")
 

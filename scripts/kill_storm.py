@@ -29,7 +29,7 @@ import torch_estimator as te
 from examples.census.trainer import task
 from examples.options import at_least
 from torch_estimator import errors
-from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "census"

@@ -10,11 +10,11 @@ import torch.distributed.fsdp
 import torch.distributed.tensor
 import zmq
 
-import torch_estimator.canned
-import torch_estimator.distribute.group
-import torch_estimator.engine.served.feed
-import torch_estimator.engine.training
+import torch_estimator.distributed.group
 import torch_estimator.estimator
+import torch_estimator.executors
 import torch_estimator.feature_column
+import torch_estimator.models
 import torch_estimator.parameter_server.server
-import torch_estimator.roles
+import torch_estimator.parameter_server.worker_steps
+import torch_estimator.train.training

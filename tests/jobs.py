@@ -113,6 +113,6 @@ def assert_same_variables(one: te.Estimator, other: te.Estimator) -> None:
 
 
 def checkpoint_steps(model_dir: object) -> list[int]:
-    from torch_estimator.engine.checkpoint import checkpoint_paths
+    from torch_estimator.checkpoint.checkpoint import checkpoint_paths
 
     return [int(path.rpartition("-")[2]) for path in checkpoint_paths(str(model_dir))]

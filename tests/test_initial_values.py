@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import torch_estimator as te
 from tests.jobs import assert_same_variables
 from torch_estimator import feature_column as fc
-from torch_estimator.engine.checkpoint import load_checkpoint
+from torch_estimator.checkpoint.checkpoint import load_checkpoint
 
 ROWS = 40
 WORDS = fc.categorical_column_with_hash_bucket("word", 11)

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from torch_estimator.checkpoint.checkpoint import load_checkpoint
+from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.cli.predict import _json_lines, _request
 from torch_estimator.cluster.tf_config import task_from_tf_config
-from torch_estimator.engine.checkpoint import load_checkpoint
-from torch_estimator.engine.checkpoint_writer import CheckpointWriter
-from torch_estimator.engine.compiled.program import NotThisStep, StepProgram
+from torch_estimator.compile.program import NotThisStep, StepProgram
 from torch_estimator.errors import UserError
+from torch_estimator.executors.evaluation_record import EvaluationRecord
+from torch_estimator.executors.training_status import read_training_state
 from torch_estimator.export.exported_model import read_manifest
 from torch_estimator.exporters.best import _read_best
 from torch_estimator.json_text import MOST_DEPTH, parse_json, too_deep_at
-from torch_estimator.roles.evaluation_record import EvaluationRecord
-from torch_estimator.roles.training_state import read_training_state
 
 
 def nested(depth: int, kind: str = "list") -> str:

@@ -9,7 +9,7 @@ import torch
 
 from examples.census import sample
 from scripts import kill_storm
-from torch_estimator.engine.checkpoint import Checkpoint
+from torch_estimator.checkpoint.checkpoint import Checkpoint
 
 
 def test_a_job_killed_three_times_ends_as_the_undisturbed_one(

@@ -20,36 +20,17 @@ import numpy as np
 import torch
 
 from torch_estimator import files
+from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from torch_estimator.checkpoint.lease import Check, leased
+from torch_estimator.checkpoint.sharded_tensors import is_sharded
 from torch_estimator.cluster.ranks import check_trains_alone
 from torch_estimator.cluster.task import REPLICA, Task, check_trains
-from torch_estimator.data.normalise import to_dataset
-from torch_estimator.distribute.joining import (
-    connected_servers,
-    end_servers,
-    forked_replicas,
-    joined_group,
-    may_meet,
-    meeting_nobody,
-)
-from torch_estimator.distribute.lost import LeftBehind, PeerLost, TrainingOver
-from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
-from torch_estimator.distribute.strategies import FullyShardedStrategy, MultiWorkerMirroredStrategy
-from torch_estimator.engine.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
-from torch_estimator.engine.description import CLUSTER, describe_optimizers, describe_training
-from torch_estimator.engine.evaluation import EvaluationResult, run_evaluation, write_evaluation, write_results
-from torch_estimator.engine.lease import Check, leased
-from torch_estimator.engine.loop import StopReason, TrainingResult
-from torch_estimator.engine.model import Model
-from torch_estimator.engine.prediction import run_prediction
-from torch_estimator.engine.preemption import Preempted
-from torch_estimator.engine.random_state import drawing_alike, isolated, seeded
-from torch_estimator.engine.replicas.agreement import agree_on, agree_on_training
-from torch_estimator.engine.replicas.handover import handed, leader_of
-from torch_estimator.engine.sharded.rows import is_sharded
-from torch_estimator.engine.sharded.units import shard
-from torch_estimator.engine.shared_evaluation.rounds import told_by_chief
-from torch_estimator.engine.summaries import EventWriter
-from torch_estimator.engine.training import TrainingRun, log_end
+from torch_estimator.data.to_dataset import to_dataset
+from torch_estimator.distributed.agreement import agree_on, agree_on_training
+from torch_estimator.distributed.description import CLUSTER, describe_optimizers, describe_training
+from torch_estimator.distributed.lost import LeftBehind, PeerLost, TrainingOver
+from torch_estimator.distributed.peer_recovery import handed, leader_of
+from torch_estimator.distributed.shared_evaluation.rounds import told_by_chief
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.table import tables_of_checkpoint
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
@@ -67,15 +48,34 @@ from torch_estimator.specs import (
     checked_hooks,
     checked_listeners,
 )
+from torch_estimator.strategies.joining import (
+    connected_servers,
+    end_servers,
+    forked_replicas,
+    joined_group,
+    may_meet,
+    meeting_nobody,
+)
+from torch_estimator.strategies.mirrored import MirroredStrategy
+from torch_estimator.strategies.sharded.units import shard
+from torch_estimator.strategies.strategies import FullyShardedStrategy, MultiWorkerMirroredStrategy
+from torch_estimator.summary.event_files import EventWriter
+from torch_estimator.train.evaluation import EvaluationResult, run_evaluation, write_evaluation, write_results
+from torch_estimator.train.loop import StopReason, TrainingResult
+from torch_estimator.train.model import Model
+from torch_estimator.train.prediction import run_prediction
+from torch_estimator.train.preemption import Preempted
+from torch_estimator.train.random_state import drawing_alike, isolated, seeded
+from torch_estimator.train.training import TrainingRun, log_end
 from torch_estimator.warm_start import WarmStart, as_settings
 
 if TYPE_CHECKING:
-    from torch_estimator.custom.optimizers import ModuleOptimizer
     from torch_estimator.data.dataset import Dataset
-    from torch_estimator.distribute.group import Group
-    from torch_estimator.engine.served.links import Links
+    from torch_estimator.distributed.group import Group
     from torch_estimator.feature_column.transform import FeatureTransform
     from torch_estimator.heads.base import Head
+    from torch_estimator.models.from_module.optimizers import ModuleOptimizer
+    from torch_estimator.parameter_server.client import Links
     from torch_estimator.serving_input import ServingInput
 
 logger = logging.getLogger("torch_estimator")
@@ -178,7 +178,7 @@ class Estimator:
         >>> estimator.train(lambda: data, steps=3).evaluate(lambda: data)["global_step"]
         3
         """
-        from torch_estimator.custom.module_model import ModuleModel
+        from torch_estimator.models.from_module.module_model import ModuleModel
 
         model_fn = ModuleModel(
             module,

@@ -13,13 +13,13 @@ from typing import Any, Final, Literal
 from torch_estimator.cluster import Task, task_from_environment
 from torch_estimator.cluster.cluster_spec import ClusterSpec
 from torch_estimator.cluster.task import CHIEFS, EVALUATOR, PARAMETER_SERVER, WAIT_SECS, WORKER
-from torch_estimator.distribute.mirrored_strategy import MirroredStrategy
-from torch_estimator.distribute.strategies import (
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.strategies.mirrored import MirroredStrategy
+from torch_estimator.strategies.strategies import (
     FullyShardedStrategy,
     MultiWorkerMirroredStrategy,
     ParameterServerStrategy,
 )
-from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
 class _Default:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch_estimator.feature_column.transform import FeatureTransform
     from torch_estimator.forwarding import ForwardedLayers
     from torch_estimator.heads.base import Head
-    from torch_estimator.heads.metrics import MetricFunction
+    from torch_estimator.metrics import MetricFunction
     from torch_estimator.optim.factories import OptimizerFactory
 
 InputFn = Callable[..., Any]
@@ -184,7 +184,7 @@ class EstimatorSpec:
             the outputs themselves are the predictions, called ``output`` (``output_0``, … where they are a tuple,
             the names of its fields where they are a dataclass or a named tuple).
         metrics: Name -> ``metric(labels, predictions)`` -> number, over the whole evaluation, or a torchmetrics object
-            or what makes one; see `torch_estimator.heads.metrics.named.NamedMetrics`. A function that would make
+            or what makes one; see `torch_estimator.metrics.named.NamedMetrics`. A function that would make
             ``[N, N]`` of labels ``[N]`` and predictions ``[N, 1]`` gets labels of the shape that one of torch's own
             losses got.
         optimizer: Makes one `torch.optim.Optimizer`, or several, or learning-rate schedules around them, from the

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_estimator.engine.compiled.program import StepProgram
-from torch_estimator.engine.compiled.steps import CompiledSteps
-from torch_estimator.engine.step import TrainStep
-from torch_estimator.engine.threads import threads_for
+from torch_estimator.compile.program import StepProgram
+from torch_estimator.compile.steps import CompiledSteps
+from torch_estimator.train.step import TrainStep
+from torch_estimator.train.threads import threads_for
 
 
 class BareSteps:

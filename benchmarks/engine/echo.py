@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import zmq
 
-from torch_estimator.engine.served.links import Links
+from torch_estimator.parameter_server.client import Links
 from torch_estimator.parameter_server.messages import Kind, is_small
 
 ROUND_TRIPS = 400

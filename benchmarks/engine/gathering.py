@@ -12,7 +12,7 @@ import time
 import torch
 from torch.distributed import TCPStore
 
-from torch_estimator.distribute.mesh import Mesh
+from torch_estimator.distributed.mesh import Mesh
 
 _SECS = 60.0
 

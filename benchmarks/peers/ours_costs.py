@@ -18,10 +18,10 @@ from benchmarks.engine.cpu_clock import MAIN, OTHERS, TRANSPORT, StageClock, cpu
 from benchmarks.floor import seconds_of
 from benchmarks.peers import ours_census
 from benchmarks.peers.report import Pace
-from torch_estimator.distribute.group import Group
-from torch_estimator.engine.replicas.feed import ReplicaSteps
-from torch_estimator.engine.served.feed import ServedSteps
-from torch_estimator.engine.served.spin import Spin
+from torch_estimator.distributed.group import Group
+from torch_estimator.distributed.replica_steps import ReplicaSteps
+from torch_estimator.parameter_server.spin_wait import Spin
+from torch_estimator.parameter_server.worker_steps import ServedSteps
 
 SERVED = {"_wanted": "look up", "_computed": "compute", "_send": "pack", "_collect": "unpack", "_write": "unpack"}
 """Stages of a step with parameter servers, by method."""

@@ -12,7 +12,7 @@ def main() -> None:
     seconds = {
         "torch_s": _import("torch"),
         "added_s": _import("torch_estimator"),
-        "program_s": _import("examples.census.trainer.task") + _import("torch_estimator.canned.dnn_linear_combined"),
+        "program_s": _import("examples.census.trainer.task") + _import("torch_estimator.models.dnn_linear_combined"),
     }
     started = time.perf_counter()
     package = importlib.import_module("torch_estimator")

@@ -15,7 +15,7 @@ from benchmarks.peers import input_report
 from examples.census import columns
 from examples.census.trainer import featurizer
 from examples.census.trainer.input import SHUFFLE_BATCHES
-from torch_estimator.engine.model import Model
+from torch_estimator.train.model import Model
 
 
 def dataset(file: Path, *, batch: int, in_order: bool) -> te.data.Dataset:

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch_estimator.engine.served.links
-import torch_estimator.roles.parameter_server
+import torch_estimator.executors.parameter_server
+import torch_estimator.parameter_server.client
 from torch_estimator.cluster.addresses import split_address
-from torch_estimator.engine.served.links import Frames, Links
-from torch_estimator.engine.served.spin import Spin
+from torch_estimator.parameter_server.client import Frames, Links
 from torch_estimator.parameter_server.messages import Header, cut_up
 from torch_estimator.parameter_server.server import ParameterServer
+from torch_estimator.parameter_server.spin_wait import Spin
 
 _COUNT = struct.Struct("<Q")
 _MOST_SECS = 60.0
@@ -27,8 +27,8 @@ _MOST_SECS = 60.0
 
 def use() -> None:
     """Has this process, a chief or a server, speak so."""
-    torch_estimator.engine.served.links.Links = RawLinks  # type: ignore[misc]
-    torch_estimator.roles.parameter_server.ParameterServer = RawServer  # type: ignore[misc]
+    torch_estimator.parameter_server.client.Links = RawLinks  # type: ignore[misc]
+    torch_estimator.executors.parameter_server.ParameterServer = RawServer  # type: ignore[misc]
 
 
 class RawServer(ParameterServer):

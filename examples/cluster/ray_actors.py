@@ -24,14 +24,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch_estimator import files
 from torch_estimator.cluster.task import CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER, Task
 from torch_estimator.errors import ClusterError, UserError, exit_on_user_error
-from torch_estimator.jobs.child import Child
-from torch_estimator.jobs.job import Job
-from torch_estimator.jobs.layout import Layout, tf_config
-from torch_estimator.jobs.limits import Limits
-from torch_estimator.jobs.ports import free_ports
-from torch_estimator.jobs.process import Lines
-from torch_estimator.jobs.program import Program
-from torch_estimator.jobs.status import USER_ERROR
+from torch_estimator.launch.child import Child
+from torch_estimator.launch.job import Job
+from torch_estimator.launch.layout import Layout, tf_config
+from torch_estimator.launch.limits import Limits
+from torch_estimator.launch.ports import free_ports
+from torch_estimator.launch.process import Lines
+from torch_estimator.launch.program import Program
+from torch_estimator.launch.status import USER_ERROR
 
 from ..options import at_least, positive
 

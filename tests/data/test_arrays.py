@@ -13,7 +13,7 @@ import torch
 
 import torch_estimator as te
 from torch_estimator.data import Dataset
-from torch_estimator.data.normalise import to_dataset
+from torch_estimator.data.to_dataset import to_dataset
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, UserError
 
 

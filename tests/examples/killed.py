@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from torch_estimator.engine.checkpoint import load_checkpoint
+from torch_estimator.checkpoint.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 

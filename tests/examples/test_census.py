@@ -12,7 +12,7 @@ import torch_estimator as te
 from examples.census import sample
 from examples.census.trainer import model, task
 from torch_estimator import cli, files
-from torch_estimator.engine.checkpoint import load_checkpoint
+from torch_estimator.checkpoint.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 CENSUS = ROOT / "examples" / "census"

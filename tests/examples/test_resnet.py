@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from examples.resnet import resnet, task
-from torch_estimator.engine.checkpoint import load_checkpoint
+from torch_estimator.checkpoint.checkpoint import load_checkpoint
 
 SMALL = ["--image-size", "32", "--batch-size", "4", "--train-steps", "4", "--blocks", "1", "1", "1", "1"]
 

@@ -14,12 +14,12 @@ from torch import nn
 from tests.programs import CENSUS_VOCABULARIES as VOCABULARIES
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input
-from torch_estimator.canned.networks import DNN, Linear, WideAndDeep
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.writer import write_export
 from torch_estimator.feature_column.table import Table
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads import BinaryClassHead
+from torch_estimator.models.networks import DNN, Linear, WideAndDeep
 
 NUMBERS = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week")
 ODD_STRINGS = ("", "never seen", "héllo", "日本語" * 200, "a\nb", "?", "x" * 5000, " ")

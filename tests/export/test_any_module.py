@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator import serving_input
+from torch_estimator.data.feature_structure import Structure
 from torch_estimator.errors import ExportError
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.writer import write_export
 from torch_estimator.feature_column import numeric_column
-from torch_estimator.feature_structure import Structure
 from torch_estimator.heads import MultiClassHead
 from torch_estimator.heads.function_head import FunctionHead
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from torch_estimator import files
-from torch_estimator.engine.evaluation import EvaluationResult
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.exporters import BestExporter, loss_smaller
+from torch_estimator.train.evaluation import EvaluationResult
 
 NAN = math.nan
 

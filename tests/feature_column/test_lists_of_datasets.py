@@ -15,8 +15,8 @@ from torch import nn
 import torch_estimator as te
 from torch_estimator import feature_column as fc
 from torch_estimator.data import Dataset
-from torch_estimator.engine.batches import HostTransform
 from torch_estimator.errors import DataError, UserError
+from torch_estimator.train.batches import HostTransform
 
 TAGS = fc.categorical_column_with_vocabulary_list("tags", ["a", "b", "c"], multivalent=True)
 IDS = fc.categorical_column_with_identity("ids", 6, multivalent=True)

@@ -14,8 +14,8 @@ import torch_estimator as te
 from tests.hooks.test_hook import Kill
 from tests.jobs import WritingExporter, assert_same_variables, checkpoint_steps, line, points
 from torch_estimator import files
-from torch_estimator.engine.checkpoint import load_checkpoint
-from torch_estimator.engine.summaries import EventWriter
+from torch_estimator.checkpoint.checkpoint import load_checkpoint
+from torch_estimator.summary.event_files import EventWriter
 
 Curve = list[tuple[int, float]]
 

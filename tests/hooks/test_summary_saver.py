@@ -10,7 +10,7 @@ import torch
 
 import torch_estimator as te
 from tests.jobs import line, points
-from tests.test_summary import read, steps, talker
+from tests.summary.test_summary import read, steps, talker
 
 
 def bias(context: te.RunContext) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from zmq.utils.monitor import recv_monitor_message
 from tests.cluster_jobs import free_port
 from tests.parameter_server.road import Road
 from tests.parameter_server.test_server import GIVEN
-from torch_estimator.engine.served.links import Links
 from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.client import Links
 from torch_estimator.parameter_server.curve import secure_client
 from torch_estimator.parameter_server.key import KEY_FILE, Key, key_from_environment, make_key_file
 from torch_estimator.parameter_server.messages import (

@@ -17,8 +17,8 @@ from zmq.utils.monitor import recv_monitor_message
 from tests.parameter_server.road import Road
 from tests.parameter_server.test_server import ARRAYS, GIVEN, PLAN, Served, served  # noqa: F401
 from tests.properties.trials import tried
-from torch_estimator.engine.served.links import Links
 from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.client import Links
 from torch_estimator.parameter_server.messages import (
     MOST_FRAME_BYTES,
     PULLS,

@@ -22,8 +22,8 @@ import zmq
 
 from tests.cluster_jobs import free_port
 from tests.parameter_server.road import Road
-from torch_estimator.engine.served.links import Links
 from torch_estimator.errors import RESTART_ME, ClusterError, NanLossDuringTrainingError
+from torch_estimator.parameter_server.client import Links
 from torch_estimator.parameter_server.messages import (
     PULLS,
     PUSHES,

@@ -78,10 +78,10 @@ def add_to(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the job; returns its exit status."""
     # What needs POSIX is not imported for the other commands.
-    from torch_estimator.jobs.job import Job
-    from torch_estimator.jobs.limits import Limits
-    from torch_estimator.jobs.local_process import LocalProcess
-    from torch_estimator.jobs.program import Program
+    from torch_estimator.launch.job import Job
+    from torch_estimator.launch.limits import Limits
+    from torch_estimator.launch.local_process import LocalProcess
+    from torch_estimator.launch.program import Program
 
     job_dir = () if options.job_dir is None else ("--job-dir", options.job_dir)
     program = Program(
@@ -94,8 +94,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tasks(options: argparse.Namespace) -> list[Task]:
-    from torch_estimator.jobs.layout import Layout
-    from torch_estimator.jobs.ports import free_ports
+    from torch_estimator.launch.layout import Layout
+    from torch_estimator.launch.ports import free_ports
 
     counts = ("worker_count", "parameter_server_count", "evaluator", "start_port")
     given = {name: getattr(options, name) for name in counts if getattr(options, name) is not None}

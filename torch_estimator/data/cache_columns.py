@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from torch_estimator import arrow
+from torch_estimator.data import arrow
 from torch_estimator.data.chunk import Chunk, LabelPlace
 from torch_estimator.data.columns import STRINGS, Column, from_objects, is_strings
 from torch_estimator.data.lists import is_lists

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from torch_estimator import arrow
+from torch_estimator.data import arrow
+from torch_estimator.data.coerce import check_integers, converted, unequal_rows
 from torch_estimator.data.lists import concat_lists, is_list_type, is_lists, lists_column, padded
-from torch_estimator.data.odd_values import check_integers, converted, unequal_rows
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 
 Array: TypeAlias = np.ndarray[Any, Any]

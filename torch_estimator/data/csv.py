@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from torch_estimator import arrow
+from torch_estimator.data import arrow
 from torch_estimator.data.byte_files import ByteFile
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Array, Column, replace_empty

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
+from torch_estimator.data.coerce import check_integers, has_large_integers
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.csv_format import CsvFormat, count_filled
-from torch_estimator.data.odd_values import check_integers, has_large_integers
 
 if TYPE_CHECKING:
     from torch_estimator.data.csv_schema import CsvSchema

@@ -25,11 +25,11 @@ from torch_estimator.data.padding import Padding
 from torch_estimator.data.paths import Files
 from torch_estimator.data.permutation import draw_seed
 from torch_estimator.data.plan import Operation, make_iterator
-from torch_estimator.data.portion import Shard, Skip, Take
 from torch_estimator.data.prefetch import Prefetch
 from torch_estimator.data.repeat import Repeat
 from torch_estimator.data.shuffle import Shuffle
 from torch_estimator.data.source import Source
+from torch_estimator.data.take_skip_shard import Shard, Skip, Take
 from torch_estimator.data.transform import AS_NUMPY, Transform
 from torch_estimator.errors import InvalidValueError
 

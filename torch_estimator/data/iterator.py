@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from torch_estimator.data.ahead import Ahead
+from torch_estimator.data.prefetch_thread import Ahead
 from torch_estimator.data.runs import Batch, Run, RunReader
 from torch_estimator.data.state import Signature, StateMismatch, check_signature
 from torch_estimator.data.stream import State, Stream

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
+from torch_estimator.data.coerce import check_integers, has_large_integers
 from torch_estimator.data.columns import Array
 from torch_estimator.data.csv_errors import what_is_read
 from torch_estimator.data.csv_parser import is_finite, is_nan
 from torch_estimator.data.line_errors import first_words
 from torch_estimator.data.lists import is_list_type
-from torch_estimator.data.odd_values import check_integers, has_large_integers
 from torch_estimator.json_text import MOST_DEPTH, parse_json, too_deep_at
 
 _MOST_BLOCK_BYTES = 2**30

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_estimator import arrow
+from torch_estimator.data import arrow
 from torch_estimator.errors import InvalidTypeError, RowError
 
 if TYPE_CHECKING:

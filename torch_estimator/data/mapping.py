@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_estimator import arrow
+from torch_estimator.data import arrow
 from torch_estimator.data.chunk import Chunk, chunk_of
 from torch_estimator.data.columns import Array, Column, to_numpy
 from torch_estimator.data.lists import is_lists

@@ -18,12 +18,12 @@ from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.data.label import Label
 from torch_estimator.data.mapping import Map
 from torch_estimator.data.padding import PadStream
-from torch_estimator.data.portion import Shard
 from torch_estimator.data.prefetch import Prefetch
 from torch_estimator.data.shuffle import Shuffle
 from torch_estimator.data.source import Reader, Source, Wanted
 from torch_estimator.data.state import Signature
 from torch_estimator.data.stream import Stream
+from torch_estimator.data.take_skip_shard import Shard
 from torch_estimator.data.transform import AS_NUMPY, Applied, Transform, apply_transform, wants_others
 from torch_estimator.data.windows import WindowStream
 from torch_estimator.errors import InvalidValueError

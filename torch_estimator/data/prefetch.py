@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch_estimator.data.ahead import Ahead
 from torch_estimator.data.checks import check_count
 from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.prefetch_thread import Ahead
 from torch_estimator.data.stream import State, Stream
 
 

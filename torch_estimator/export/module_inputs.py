@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_estimator.data.feature_structure import Leaf, Structure, assemble, leaves
 from torch_estimator.errors import ExportError
 from torch_estimator.export.receivers import Received
 from torch_estimator.export.torch_callable import Inlined
-from torch_estimator.feature_structure import Leaf, Structure, assemble, leaves
 from torch_estimator.serving_input import ServingInput
 
 

@@ -10,14 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from torch_estimator.canned.bias_only import ROWS, Baseline
-from torch_estimator.custom.column_module import ColumnsThenModule
 from torch_estimator.export.any_module import logits_of, lower_module
 from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
 from torch_estimator.export.hash_chains import concat, select
 from torch_estimator.export.heads import Prediction
+from torch_estimator.export.intermediate_outputs import Taps
 from torch_estimator.export.module_inputs import ModuleInputs
-from torch_estimator.export.taps import Taps
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.input_layer import InputLayer
@@ -33,6 +31,8 @@ from torch_estimator.feature_column.layouts import (
 from torch_estimator.feature_column.linear_model import LinearModel
 from torch_estimator.feature_column.pooling import clip_norms
 from torch_estimator.feature_column.table import Table
+from torch_estimator.models.bias_only import ROWS, Baseline
+from torch_estimator.models.from_module.column_module import ColumnsThenModule
 
 FloatArray = npt.NDArray[np.float32]
 

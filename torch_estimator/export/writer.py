@@ -14,26 +14,26 @@ from typing import Any
 from torch import nn
 
 from torch_estimator import __version__, files
-from torch_estimator.canned.bias_only import ROWS, RowCount
+from torch_estimator.data.feature_structure import Structure
 from torch_estimator.errors import ExportError
+from torch_estimator.export.cleanup import TEMPORARY, owned, remove_leftovers
 from torch_estimator.export.export_problems import in_module
 from torch_estimator.export.forwarded import lower_forwarded, with_forwarded
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import lower_predictions, signatures
-from torch_estimator.export.leftovers import TEMPORARY, owned, remove_leftovers
+from torch_estimator.export.intermediate_outputs import Taps
 from torch_estimator.export.module_inputs import ModuleInputs, named_inputs, raw_inputs
 from torch_estimator.export.names import export_names
 from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
 from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest, TensorInfo
-from torch_estimator.export.taps import Taps
 from torch_estimator.export.torch_callable import Inlined
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
-from torch_estimator.feature_structure import Structure
 from torch_estimator.forwarding import ForwardedLayers, all_layers, check_new_keys
 from torch_estimator.heads import MultiHead
 from torch_estimator.heads.function_head import FunctionHead
+from torch_estimator.models.bias_only import ROWS, RowCount
 from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from torch_estimator import arrow
+from torch_estimator.data import arrow
 from torch_estimator.feature_column.ids import IdLists
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_estimator import arrow
+from torch_estimator.data import arrow
 from torch_estimator.errors import InvalidValueError, RowError
 from torch_estimator.feature_column.raw_values import (
     Distinct,

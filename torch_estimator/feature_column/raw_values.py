@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from torch_estimator import arrow
+from torch_estimator.data import arrow
 from torch_estimator.errors import InvalidValueError, RowError
 from torch_estimator.float32 import as_float32
 

@@ -16,9 +16,9 @@ from torch_estimator.heads.base import Head, Metrics, check_labels, check_logits
 from torch_estimator.heads.labels import binary_labels
 from torch_estimator.heads.loss_fn import Features, LossFn, UnweightedLoss, unweighted_loss
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.metrics import BinaryMetrics, Buffered
-from torch_estimator.heads.metrics.area import Summation
 from torch_estimator.heads.thresholds import check_thresholds
+from torch_estimator.metrics import BinaryMetrics, Buffered
+from torch_estimator.metrics.area import Summation
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels

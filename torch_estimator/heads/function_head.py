@@ -12,10 +12,10 @@ from torch import Tensor
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.metrics.named import NamedMetrics
 from torch_estimator.heads.pairs import PairCheck
 from torch_estimator.heads.signature import Signature
 from torch_estimator.heads.torch_losses import fitted_labels, loss_kind, reshaped_labels
+from torch_estimator.metrics.named import NamedMetrics
 
 
 class FunctionHead:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_estimator import arrow
+from torch_estimator.data import arrow
 from torch_estimator.data.lists import as_matrix, is_list_type
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 from torch_estimator.float32 import as_float32

@@ -15,7 +15,7 @@ from torch_estimator.heads.base import Head, Metrics, check_labels, check_logits
 from torch_estimator.heads.labels import class_ids
 from torch_estimator.heads.loss_fn import Features, LossFn, UnweightedLoss, unweighted_loss
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.metrics import Buffered, MultiClassMetrics
+from torch_estimator.metrics import Buffered, MultiClassMetrics
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels

@@ -14,8 +14,8 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 from torch_estimator.heads.base import Head, Metrics
 from torch_estimator.heads.loss_fn import Features
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.metrics import MultiHeadMetrics
 from torch_estimator.heads.signature import SERVING_DEFAULT, Signature, prediction
+from torch_estimator.metrics import MultiHeadMetrics
 
 Logits = Tensor | Mapping[str, Tensor]
 Key = tuple[str, str]

@@ -16,9 +16,9 @@ from torch_estimator.heads import classes, signature
 from torch_estimator.heads.base import Head, Metrics, check_labels, check_logits, check_name, weight_key
 from torch_estimator.heads.loss_fn import Features, LossFn, UnweightedLoss, unweighted_loss
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.metrics import Buffered, MultiLabelMetrics
 from torch_estimator.heads.multi_hot import multi_hot
 from torch_estimator.heads.thresholds import check_thresholds
+from torch_estimator.metrics import Buffered, MultiLabelMetrics
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels

@@ -16,7 +16,7 @@ from torch_estimator.heads.base import Head, Metrics, check_labels, check_logits
 from torch_estimator.heads.labels import numeric_labels
 from torch_estimator.heads.loss_fn import Features, LossFn, UnweightedLoss, unweighted_loss
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.metrics import Buffered, RegressionMetrics
+from torch_estimator.metrics import Buffered, RegressionMetrics
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch_estimator import files
-from torch_estimator.engine.evaluation_reader import EvaluationReader, Results
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.early_stopping_rules import Metric, NoImprovement, Threshold
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.second_or_step_timer import check_number
+from torch_estimator.summary.evaluation_reader import EvaluationReader, Results
 
 logger = logging.getLogger("torch_estimator")
 

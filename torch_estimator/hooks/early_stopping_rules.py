@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torch_estimator.engine.evaluation_reader import Results
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.summary.evaluation_reader import Results
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.second_or_step_timer import check_seconds_or_steps
 
 if TYPE_CHECKING:
-    from torch_estimator.engine.model import Model
     from torch_estimator.estimator import Estimator
     from torch_estimator.specs import InputFn
+    from torch_estimator.train.model import Model
 
 
 class InMemoryEvaluatorHook(Hook):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_estimator.engine.event_writers import EventWriters
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.mode_keys import ModeKeys
+from torch_estimator.summary.event_writers import EventWriters
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from torch_estimator.engine.recorder import Summary
-    from torch_estimator.engine.summaries import EventWriter
+    from torch_estimator.compile.recorder import Summary
+    from torch_estimator.summary.event_files import EventWriter
 
 
 class RunContext:
@@ -83,7 +83,7 @@ class RunContext:
 
     def variables(self) -> dict[str, torch.Tensor]:
         """The module's parameters and buffers by the names that checkpoints give them, as live views."""
-        from torch_estimator.engine.variables import named_variables
+        from torch_estimator.train.variables import named_variables
 
         return named_variables(self.module) if self.module is not None else {}
 

@@ -1,0 +1,138 @@
+"""CheckpointSaverHook: when it saves and whom it tells."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from tests.losses import Losses
+from torch_estimator.checkpoint.saver_hook import CheckpointMemoryHook, CheckpointSaverHook
+from torch_estimator.hooks import CheckpointSaverListener, Hook, RunContext
+from torch_estimator.train.loop import StopReason, TrainingResult, run_training
+
+
+class Run:
+    """A run of steps that take a second each; keeps what was saved."""
+
+    def __init__(self, *, start: int = 0, last_step: int, **arguments: Any) -> None:
+        self.saved: list[int] = []
+        self.waited: list[bool] = []
+        self.now = 100.0
+        arguments = {"every_n_steps": None, "every_secs": None, "saved_step": start or None, **arguments}
+        hook = CheckpointSaverHook(self.save, "runs/x", clock=lambda: self.now, **arguments)
+        self.result: TrainingResult = run_training(
+            self, context=RunContext(global_step=start), last_step=last_step, hooks=[hook]
+        )
+
+    def save(self, step: int, *, wait: bool) -> None:
+        self.saved.append(step)
+        self.waited.append(wait)
+
+    stroke = 1
+
+    def stops(self, context: RunContext) -> bool:
+        return context.stop_requested
+
+    def take(self, steps: int) -> list[torch.Tensor]:
+        self.now += steps
+        return [torch.tensor(1.0)] * steps
+
+    def told(self, hooks: Sequence[Hook]) -> None:
+        """Nothing to do."""
+
+
+class Listener(CheckpointSaverListener):
+    """Writes down what it is told; asks to stop after one of the saves."""
+
+    def __init__(self, *, stop_after: int | None = None) -> None:
+        self.entries: list[Any] = []
+        self._stop_after = stop_after
+
+    def begin(self) -> None:
+        self.entries.append("begin")
+
+    def before_save(self, global_step: int) -> None:
+        self.entries.append(("before", global_step))
+
+    def after_save(self, global_step: int) -> bool:
+        self.entries.append(("after", global_step))
+        return global_step == self._stop_after
+
+    def end(self, global_step: int) -> None:
+        self.entries.append(("end", global_step))
+
+
+@pytest.mark.parametrize(
+    ("last_step", "saved"), [(10, [0, 4, 8, 10]), (8, [0, 4, 8]), (3, [0, 3]), (0, [0]), (1, [0, 1])]
+)
+def test_by_steps_at_the_start_every_so_many_and_at_the_end(last_step: int, saved: list[int]) -> None:
+    assert Run(last_step=last_step, every_n_steps=4).saved == saved
+
+
+def test_a_resumed_run_counts_from_its_start_and_does_not_write_that_again() -> None:
+    assert Run(start=5, last_step=14, every_n_steps=4).saved == [9, 13, 14]
+
+
+def test_by_seconds_since_the_last_save() -> None:
+    assert Run(last_step=10, every_secs=3).saved == [0, 3, 6, 9, 10]
+    assert Run(last_step=10, every_secs=2.5).saved == [0, 3, 6, 9, 10]
+    assert Run(last_step=10, every_secs=600).saved == [0, 10]
+
+
+def test_listeners_are_told_around_each_save_and_of_the_start_they_need_not_write() -> None:
+    listener = Listener()
+    run = Run(start=5, last_step=8, every_n_steps=2, listeners=[listener])
+    assert run.saved == [7, 8]
+    saves = [(when, step) for step in (5, 7, 8) for when in ("before", "after")]
+    assert listener.entries == ["begin", *saves, ("end", 8)]
+
+
+def test_the_save_is_waited_for_only_where_somebody_listens() -> None:
+    assert set(Run(last_step=3, every_n_steps=1).waited) == {False}
+    assert set(Run(last_step=3, every_n_steps=1, listeners=[Listener()]).waited) == {True}
+
+
+def test_listeners_that_do_not_read_the_checkpoint_are_not_waited_for() -> None:
+    blind = Listener()
+    blind.reads_checkpoint = False
+    assert set(Run(last_step=3, every_n_steps=1, listeners=[blind]).waited) == {False}
+    assert blind.entries[1:3] == [("before", 0), ("after", 0)]
+    assert set(Run(last_step=3, every_n_steps=1, listeners=[blind, Listener()]).waited) == {True}
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_memory_is_made_ready_once_after_the_first_step(start: int) -> None:
+    told: list[int] = []
+    context = RunContext(global_step=start)
+    hook = CheckpointMemoryHook(lambda: told.append(context.global_step))
+    run_training(Losses([1.0] * 9), context=context, last_step=start + 9, hooks=[hook])
+    assert told == [start + 1]
+
+
+def test_a_listener_can_end_the_run() -> None:
+    listeners = [Listener(stop_after=4), Listener()]
+    run = Run(last_step=10, every_n_steps=2, listeners=listeners)
+    assert (run.saved, run.result.reason) == ([0, 2, 4], StopReason.HOOK)
+    assert ("after", 4) in listeners[1].entries
+
+
+def test_a_listener_can_end_the_run_before_its_first_step() -> None:
+    assert Run(last_step=10, every_n_steps=2, listeners=[Listener(stop_after=0)]).saved == [0]
+
+
+def test_the_log_says_what_is_saved_where(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    Run(last_step=4, every_n_steps=4)
+    assert caplog.messages == [f"Saving checkpoints for {step} into runs/x." for step in (0, 4)]
+
+
+def test_what_came_after_the_last_save_is_amended_and_nothing_else_is_saved_at_the_end() -> None:
+    amended: list[int] = []
+    assert Run(last_step=8, every_n_steps=4, amend=amended.append).saved == [0, 4, 8]
+    assert amended == [8]
+    Run(last_step=9, every_n_steps=4, amend=amended.append)
+    assert amended == [8]

@@ -1,0 +1,69 @@
+"""What makes the same computation another program: sources, threads, settings of torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_estimator.compile.cache_key import environment_digest, torch_flags
+
+Patch = pytest.MonkeyPatch
+
+
+def test_the_environment_is_that_of_the_users_sources_too(tmp_path: Path, monkeypatch: Patch) -> None:
+    file = tmp_path / "made_module.py"
+    file.write_text("SCALE = 1")
+    os.utime(file, (1e9, 1e9))
+    before = environment_digest(2)
+    module = types.ModuleType("made_module")
+    module.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, "made_module", module)
+    with_module = environment_digest(2)
+    assert with_module != before
+    assert environment_digest(2) == with_module
+    file.write_text("SCALE = 2")
+    os.utime(file, (1e9, 1e9 + 1))
+    other_source = environment_digest(2)
+    assert other_source not in (before, with_module)
+    # As if it were written while the program runs: what was imported may be something else.
+    os.utime(file)
+    assert environment_digest(2) not in (before, with_module, other_source)
+
+
+def test_the_environment_is_that_of_threads_and_settings(monkeypatch: Patch) -> None:
+    before = environment_digest(2)
+    assert environment_digest(1) != before
+    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
+    assert environment_digest(2) != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: torch.backends.mkldnn.set_flags(False),
+        lambda: torch.set_autocast_enabled("cpu", True),
+    ],
+    ids=["dtype", "deterministic", "precision", "mkldnn", "autocast"],
+)
+def test_torchs_own_settings_are_flags(change: Callable[[], object]) -> None:
+    before, environment = torch_flags(), environment_digest(2)
+    try:
+        change()
+        assert torch_flags() != before
+        assert environment_digest(2) != environment
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.mkldnn.set_flags(True)
+        torch.set_autocast_enabled("cpu", False)
+    assert torch_flags() == before

@@ -1,0 +1,359 @@
+"""Fingerprints mean the same in every process, and say where they do not."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import types
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.compile.cache_key import fingerprint_models as models
+from tests.compile.cache_key.fingerprint_models import Everything, of_everything, taken_of
+from torch_estimator.compile.cache_key import fingerprint
+from torch_estimator.compile.cache_key.libraries import _roots, library_of_file, library_of_module
+
+ROOT = Path(__file__).resolve().parents[3]
+
+Patch = pytest.MonkeyPatch
+
+
+def test_a_model_made_again_has_the_same_digest_and_the_same_order_of_tensors() -> None:
+    one, other = taken_of(of_everything()), taken_of(of_everything())
+    assert one == other
+    assert one.portable
+    assert one.obstacle == ""
+    assert [path for path, _ in one.tensors] == [path for path, _ in other.tensors]
+    assert [tensor.shape for _, tensor in one.tensors] == [tensor.shape for _, tensor in other.tensors]
+
+
+def test_two_processes_have_the_same_digests(tmp_path: Path) -> None:
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.compile.cache_key.fingerprint_models"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+        )
+        for seed in ("1", "2")
+    ]
+    one, other = (json.loads(process.communicate(timeout=300)[0]) for process in running)
+    assert one == other
+    assert [one[name]["obstacle"] for name in models.MODELS] == ["", ""]
+
+
+def test_every_tensor_is_there_once_with_its_path() -> None:
+    roots = of_everything()
+    tensors = taken_of(roots).tensors
+    by_path = dict(tensors)
+    assert len({id(tensor) for _, tensor in tensors}) == len(tensors)
+    module = roots["module"]
+    assert by_path["module.inner.0.weight"] is module.inner[0].weight
+    assert by_path["module.inner.1.running_mean"] is module.inner[1].running_mean
+    assert by_path["module.normed.parametrizations.weight.original0"].shape == (4, 1)
+    assert (
+        by_path["optimizers[1].state[0]['accumulator']"]
+        is roots["optimizers"][1].state[module.out.weight]["accumulator"]
+    )
+    reached = {id(tensor) for _, tensor in tensors}
+    assert {id(tensor) for tensor in (*module.parameters(), *module.buffers())} <= reached
+    assert id(models.OFFSETS) in reached
+
+
+SOURCE = """
+import torch
+TABLE = {"a": 1.0}
+def helper(x):
+    # A comment.
+    return x * TABLE["a"]
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return helper(x) + %s
+"""
+
+
+def made_of(source: str, name: str, file: str = "model.py") -> Any:
+    module = types.ModuleType(name)
+    exec(compile(source, file, "exec"), vars(module))
+    return module.Model()
+
+
+def test_lines_and_files_do_not_count_but_code_does() -> None:
+    one = fingerprint(made_of(SOURCE % "1.0", "one"))
+    assert fingerprint(made_of("\n\n\n" + SOURCE % "1.0", "two", "other/model.py")) == one
+    assert fingerprint(made_of(SOURCE % "2.0", "one")) != one
+    assert fingerprint(made_of(SOURCE % "1", "one")) != one
+    assert fingerprint(made_of((SOURCE % "1.0").replace('"a": 1.0', '"a": 2.0'), "one")) != one
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return x * config.SCALE",
+        "return x * config.inner.SCALE",
+        "return x * getattr(config, 'SCALE')",
+        "from made_config import SCALE; return x * SCALE",
+        "return [part * config.SCALE for part in x]",
+    ],
+)
+def test_what_code_reads_of_other_modules_counts(body: str, monkeypatch: Patch) -> None:
+    config = types.ModuleType("made_config")
+    vars(config).update(SCALE=1.0, OTHER=1.0, inner=config)
+    monkeypatch.setitem(sys.modules, "made_config", config)
+    scope: dict[str, Any] = {"config": config, "__name__": "made"}
+    exec(f"def loss(x):\n    {body}", scope)
+    before = fingerprint(scope["loss"])
+    vars(config)["OTHER"] = 2.0
+    assert fingerprint(scope["loss"]) == before
+    vars(config)["SCALE"] = 2.0
+    assert fingerprint(scope["loss"]) != before
+
+
+PACKAGE = {
+    "__init__.py": "",
+    "settings.py": """
+        ALPHA, SIZES, TABLE = 1.0, (1, 2), {"a": 1}
+        class Config:
+            beta = 1
+        config = Config()
+        config.gamma = 1
+        unread = 0
+    """,
+    "losses.py": """
+        from os import getenv
+        from own_package import settings
+        from own_package.settings import SIZES, TABLE, config, Config
+        def loss(x):
+            from own_package.settings import config as late
+            return scaled(x) * late.gamma
+        def scaled(x):
+            scale = settings.ALPHA * SIZES[0] * TABLE["a"] * config.gamma * Config.beta
+            return x * scale * float(getenv("DELTA", "1"))
+        class Model:
+            def forward(self, x):
+                return scaled(x)
+    """,
+}
+
+
+@pytest.fixture
+def own_package(tmp_path: Path, monkeypatch: Patch) -> Any:
+    """Two modules installed in site-packages; returns that of the losses."""
+    folder = tmp_path / "site-packages" / "own_package"
+    folder.mkdir(parents=True)
+    for name, text in PACKAGE.items():
+        (folder / name).write_text(textwrap.dedent(text))
+    monkeypatch.syspath_prepend(str(folder.parent))
+    library_of_file.cache_clear()
+    _roots.cache_clear()
+    yield importlib.import_module("own_package.losses")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "own_package"]:
+        del sys.modules[name]
+
+
+SETTINGS: dict[str, Any] = {
+    "a number of a module": lambda patch, losses: patch.setattr(losses.settings, "ALPHA", 2.0),
+    "a tuple": lambda patch, losses: patch.setattr(losses, "SIZES", (2, 2)),
+    "an item of a dict": lambda patch, losses: patch.setitem(losses.TABLE, "a", 2),
+    "an attribute of an object": lambda patch, losses: patch.setattr(losses.config, "gamma", 2),
+    "an attribute of a class": lambda patch, losses: patch.setattr(losses.Config, "beta", 2),
+    "a variable of the environment": lambda patch, losses: patch.setenv("DELTA", "2"),
+}
+
+
+@pytest.mark.parametrize("change", SETTINGS)
+@pytest.mark.parametrize("of", ["function", "class", "called", "read of the module"])
+def test_settings_that_an_installed_package_reads_count(
+    of: str, change: str, own_package: Any, monkeypatch: Patch
+) -> None:
+    scope = {"losses": own_package, "loss": own_package.loss, "__name__": "made"}
+    exec("def called(x): return loss(x)\ndef through(x): return losses.loss(x)", scope)
+    roots = {
+        "function": own_package.loss,
+        "class": own_package.Model(),
+        "called": scope["called"],
+        "read of the module": scope["through"],
+    }
+    before = fingerprint(roots[of])
+    assert before.portable
+    monkeypatch.setattr(own_package.settings, "unread", 1)
+    assert fingerprint(roots[of]) == before
+    SETTINGS[change](monkeypatch, own_package)
+    assert fingerprint(roots[of]) != before
+
+
+def test_what_getenv_says_counts(monkeypatch: Patch) -> None:
+    def loss(x: Any) -> Any:
+        return x * float(os.getenv("ALPHA", "1"))
+
+    before = fingerprint(loss)
+    monkeypatch.setenv("ALPHA", "2")
+    assert fingerprint(loss) != before
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["return x * flags.FLAGS.scale", "from installed import FLAGS; return x * FLAGS.scale", "return x * FLAGS.scale"],
+)
+def test_objects_of_libraries_count_with_what_they_hold(body: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    package = tmp_path / "site-packages" / "installed.py"
+    package.parent.mkdir()
+    package.write_text("class Flags:\n    pass\nFLAGS = Flags()\nFLAGS.scale = 1.0\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    library_of_file.cache_clear()
+    _roots.cache_clear()
+    spec = importlib.util.spec_from_file_location("installed", package)
+    assert spec is not None and spec.loader is not None
+    installed = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "installed", installed)
+    spec.loader.exec_module(installed)
+    assert library_of_module("installed") == "installed"
+    scope: dict[str, Any] = {"flags": installed, "FLAGS": installed.FLAGS, "__name__": "made"}
+    exec(f"def loss(x):\n    {body}", scope)
+    before = fingerprint(scope["loss"])
+    assert before.portable
+    assert fingerprint(scope["loss"]) == before
+    installed.FLAGS.scale = 2.0
+    assert fingerprint(scope["loss"]) != before
+
+
+def test_what_others_draw_from_generators_of_all_does_not_count() -> None:
+    module = Everything()
+    before = fingerprint(module)
+    models.draw(), models.rand(), torch.rand(())
+    assert fingerprint(module) == before
+
+
+def test_aliases_are_told_from_copies() -> None:
+    one, other = torch.zeros(2), torch.zeros(2)
+    assert fingerprint([one, one]) != fingerprint([one, other])
+    assert fingerprint([one, other]) == fingerprint([other, one])
+    memory = torch.zeros(4)
+    assert fingerprint([memory[:2], memory[:2]]) != fingerprint([one, other])
+    assert fingerprint([memory[:2], memory[2:]]) != fingerprint([memory[:2], memory[:2]])
+
+
+def test_cycles_and_long_chains_end() -> None:
+    ring: list[Any] = []
+    ring.append(ring)
+    assert fingerprint(ring) == fingerprint(ring)
+    chain: list[Any] = []
+    for _ in range(5000):
+        chain = [chain]
+    assert fingerprint(chain).portable
+    assert fingerprint([chain]) != fingerprint(chain)
+
+
+def test_values_that_look_alike_are_told_apart() -> None:
+    values = [1, 1.0, True, "1", b"1", (1,), [1], {1}, {1: None}, None, "None", np.int64(1), np.array(1), 1j, ()]
+    digests = [fingerprint(value).digest for value in values]
+    assert len(set(digests)) == len(values)
+    texts = [["a", "b"], ["a\0b"], ["a', 'b"], [["a"], "b"], ["a", ["b"]], [["a", "b"]], ["+"], ["@0"], ["\n"]]
+    assert len({fingerprint(text).digest for text in texts}) == len(texts)
+    arrays = [np.zeros(4), np.zeros((2, 2)), np.zeros(4, np.float32), np.zeros(8, np.float32), np.zeros(4, np.int64)]
+    assert len({fingerprint(array).digest for array in arrays}) == len(arrays)
+
+
+class Held(nn.Module):
+    def __init__(self, held: Any) -> None:
+        super().__init__()
+        self.encoder = nn.Identity()
+        self.encoder.lookup = {"by": [held]}
+
+
+def test_what_only_its_identity_tells_is_named_with_its_path(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as file:
+        module = Held(file)
+        found = fingerprint(module)
+        assert not found.portable
+        assert found.obstacle == "module.encoder.lookup['by'][0]: an object of type _io.TextIOWrapper"
+        assert fingerprint(module) == found
+        with (tmp_path / "log").open("w") as other:
+            assert fingerprint(Held(other)) != found
+
+
+def counted() -> Iterator[int]:
+    yield from range(3)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (counted(), "an object of type generator"),
+        (sys._getframe(), "an object of type frame"),
+        (memoryview(b"x"), "an object of type memoryview"),
+    ],
+)
+def test_other_things_without_a_known_state_are_named(value: Any, words: str) -> None:
+    found = fingerprint({"model": Held(value)})
+    assert not found.portable
+    assert found.obstacle.startswith("model.encoder.lookup['by'][0]")
+    assert words in found.obstacle
+
+
+def test_while_a_fingerprint_lives_nothing_takes_the_place_of_what_it_told_by_identity() -> None:
+    module = Held(memoryview(b"x"))
+    found = fingerprint(module)
+    kept = weakref.ref(module.encoder.lookup["by"][0])
+    module.encoder.lookup["by"][0] = None
+    gc.collect()
+    assert kept() is not None
+    assert not found.portable
+
+
+class Stubborn:
+    def __reduce_ex__(self, protocol: object) -> Any:
+        raise RuntimeError("no")
+
+
+class StubbornNumber(Stubborn, complex):
+    pass
+
+
+class StubbornError(Stubborn, Exception):
+    pass
+
+
+def test_what_does_not_let_itself_be_looked_at_is_told_by_identity() -> None:
+    assert fingerprint(Stubborn()).portable
+    assert fingerprint(StubbornNumber(1)).portable
+    assert fingerprint([StubbornError()]).obstacle.endswith("fingerprint.StubbornError")
+
+
+def test_locks_and_loggers_have_no_bearing() -> None:
+    one, other = (Held([threading.Lock(), threading.RLock(), threading.Event(), models]) for _ in range(2))
+    assert fingerprint(one).portable
+    assert fingerprint(one) == fingerprint(other)
+    assert fingerprint(Held(logging.getLogger("a"))) == fingerprint(Held(logging.getLogger("a")))
+
+
+def test_attributes_that_a_class_leaves_out_do_not_count() -> None:
+    class Counting(nn.Module):
+        not_in_fingerprint = ("calls",)
+        calls = 0
+
+    class CountingToo(Counting):
+        pass
+
+    module = CountingToo()
+    module.calls = 1
+    before = fingerprint(module)
+    module.calls = 2
+    assert fingerprint(module) == before
+    module.other = 2
+    assert fingerprint(module) != before

@@ -1,0 +1,235 @@
+"""Directories of compiled steps that cannot be used as they should be."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from torch_estimator.compile.cache import DIGESTS, DIRECTORY_VARIABLE, StepCache
+
+NOBODY = 65534
+
+
+def failing(number: int) -> Callable[..., NoReturn]:
+    def fail(*arguments: object, **settings: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def assert_holds_nothing(cache: StepCache) -> None:
+    """Nothing is found and nothing kept, and yet a step can be compiled, for one run."""
+    assert cache.folder("key") is None
+    assert cache.of_machine("machine") is None
+    reserved = cache.reserve("key")
+    assert reserved is not None
+    reserved.close()
+    built = cache.workplace()
+    assert not cache.can_keep(built)
+    assert cache.keep(built, "key") == built
+    cache.remove(built)
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Path]:
+    """A directory that this user may not look into."""
+    directory = tmp_path / "of another user"
+    directory.mkdir()
+    directory.chmod(0)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(NOBODY)
+    yield directory
+    if is_root:
+        os.seteuid(0)
+    directory.chmod(0o700)
+
+
+def test_a_directory_of_another_user_holds_nothing_which_is_told_once(
+    closed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    cache = StepCache(closed)
+    assert_holds_nothing(cache)
+    assert_holds_nothing(cache)
+    (told,) = caplog.messages
+    assert told.startswith("Compiled steps are not kept for later runs: Permission denied (")
+    assert told.endswith("TORCH_ESTIMATOR_CACHE_DIR may name another directory.")
+
+
+def test_the_cache_of_a_user_without_a_home_directory_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (DIRECTORY_VARIABLE, "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    # Whom no file of users names.
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert_holds_nothing(StepCache())
+
+
+def test_what_lies_on_a_read_only_file_system_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = StepCache(tmp_path)
+    kept = cache.keep(cache.workplace(), "key")
+    monkeypatch.setattr(os, "utime", failing(errno.EROFS))
+    assert cache.folder("key") == kept
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL])
+def test_where_files_cannot_be_locked_nobody_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", failing(number))
+    reserved = StepCache(tmp_path).reserve("key")
+    assert reserved is not None
+    reserved.close()
+
+
+def kept(cache: StepCache) -> Path:
+    """An entry of the key "key"."""
+    built = cache.workplace()
+    (built / "step.so").write_bytes(bytes(range(256)) * 16)
+    (built / "step.json").write_text("{}")
+    return cache.keep(built, "key")
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+
+
+def give_away(path: Path) -> None:
+    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
+
+UNSAFE: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "writable": ("cache/steps", lambda path: path.chmod(0o777)),
+    "writable parent": ("cache", lambda path: path.chmod(0o777)),
+    "of another user": ("cache/steps", give_away),
+    "parent of another user": ("cache", give_away),
+    "sticky, and planted": ("cache/steps", lambda path: (path.parent.chmod(0o1777), give_away(path))),
+}
+
+
+@needs_root
+@pytest.mark.parametrize("case", UNSAFE)
+def test_a_cache_that_other_users_can_change_is_not_used_and_one_warning_names_the_directory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, case: str
+) -> None:
+    named, change = UNSAFE[case]
+    kept(StepCache(tmp_path / "cache"))
+    # A link is no directory of the cache, wherever it leads.
+    (tmp_path / "cache" / "machine").symlink_to(tmp_path / "cache" / "steps")
+    change(tmp_path / named)
+    cache = StepCache(tmp_path / "cache")
+    assert_holds_nothing(cache)
+    assert_holds_nothing(cache)
+    (told,) = caplog.messages
+    assert f"because other users can change {tmp_path / named} (owner " in told
+
+
+@needs_root
+def test_what_another_user_planted_as_the_machines_is_not_used(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    (tmp_path / "machine").mkdir(mode=0o777)
+    give_away(tmp_path / "machine")
+    cache = StepCache(tmp_path)
+    assert cache.folder("key") is None
+    assert kept(cache) == tmp_path / "steps" / "key"
+    assert cache.of_machine("machine") is None
+
+
+def test_in_a_directory_for_all_like_tmp_the_cache_is_used(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    cache = StepCache(tmp_path / "cache")
+    assert cache.folder("key") is None
+    assert kept(cache) == cache.folder("key") == tmp_path / "cache" / "steps" / "key"
+    assert cache.of_machine("machine") == tmp_path / "cache" / "machine" / "machine.json"
+
+
+def test_all_that_the_cache_makes_is_for_this_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        entry = kept(StepCache(tmp_path / "new" / "cache"))
+    finally:
+        os.umask(before)
+    made = [entry, *entry.parents[:3], *entry.iterdir()]
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in made} == {0}
+    assert StepCache(tmp_path / "new" / "cache").folder("key") == entry
+
+
+def test_a_lock_is_not_opened_through_a_link(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    cache = StepCache(tmp_path)
+    cache.remove(kept(cache))
+    (tmp_path / "steps" / ".key.lock").symlink_to(precious)
+    reserved = cache.reserve("key")
+    assert reserved is not None
+    reserved.close()
+    assert precious.read_text() == "precious"
+
+
+def zeros_at_the_end(entry: Path) -> None:
+    content = (entry / "step.so").read_bytes()
+    (entry / "step.so").write_bytes(content[:2000] + bytes(len(content) - 2000))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda entry: os.truncate(entry / "step.so", 100),
+    "blocks that were never written": zeros_at_the_end,
+    "empty description": lambda entry: os.truncate(entry / "step.json", 0),
+    "file missing": lambda entry: (entry / "step.so").unlink(),
+    "file too many": lambda entry: (entry / "more").touch(),
+    "no digests": lambda entry: (entry / DIGESTS).unlink(),
+    "empty digests": lambda entry: os.truncate(entry / DIGESTS, 0),
+    "deep digests": lambda entry: (entry / DIGESTS).write_text("[" * 100_000),
+    "other digests": lambda entry: (entry / DIGESTS).write_text(json.dumps({"step.so": 1})),
+    "all may write": lambda entry: entry.chmod(0o777),
+    "all may write to a file": lambda entry: (entry / "step.so").chmod(0o666),
+    "a link": lambda entry: entry.symlink_to(entry.rename(entry.with_name("away"))),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_entry_is_removed_with_one_warning_and_can_be_built_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    cache = StepCache(tmp_path)
+    entry = kept(cache)
+    assert cache.folder("key") == entry
+    DAMAGES[damage](entry)
+    assert cache.folder("key") is None
+    assert not os.path.lexists(entry)
+    (told,) = caplog.messages
+    assert told == f"The compiled step in {entry} is damaged or of another user; it is compiled again."
+    assert kept(cache) == entry == cache.folder("key")
+
+
+@needs_root
+def test_an_entry_of_another_user_is_not_used(tmp_path: Path) -> None:
+    cache = StepCache(tmp_path)
+    for given in (lambda entry: entry, lambda entry: entry / "step.so"):
+        give_away(given(kept(cache)))
+        assert cache.folder("key") is None
+
+
+def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", note)
+    cache = StepCache(tmp_path)
+    built = cache.workplace()
+    (built / "step.so").write_bytes(b"code")
+    cache.keep(built, "key")
+    assert {*map(str, (built / "step.so", built / DIGESTS))} == {*synced[:2]}
+    assert synced[2:] == [str(built), str(tmp_path / "steps")]

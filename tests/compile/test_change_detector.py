@@ -1,0 +1,80 @@
+"""What a glance at a model sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torch_estimator.compile.change_detector import Glance
+from torch_estimator.heads.function_head import FunctionHead
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5))
+        self.settings: Any = SimpleNamespace(scale=1.0, sizes=[1, 2])
+
+
+def _nothing(model: Any, optimizer: Any) -> None:
+    with torch.no_grad():
+        model.inner[0].weight += 1
+    optimizer.param_groups[0]["lr"] = 0.3
+
+
+CHANGES: dict[str, Callable[[Any, Any], object]] = {
+    "a number": lambda model, _: setattr(model.inner[1], "p", 0.1),
+    "a new attribute": lambda model, _: setattr(model, "new", None),
+    "a number in an object": lambda model, _: setattr(model.settings, "scale", 2.0),
+    "a number in a list in an object": lambda model, _: model.settings.sizes.append(3),
+    "the mode": lambda model, _: model.inner[1].eval(),
+    "what is trained": lambda model, _: model.inner[0].weight.requires_grad_(False),
+    "the layout of a parameter": lambda model, _: setattr(
+        model.inner[0].weight, "data", model.inner[0].weight.data.t().contiguous().t()
+    ),
+    "a module": lambda model, _: setattr(model, "inner", nn.Sequential(*model.inner)),
+    "a forward hook": lambda model, _: model.inner[0].register_forward_hook(lambda *_: None),
+    "the optimizer's state": lambda _, optimizer: optimizer.state.clear(),
+    "the optimizer's groups": lambda _, optimizer: optimizer.load_state_dict(optimizer.state_dict()),
+}
+
+
+@pytest.mark.parametrize("change", [None, *CHANGES])
+def test_changes_are_seen_and_training_is_not(change: str | None) -> None:
+    model = Model()
+    optimizer = torch.optim.Adam(model.parameters())
+    model.inner[0](torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    before = Glance(model, optimizer)
+    (CHANGES[change] if change else _nothing)(model, optimizer)
+    assert (Glance(model, optimizer) == before) is (change is None)
+
+
+class Loss:
+    def __init__(self) -> None:
+        self.beta = 1.0
+
+    def __call__(self, outputs: Any, labels: Any) -> Any:
+        return (outputs - labels).abs().sum() * self.beta
+
+    def of(self, outputs: Any, labels: Any) -> Any:
+        return self(outputs, labels)
+
+
+def _closing_over(loss: Loss) -> Any:
+    return lambda outputs, labels: loss(outputs, labels)
+
+
+@pytest.mark.parametrize("form", [lambda loss: loss, lambda loss: loss.of, _closing_over, FunctionHead])
+def test_changes_of_a_loss_are_seen(form: Callable[[Loss], Any]) -> None:
+    loss = Loss()
+    given = FunctionHead(loss, None, None) if form is FunctionHead else form(loss)
+    before = Glance(given)
+    assert Glance(given) == before
+    loss.beta = 5.0
+    assert Glance(given) != before

@@ -1,0 +1,148 @@
+"""The process that compiles, and what it shares with the one that trains."""
+
+from __future__ import annotations
+
+import os
+import select
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+from torch_estimator.compile import compilation
+from torch_estimator.compile.cache import StepCache
+from torch_estimator.compile.compilation import Compilation
+from torch_estimator.compile.tracing import CannotBeCompiled
+
+# Far longer than it takes, and only waited for where the test fails.
+SOON = 20.0
+
+
+def started(
+    folder: Path,
+    reserved: BinaryIO,
+    *,
+    is_background: bool = False,
+    keep: Callable[[Path], Path] | None = None,
+) -> Compilation:
+    folder.mkdir()
+    none: Any = None
+    return Compilation(
+        none,
+        (),
+        none,
+        folder,
+        machine=None,
+        reserved=reserved,
+        keep=keep,
+        fingerprint=none,
+        threads=1,
+        is_background=is_background,
+    )
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """For reading, for writing."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as for_reading, open(writing, "wb") as for_writing:
+        yield for_reading, for_writing
+
+
+def reserved_in(directory: Path) -> BinaryIO:
+    reserved = StepCache(directory).reserve("key")
+    assert reserved is not None
+    return reserved
+
+
+def test_a_compilation_holds_its_reservation_and_no_pipe_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipe: tuple[BinaryIO, BinaryIO]
+) -> None:
+    monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
+    reading, writing = pipe
+    running = started(tmp_path / "built", reserved_in(tmp_path))
+    writing.close()
+    try:
+        at_its_end, _, _ = select.select([reading], [], [], SOON)
+        assert at_its_end
+        assert StepCache(tmp_path).reserve("key") is None
+    finally:
+        running.stop()
+    reserved_in(tmp_path).close()
+
+
+def test_a_compilation_has_only_its_own_files_open_and_may_close_what_the_training_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipe: tuple[BinaryIO, BinaryIO]
+) -> None:
+    def tell(*_: Any) -> None:
+        # As when it is collected; it must not be a file of the compilation's own by then.
+        pipe[0].close()
+        links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+        raise CannotBeCompiled(" ".join({os.readlink(link) for link in links if link.is_symlink()}))
+
+    monkeypatch.setattr(compilation, "trace", tell)
+    running = started(tmp_path / "built", reserved_in(tmp_path))
+    running.wait()
+    files = set(str(running.result()).split())
+    running.remove()
+    assert files == {os.devnull, str(tmp_path / "steps" / ".key.lock"), str(running._work / "compilation.log")}
+
+
+@pytest.mark.parametrize("is_background", [False, True])
+def test_a_compilation_beside_the_training_has_a_lower_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_background: bool
+) -> None:
+    def tell(*_: Any) -> None:
+        raise CannotBeCompiled(str(os.nice(0)))
+
+    monkeypatch.setattr(compilation, "trace", tell)
+    running = started(tmp_path / "built", reserved_in(tmp_path), is_background=is_background)
+    running.wait()
+    priority = str(running.result())
+    running.remove()
+    assert (int(priority) > os.nice(0)) is is_background
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where compilations keep what is in between."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
+
+
+def end_of(running: Compilation) -> None:
+    """Wait until a process has ended, and leave its status to be asked for."""
+    os.waitid(os.P_PID, running._process, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_a_compilation_that_is_left_leaves_no_files_and_no_process(
+    ends_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: Path
+) -> None:
+    # The compilation has none of the files of this process, but may open one by its name.
+    os.mkfifo(tmp_path / "go")
+
+    def wait(*_: Any) -> None:
+        (tmp_path / "go").read_bytes()
+        raise CannotBeCompiled("as it should")
+
+    monkeypatch.setattr(compilation, "trace", wait)
+    running = started(tmp_path / "built", reserved_in(tmp_path), keep=lambda built: built)
+    if ends_first:
+        (tmp_path / "go").write_bytes(b"")
+        end_of(running)
+    running.leave()
+    if not ends_first:
+        (tmp_path / "go").write_bytes(b"")
+        end_of(running)
+    assert not [*places.iterdir()]
+    assert not (tmp_path / "built").exists()
+    monkeypatch.setattr(compilation, "trace", lambda *_: None)
+    started(tmp_path / "next", reserved_in(tmp_path)).stop()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(running._process, os.WNOHANG)

@@ -1,0 +1,596 @@
+"""Training with compiled steps: when they are taken, what becomes of them, and that nobody sees a difference."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torch_estimator as te
+from tests.jobs import assert_same_variables, variables
+from torch_estimator.compile import compilation, steps
+from torch_estimator.compile.building import DESCRIPTION, STEP_LIBRARY
+from torch_estimator.compile.cache import DIGESTS, StepCache
+from torch_estimator.compile.compilation import Compilation
+from torch_estimator.compile.maker import StepMaker
+
+
+class Network(nn.Module):
+    """An embedding, dropout, and a factor that hooks may set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 3)
+        self.drop = nn.Dropout(0.25)
+        self.out = nn.Linear(4, 1)
+        self.factor = 1.0
+
+    def forward(self, features: dict[str, Tensor]) -> Tensor:
+        rows = torch.cat([self.embedding(features["id"]), features["x"]], 1)
+        return self.out(self.drop(rows)) * self.factor
+
+
+def scheduled_adam(named: Any) -> Any:
+    optimizer = torch.optim.Adam([parameter for _, parameter in named], lr=0.01, weight_decay=0.001)
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=1000)
+
+
+def data(*, bad: int | None = None, infinite: int | None = None) -> te.data.Dataset:
+    """18 rows in batches of 4, the last one partial; one of the ids is out of range, or a loss is infinite."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(18, 1)).astype(np.float32)
+    ids = rng.integers(0, 7, 18)
+    y = (x[:, 0] + ids).astype(np.float32)
+    if bad is not None:
+        ids[bad] = 7
+    if infinite is not None:
+        x[infinite] = 1e30
+    return te.data.Dataset.from_arrays({"x": x, "id": ids}, y).batch(4)
+
+
+def job(model_dir: Path, compile: Any, **settings: Any) -> te.Estimator:
+    torch.manual_seed(0)
+    return te.Estimator.from_module(
+        Network(),
+        head=te.RegressionHead(),
+        optimizer=scheduled_adam,
+        model_dir=str(model_dir),
+        config=te.RunConfig(random_seed=5, compile=compile, **settings),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The first of these tests compiles, and the others find what it left."""
+    cache = tmp_path_factory.getbasetemp() / "compiled steps"
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(cache))
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``"auto"`` finds every job worth compiling for."""
+    monkeypatch.setattr(steps, "is_worth_compiling_beside", lambda *_: True)
+
+
+def assert_close(one: te.Estimator, other: te.Estimator) -> None:
+    expected = variables(other)
+    for name, value in variables(one).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def graphs_of_this_process() -> int:
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo.counters["stats"]["unique_graphs"] if dynamo is not None else 0
+
+
+def test_a_schedule_and_a_partial_batch_compile_once_and_resume_bit_for_bit(
+    tmp_path: Path, compilations: Callable[[], list[int]]
+) -> None:
+    before = graphs_of_this_process()
+    eager = job(tmp_path / "eager", False).train(lambda: data().repeat(), steps=100)
+    compiled = job(tmp_path / "compiled", True).train(lambda: data().repeat(), steps=100)
+    assert compilations() in ([4], [])
+    assert_close(compiled, eager)
+    for steps_taken in (1, 36, 3, 60):
+        job(tmp_path / "resumed", True).train(lambda: data().repeat(), steps=steps_taken)
+    assert_same_variables(job(tmp_path / "resumed", True), compiled)
+    # Found where the first run has left it, and never traced here.
+    assert compilations() == []
+    assert graphs_of_this_process() == before
+
+
+@pytest.mark.usefixtures("at_once")
+def test_auto_trains_on_while_it_compiles_and_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    is_over = Compilation.is_over
+    asked: list[int] = []
+
+    def is_over_at_last(self: Compilation) -> bool:
+        asked.append(1)
+        if len(asked) == 20:
+            self.wait()
+        return len(asked) >= 20 and is_over(self)
+
+    monkeypatch.setattr(Compilation, "is_over", is_over_at_last)
+    monkeypatch.setattr(Compilation, "wait", lambda self: [time.sleep(0.05) for _ in iter(lambda: is_over(self), True)])
+    auto = job(tmp_path / "auto", "auto").train(lambda: data().repeat(), steps=100)
+    messages = [message for message in caplog.messages if "training step" in message]
+    assert messages == [
+        "Compiling the training step for batches of 4; training goes on beside it.",
+        "Compiled the training step for batches of 4.",
+    ]
+    assert len(asked) == 20
+    assert_close(auto, job(tmp_path / "eager", False).train(lambda: data().repeat(), steps=100))
+    caplog.clear()
+    again = job(tmp_path / "again", "auto").train(lambda: data().repeat(), steps=100)
+    assert not [record for record in caplog.records if "Compiling" in record.msg]
+    assert_close(again, auto)
+
+
+def test_short_jobs_are_not_compiled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    job(tmp_path, "auto", save_summary_steps=None).train(lambda: data().map(lambda *row: row).repeat(), steps=30)
+    assert not [record for record in caplog.records if "ompil" in record.msg]
+
+
+@pytest.mark.parametrize("often", [False, True])
+def test_a_hook_that_changes_the_model_is_followed(
+    tmp_path: Path, compilations: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch, often: bool
+) -> None:
+    class Factor(te.Hook):
+        first_step, every_n_steps = (1, 1) if often else (20, 1000)
+
+        def after_step(self, context: te.RunContext) -> None:
+            if context.global_step == 20:
+                context.module.factor = 2.0  # type: ignore[union-attr,assignment]
+
+    close_looks: list[int] = []
+    is_outdated = StepMaker.is_outdated
+    monkeypatch.setattr(StepMaker, "is_outdated", lambda self: close_looks.append(1) or is_outdated(self))
+    eager, compiled = (
+        job(tmp_path / str(compile), compile).train(lambda: data().repeat(), steps=40, hooks=[Factor()])
+        for compile in (False, True)
+    )
+    # None of those that another of these tests has left.
+    assert len(compilations()) <= 2
+    assert_close(compiled, eager)
+    # A close look takes as long as twenty steps.
+    assert len(close_looks) < 20
+
+
+@pytest.mark.runs_in_python
+def test_a_change_that_only_a_close_look_sees_is_followed_some_steps_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Looked(te.Hook):
+        first_step, every_n_steps = 19, 100_000
+
+    class Changing(te.Hook):
+        first_step, every_n_steps = 20, 100_000
+
+        def after_step(self, context: te.RunContext) -> None:
+            monkeypatch.setattr(Network, "of_the_class", 1, raising=False)
+
+    monkeypatch.setattr(steps, "_MOST_CHANGES", 1)
+    job(tmp_path, True).train(lambda: data().repeat(), steps=900, hooks=[Looked(), Changing()])
+    assert [one for one in caplog.messages if "is changed again and again" in one]
+
+
+def test_what_a_hook_collects_is_not_looked_through_at_every_step(tmp_path: Path) -> None:
+    class Collected(list[float]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[float]:
+            self.looks += 1
+            return super().__iter__()
+
+    class Losses(te.Hook):
+        def __init__(self) -> None:
+            self.losses = Collected()
+
+        def after_step(self, context: te.RunContext) -> None:
+            self.losses.append(context.loss)
+
+    hook = Losses()
+    job(tmp_path, True).train(lambda: data().repeat(), steps=40, hooks=[hook])
+    assert (len(hook.losses), hook.losses.looks <= 1) == (40, True)
+
+
+@pytest.mark.runs_in_python
+def test_a_listener_that_changes_the_model_is_followed_and_who_does_so_often_is_not_compiled_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(name: str, compile: bool) -> te.Estimator:
+        estimator = job(tmp_path / name, compile, save_checkpoints_steps=4)
+
+        class Factor(te.CheckpointSaverListener):
+            def after_save(self, global_step: int) -> None:
+                trained_module.factor = 1.0 + global_step / 10
+
+        class Module(te.Hook):
+            every_n_steps = None
+
+            def begin(self, context: te.RunContext) -> None:
+                nonlocal trained_module
+                trained_module = context.module
+
+        trained_module: Any = None
+        return estimator.train(lambda: data().repeat(), steps=12, hooks=[Module()], saving_listeners=[Factor()])
+
+    monkeypatch.setattr(steps, "_MOST_CHANGES", 1)
+    compiled = trained("compiled", True)
+    told = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    assert told == [
+        "The training step is not compiled, because the model or its optimizer is changed again and again; training "
+        "goes on without."
+    ]
+    assert_close(compiled, trained("eager", False))
+
+
+def test_a_loss_that_is_not_finite_stops_at_its_very_step(tmp_path: Path) -> None:
+    job(tmp_path, True).train(lambda: data().repeat(), steps=5)
+    with pytest.raises(te.errors.NanLossDuringTrainingError, match="The loss became infinite at global step 8;"):
+        job(tmp_path, True, save_summary_steps=None).train(lambda: data(infinite=9).repeat(), steps=40)
+
+
+@pytest.mark.parametrize("row", [9, 0])
+def test_what_fails_in_a_compiled_step_is_the_error_of_the_step(tmp_path: Path, row: int) -> None:
+    job(tmp_path, True).train(lambda: data().repeat(), steps=1)
+    with pytest.raises(IndexError) as raised:
+        job(tmp_path, True, save_summary_steps=None).train(lambda: data(bad=row).repeat(), steps=40)
+    assert any(re.search("module Network failed in mode train", note) for note in raised.value.__notes__)
+
+
+READINGS: dict[str, tuple[Callable[[Tensor], float], str]] = {
+    "float": (
+        lambda x: float(x.abs().max() < 100),
+        "it turns a tensor into a Python number (item(), float(), bool() or an if on a tensor)",
+    ),
+    "numpy": (lambda x: 1.0 + x.numpy().mean(), "it reads a tensor's numbers in Python (numpy())"),
+    "asarray": (lambda x: 1.0 + np.asarray(x).mean(), "it reads a tensor's numbers in Python (array())"),
+    "tolist": (lambda x: x[:, 0].tolist()[0], "it reads a tensor's numbers in Python (tolist())"),
+}
+
+
+@pytest.mark.runs_in_python
+@pytest.mark.parametrize("reading", READINGS)
+def test_what_cannot_be_compiled_trains_in_python_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, reading: str
+) -> None:
+    read, why = READINGS[reading]
+
+    class Reading(Network):
+        def forward(self, features: dict[str, Tensor]) -> Tensor:
+            return super().forward(features) * read(features["x"])
+
+    estimator = te.Estimator.from_module(
+        Reading(),
+        head=te.RegressionHead(),
+        optimizer=te.optim.Adagrad(lr=0.1),
+        model_dir=str(tmp_path),
+        config=te.RunConfig(compile=True),
+    )
+    estimator.train(lambda: data().repeat(), steps=20)
+    (warning,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    assert warning == f"The training step is not compiled, because {why}; training goes on without."
+    assert int(estimator.get_variable_value("global_step")) == 20
+
+
+@pytest.mark.runs_in_python
+def test_a_setting_that_is_a_tensor_is_not_moved_ahead_by_a_schedule(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def scheduled(named: Any) -> Any:
+        optimizer = te.optim.Adagrad([parameter for _, parameter in named], lr=torch.tensor(0.1))
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.8**step)
+
+    def trained(compile: bool) -> te.Estimator:
+        torch.manual_seed(0)
+        config = te.RunConfig(compile=compile, random_seed=5)
+        estimator = te.Estimator.from_module(
+            Network(),
+            head=te.RegressionHead(),
+            optimizer=scheduled,
+            model_dir=str(tmp_path / str(compile)),
+            config=config,
+        )
+        return estimator.train(lambda: data().repeat(), steps=20)
+
+    assert_close(trained(True), trained(False))
+    (warning,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    assert "because a schedule moves a setting of an optimizer that is a tensor" in warning
+
+
+class Named(nn.Module):
+    """Tells its features apart by their names only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of = nn.ModuleDict({name: nn.Linear(1, 1) for name in ("a", "b")})
+
+    def forward(self, features: dict[str, Tensor]) -> Tensor:
+        return self.of["a"](features["a"]) - 3 * self.of["b"](features["b"])
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_features_are_told_apart_by_their_names_whatever_their_order(tmp_path: Path, within: bool) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 12, 1)).astype(np.float32)
+
+    def rows(*orders: str) -> Any:
+        for order in orders:
+            features = {name: x["ab".index(name)] for name in order}
+            yield features, (x[0] + 10 * x[1])[:, 0]
+
+    def trained(name: str, compile: Any, *orders: str) -> te.Estimator:
+        torch.manual_seed(0)
+        estimator = te.Estimator.from_module(
+            Named(),
+            head=te.RegressionHead(),
+            optimizer=te.optim.SGD(lr=0.05),
+            model_dir=str(tmp_path / name),
+            config=te.RunConfig(random_seed=5, compile=compile, save_summary_steps=None),
+        )
+        return estimator.train(lambda: te.data.Dataset.from_iterable(lambda: rows(*orders)), steps=len(orders))
+
+    orders = ["ab", "ba"] * 8 if within else ["ba"] * 16
+    if not within:
+        # What it leaves in the cache is of no use to the next one.
+        trained("before", True, *["ab"] * 16)
+    assert_close(trained("compiled", True, *orders), trained("eager", False, *orders))
+
+
+@pytest.mark.runs_in_python
+@pytest.mark.parametrize(("compile", "worth", "told"), [(True, False, 1), ("auto", True, 1), ("auto", False, 0)])
+def test_batches_with_strings_say_why_they_are_not_compiled_where_others_would_be(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    compile: Any,
+    worth: bool,
+    told: int,
+) -> None:
+    monkeypatch.setattr(steps, "is_worth_compiling_beside", lambda *_: worth)
+    rows = {"x": np.ones((4, 1), np.float32), "id": np.arange(4), "name": np.array(["a", "b", "c", "d"])}
+    named = te.data.Dataset.from_arrays(rows, np.ones(4, np.float32)).batch(2).repeat()
+    job(tmp_path, compile).train(lambda: named, steps=20)
+    warnings = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    why = "a batch holds something other than tensors, such as strings; training goes on without."
+    assert warnings == [f"The training step is not compiled, because {why}"] * told
+
+
+@pytest.mark.runs_in_python
+def test_where_there_is_no_compiler_training_goes_on_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    job(tmp_path / "model", True).train(lambda: data().repeat(), steps=3)
+    (told,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    why = "there is no C++ compiler (install g++, or name another in CXX)"
+    assert told == f"The training step is not compiled, because {why}; training goes on without."
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_compilation_ends_with_the_training_where_nothing_can_be_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", os.devnull)
+    monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
+    job(tmp_path, "auto").train(lambda: data().repeat(), steps=10)
+    told = [message for message in caplog.messages if "Compil" in message or "compiling" in message]
+    assert told == [
+        "Compiled steps are not kept for later runs: Not a directory (/dev/null/steps); TORCH_ESTIMATOR_CACHE_DIR may "
+        "name another directory.",
+        "Compiling the training step for batches of 4; training goes on beside it.",
+    ]
+
+
+def test_a_damaged_step_is_compiled_again_and_what_is_known_of_the_machine_need_not_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: Callable[[], list[int]]
+) -> None:
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    job(tmp_path / "model", True).train(lambda: data().repeat(), steps=3)
+    assert compilations() == [4]
+    (folder,) = (tmp_path / "cache" / "steps").glob("[!.]*")
+    assert {one.name for one in folder.iterdir()} == {DESCRIPTION, DIGESTS, STEP_LIBRARY, "run_steps.so"}
+    # Answers alone: no library that a later compilation would load.
+    (machine,) = (tmp_path / "cache" / "machine").iterdir()
+    assert all(isinstance(answer, bool) for answer in json.loads(machine.read_text()).values())
+    machine.write_text("[" * 100_000)
+    damaged = (folder / STEP_LIBRARY).read_bytes()[:700_000]
+    # This process has the library loaded: that file must stay what it is.
+    (folder / STEP_LIBRARY).unlink()
+    (folder / STEP_LIBRARY).write_bytes(damaged)
+    job(tmp_path / "two", True).train(lambda: data().repeat(), steps=3)
+    assert compilations() == [4]
+    assert StepCache().folder(folder.name) == folder
+    assert json.loads(machine.read_text())
+
+
+def test_a_step_is_reserved_until_all_who_hold_it_are_gone(tmp_path: Path) -> None:
+    cache = StepCache(tmp_path)
+    reserved = cache.reserve("key")
+    assert reserved is not None
+    assert cache.reserve("key") is None
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    reserved.close()
+    assert cache.reserve("key") is None
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    again = cache.reserve("key")
+    assert again is not None
+    again.close()
+
+
+def test_what_another_process_compiles_is_taken_when_it_is_there(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    compilations: Callable[[], list[int]],
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    first = job(tmp_path / "first", True).train(lambda: data().repeat(), steps=40)
+    compilations()
+    folder = StepCache.folder
+    absent = [None] * 3
+    monkeypatch.setattr(StepCache, "folder", lambda self, key: absent.pop() if absent else folder(self, key))
+    monkeypatch.setattr(StepCache, "reserve", lambda self, key: None)
+    monkeypatch.setattr(steps, "_LOOK_UP_EVERY_SECS", 0.01)
+    caplog.clear()
+    second = job(tmp_path / "second", True).train(lambda: data().repeat(), steps=40)
+    told = [record.getMessage() for record in caplog.records if "compiling" in record.getMessage()]
+    assert told == ["Another process is compiling the training step for batches of 4; this takes some seconds."]
+    assert compilations() == []
+    assert_same_variables(second, first)
+
+
+def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = StepCache(tmp_path)
+    kept = cache.keep(cache.workplace(), "key")
+    assert cache.folder("key") == kept == tmp_path / "steps" / "key"
+    (tmp_path / "steps").chmod(0o777)
+    assert cache.folder("key") is None
+    assert "because other users can change" in caplog.text
+    elsewhere = cache.workplace()
+    assert cache.keep(elsewhere, "other") == elsewhere
+    elsewhere.rmdir()
+
+
+def test_the_oldest_steps_are_removed(tmp_path: Path) -> None:
+    cache = StepCache(tmp_path)
+    os.utime(cache.workplace(), (0, 0))
+    for number in range(70):
+        os.utime(cache.keep(cache.workplace(), f"{number}"), (number, number))
+    assert {one.name for one in (tmp_path / "steps").iterdir()} == {f"{number}" for number in range(6, 70)}
+
+
+def waiting(monkeypatch: pytest.MonkeyPatch, folder: Path, keep: Any = None) -> Compilation:
+    """A compilation that never ends."""
+    monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
+    folder.mkdir()
+    none: Any = None
+    with open(os.devnull, "rb") as reserved:
+        return Compilation(
+            none, (), none, folder, machine=None, reserved=reserved, keep=keep, fingerprint=none, threads=1
+        )
+
+
+def test_a_compilation_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = waiting(monkeypatch, tmp_path / "work")
+    assert not running.is_over()
+    running.stop()
+    assert running.is_over()
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_compilation_goes_on_for_later_runs_only_where_they_can_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = waiting(monkeypatch, tmp_path / "kept", keep=lambda folder: folder)
+    left.leave()
+    assert not left.is_over()
+    left.stop()
+    ended = waiting(monkeypatch, tmp_path / "of no use")
+    ended.leave()
+    assert ended.is_over()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_training_that_ends_first_leaves_a_whole_step_for_the_next_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    compilations: Callable[[], list[int]],
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    job(tmp_path / "first", "auto").train(lambda: data().repeat(), steps=3)
+    assert "The training ended before its step was compiled; compiling goes on for later runs." in caplog.messages
+    wait_for_the_compiler(tmp_path / "cache")
+    (entry,) = (one for one in (tmp_path / "cache" / "steps").iterdir() if not one.name.endswith(".lock"))
+    assert StepCache().folder(entry.name) == entry
+    assert compilations() == []
+    job(tmp_path / "second", True).train(lambda: data().repeat(), steps=3)
+    assert not [message for message in caplog.messages if message.startswith("Compiling")]
+
+
+def wait_for_the_compiler(cache: Path) -> None:
+    """Wait until no process holds a step of a cache reserved."""
+    for path in (cache / "steps").glob(".*.lock"):
+        with path.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+class CutShort(te.Hook):
+    """Does something once the second step was taken."""
+
+    every_n_steps = 1
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    def after_step(self, context: te.RunContext) -> None:
+        if context.global_step == 3:
+            self.act()
+
+
+def fail() -> None:
+    raise KeyError("of the user")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def ask_to_go() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("act", [fail, interrupt, ask_to_go])
+def test_a_training_that_is_cut_short_leaves_no_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, act: Callable[[], None]
+) -> None:
+    caplog.set_level(logging.INFO, "torch_estimator")
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
+    with pytest.raises((KeyError, KeyboardInterrupt, SystemExit)):
+        job(tmp_path / "model", "auto").train(lambda: data().repeat(), steps=1000, hooks=[CutShort(act)])
+    assert [message for message in caplog.messages if message.startswith("Compiling")]
+    # At once, or else the test would wait for ten minutes.
+    wait_for_the_compiler(tmp_path / "cache")
+    assert [one.suffix for one in (tmp_path / "cache" / "steps").iterdir()] == [".lock"]
+
+
+def test_a_compilation_that_is_killed_or_takes_too_long_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = waiting(monkeypatch, tmp_path / "killed")
+    os.kill(running._process, signal.SIGKILL)
+    running.wait()
+    assert running.result() == "the compiling process died of SIGKILL"
+    running.remove()
+    monkeypatch.setattr(compilation, "_MOST_SECONDS", 0.1)
+    running = waiting(monkeypatch, tmp_path / "slow")
+    running.wait()
+    assert str(running.result()).startswith("compiling took more than")

@@ -1,0 +1,155 @@
+"""When a step is compiled beside the training, by what the kernel says of the cores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torch_estimator.compile.idle import IdleCores
+from torch_estimator.compile.worth import is_worth_compiling_beside
+
+LONG, SHORT = 1e6, 10.0
+
+
+class Machine:
+    """Files as the kernel writes them, and a clock."""
+
+    def __init__(self, folder: Path, cores: int, membership: str = "0::/\n") -> None:
+        self.proc, self.groups, self.now = folder / "proc", folder / "groups", 0.0
+        (self.proc / "self").mkdir(parents=True)
+        (self.proc / "self" / "cgroup").write_text(membership)
+        self._idle = [100.0] * cores
+        self._used: dict[Path, float] = {}
+        self.passes(1.0, idle=[0.0] * cores)
+
+    def quota(self, group: str, text: str) -> None:
+        """Limit a group of version 2, as in cpu.max."""
+        folder = self.groups / group
+        folder.mkdir(parents=True)
+        (folder / "cpu.max").write_text(text)
+        self._used[folder / "cpu.stat"] = 5.0
+        self.passes(0.0, idle=[0.0] * len(self._idle))
+
+    def old_quota(self, group: str, quota: int) -> None:
+        """Limit a group of version 1, in microseconds of each 100,000."""
+        for name in ("cpu", "cpuacct"):
+            (self.groups / name / group).mkdir(parents=True)
+        (self.groups / "cpu" / group / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+        (self.groups / "cpu" / group / "cpu.cfs_period_us").write_text("100000\n")
+        self._used[self.groups / "cpuacct" / group / "cpuacct.usage"] = 5.0
+        self.passes(0.0, idle=[0.0] * len(self._idle))
+
+    def passes(self, secs: float, *, idle: list[float], used: float = 0.0) -> None:
+        """Let time pass, in which each core was idle for a share, and all groups together used so many cores."""
+        self.now += secs
+        lines = ["cpu  1 2 3 4 5 6 7 8 9 10"]
+        for number, share in enumerate(idle):
+            self._idle[number] += share * secs
+            lines.append(f"cpu{number} 77 7 7 {self._idle[number] * 100:.0f} 3 0 7 0 0 0")
+        (self.proc / "stat").write_text("\n".join([*lines, "intr 12345 1", "ctxt 1", ""]))
+        for file in self._used:
+            self._used[file] += used * secs
+            is_old = file.name == "cpuacct.usage"
+            nanoseconds = round(self._used[file] * 1e9)
+            file.write_text(f"{nanoseconds}\n" if is_old else f"usage_usec {nanoseconds // 1000}\nuser_usec 1\n")
+
+    def cores(self, allowed: set[int]) -> IdleCores:
+        return IdleCores(allowed, proc=self.proc, groups=self.groups, clock=lambda: self.now)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "idle", "expected"),
+    [
+        ({0, 1}, [0.0, 1.0], True),
+        # This process and its input thread take one and a third.
+        ({0, 1}, [0.1, 0.57], True),
+        # As many trainings as cores.
+        ({0, 1}, [0.02, 0.01], False),
+        ({0, 1, 2, 3}, [0.1, 0.1, 0.1, 0.1], False),
+        # What is idle is not for this process.
+        ({0, 1}, [0.0, 0.0, 1.0, 1.0], False),
+    ],
+)
+def test_a_core_is_idle_where_the_kernel_says_so_of_those_that_the_process_may_use(
+    tmp_path: Path, allowed: set[int], idle: list[float], expected: bool
+) -> None:
+    machine = Machine(tmp_path, len(idle))
+    cores = machine.cores(allowed)
+    assert cores.cores == len(allowed)
+    assert not cores.is_one_idle()
+    machine.passes(1.5, idle=idle)
+    assert cores.is_one_idle() is expected
+
+
+def test_what_is_idle_now_counts_not_what_was(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, 2)
+    cores = machine.cores({0, 1})
+    for idle in ([0.0, 0.0], [0.0, 1.0], [0.0, 0.0]):
+        machine.passes(1.0, idle=idle)
+        assert cores.is_one_idle() is (idle[1] > 0)
+        # Nothing is read again within a second.
+        machine.passes(0.5, idle=[0.0, 0.0])
+        assert cores.is_one_idle() is (idle[1] > 0)
+        machine.passes(0.5, idle=[0.0, 0.0])
+        cores.is_one_idle()
+
+
+@pytest.mark.parametrize("group", ["job/worker", "job", ""])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_quota_of_a_control_group_or_of_one_above_limits_what_is_idle(
+    tmp_path: Path, group: str, is_old: bool
+) -> None:
+    machine = Machine(tmp_path, 4, "4:cpu,cpuacct:/job/worker\n0::/\n" if is_old else "0::/job/worker\n")
+    if is_old:
+        machine.old_quota(group, 150_000)
+    else:
+        machine.quota(group, "150000 100000\n")
+    cores = machine.cores({0, 1, 2, 3})
+    assert cores.cores == 1.5
+    machine.passes(1.0, idle=[0.0, 1.0, 1.0, 1.0], used=1.2)
+    assert not cores.is_one_idle()
+    machine.passes(1.0, idle=[0.0, 1.0, 1.0, 1.0], used=0.9)
+    assert cores.is_one_idle()
+
+
+def test_a_group_without_a_quota_limits_nothing(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, 2, "4:cpu,cpuacct:/old\n0::/new\n")
+    machine.old_quota("old", -1)
+    machine.quota("new", "max 100000\n")
+    cores = machine.cores({0, 1})
+    machine.passes(1.0, idle=[0.0, 1.0], used=1.0)
+    assert (cores.cores, cores.is_one_idle()) == (2, True)
+
+
+def test_where_the_system_does_not_tell_no_core_is_idle(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, 2)
+    (machine.proc / "stat").unlink()
+    cores = machine.cores({0, 1})
+    machine.now += 2
+    assert not cores.is_one_idle()
+
+
+def test_on_an_idle_core_a_training_of_seconds_compiles_and_on_none_only_a_long_one(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, 2)
+    idle = machine.cores({0, 1})
+    machine.passes(1.0, idle=[0.0, 1.0])
+    assert not is_worth_compiling_beside(0.9, 900, LONG, idle)
+    assert is_worth_compiling_beside(1.1, 1100, SHORT, idle)
+    assert is_worth_compiling_beside(1.1, 1100, None, idle)
+    machine.passes(1.0, idle=[0.0, 0.0])
+    assert not is_worth_compiling_beside(1.1, 1100, 30_000.0, idle)
+    assert not is_worth_compiling_beside(1.1, 1100, None, idle)
+    assert is_worth_compiling_beside(1.1, 1100, LONG, idle)
+    assert is_worth_compiling_beside(300.0, 1100, None, idle)
+
+
+def test_a_process_with_one_core_does_not_compile_however_long_it_trains(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, 2)
+    for allowed, quota in (({1}, "max 100000\n"), ({0, 1}, "100000 100000\n")):
+        machine.quota(f"job{quota[:3]}", quota)
+        (machine.proc / "self" / "cgroup").write_text(f"0::/job{quota[:3]}\n")
+        idle = machine.cores(allowed)
+        assert idle.cores == 1
+        machine.passes(1.0, idle=[1.0, 1.0])
+        assert not is_worth_compiling_beside(1000.0, 1100, LONG, idle)

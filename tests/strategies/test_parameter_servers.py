@@ -1,0 +1,577 @@
+"""Parameter servers: one worker computes what a process alone computes, several share the work, the dead come back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cluster_jobs import Cluster, Ended, Process, ended
+from tests.jobs import checkpoint_steps
+from torch_estimator.checkpoint.checkpoint import load_checkpoint
+from torch_estimator.executors.training_status import read_training_state
+from torch_estimator.parameter_server.key import KEY_FILE, make_key_file
+
+PROGRAM = """
+import logging, os, sys, time
+import numpy as np
+import pyarrow
+import torch
+import torch_estimator as te
+from torch_estimator import feature_column as fc
+
+model_dir, batch, max_steps, *rest = sys.argv[1:]
+settings = dict(one.split("=") for one in rest)
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+config = te.RunConfig(
+    random_seed=1,
+    save_checkpoints_steps=int(settings.get("save", 1000)),
+    compile=settings.get("compile") == "True",
+    session_creation_timeout_secs=float(settings.get("wait", 100)),
+    experimental_max_worker_delay_secs=int(settings.get("delay", 0)),
+    train_distribute=te.distribute.ParameterServerStrategy(
+        pipeline="pipeline" in settings,
+        max_staleness=int(settings["staleness"]) if "staleness" in settings else None,
+        silence_secs=float(settings.get("silence", 300)),
+    ),
+)
+rows = int(settings.get("rows", 960))
+
+
+def input_fn(input_context):
+    rng = np.random.default_rng(0)
+    color = rng.choice([f"color {number}" for number in range(50)], rows)
+    size = rng.normal(size=rows).astype(np.float32)
+    tags = [[int(tag) for tag in rng.integers(0, 20, 1 + row // 40)] for row in range(rows)]
+    labels = (size + np.char.str_len(color) > 7.5).astype(np.int64)
+    features = {"color": color, "size": size, "shape": rng.choice(["round", "square"], rows)}
+    if "lists" in settings:
+        features["tags"] = pyarrow.array(tags)
+    data = te.data.Dataset.from_arrays(features, labels)
+    data = data.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
+    if "repeat" in settings:
+        data = data.repeat()
+    return data.batch(int(batch))
+
+
+class Acts(te.Hook):
+    every_n_steps = int(settings.get("look", 1))
+
+    def after_step(self, context):
+        time.sleep(float(settings.get("slow", 0)))
+        step = settings.get(config.task_type)
+        if step is not None and context.global_step >= int(step):
+            if settings["does"] == "stops":
+                context.request_stop()
+            if settings["does"] == "is preempted":
+                os.kill(os.getpid(), 15)
+            if settings["does"] == "dies":
+                os.kill(os.getpid(), 9)
+
+
+def optimizer(name):
+    if name == "torch":
+        return lambda params: torch.optim.Adam(params, lr=0.01)
+    if name == "decayed":
+        return lambda params: torch.optim.lr_scheduler.ExponentialLR(te.optim.Adagrad(lr=0.1)(params), 0.97)
+    if name == "fast":
+        return te.optim.Adagrad(lr=0.2)
+    if name == "wild":
+        return te.optim.GradientDescent(lr=1e30)
+    if name == "clipped":
+        return te.optim.clip_gradients_by_norm(te.optim.Adagrad(lr=0.1), 0.05)
+    return name
+
+
+class Dies(logging.Handler):
+    def emit(self, record):
+        if record.getMessage().startswith(settings["dies_when_it_says"]):
+            os.kill(os.getpid(), 9)
+
+
+if "dies_when_it_says" in settings:
+    logging.getLogger("torch_estimator").addHandler(Dies())
+
+
+color = fc.categorical_column_with_hash_bucket("color", 100)
+linear = [color, fc.crossed_column(["color", "shape"], 1000)]
+if "lists" in settings:
+    linear.append(fc.categorical_column_with_identity("tags", 20, multivalent=True))
+estimator = te.DNNLinearCombinedClassifier(
+    model_dir=model_dir.replace("{}", config.task_type),
+    linear_feature_columns=linear,
+    linear_optimizer=optimizer(settings.get("linear", "Ftrl")),
+    dnn_feature_columns=[fc.embedding_column(color, 4), fc.numeric_column("size")],
+    dnn_optimizer=optimizer(settings.get("dnn", "Adagrad")),
+    dnn_hidden_units=[16, 8],
+    config=config,
+)
+with te.errors.exit_on_user_error():
+    te.train_and_evaluate(
+        estimator,
+        te.TrainSpec(input_fn, max_steps=None if max_steps == "None" else int(max_steps), hooks=[Acts()]),
+        te.EvalSpec(input_fn, steps=1, start_delay_secs=0, throttle_secs=0),
+    )
+"""
+
+
+def variables(model_dir: Path) -> dict[str, np.ndarray]:
+    newest = max(checkpoint_steps(model_dir))
+    checkpoint = load_checkpoint(str(model_dir / f"model.ckpt-{newest}"))
+    return {name: tensor.numpy() for name, tensor in {**checkpoint.variables, **checkpoint.slots}.items()}
+
+
+def assert_close(one: Path, other: Path) -> None:
+    ours, theirs = variables(one), variables(other)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=2e-5, atol=1e-5, err_msg=name)
+
+
+def run(model_dir: Path, *arguments: object, workers: int = 0, servers: int = 1) -> list[Ended]:
+    """Runs a job that succeeds; its chief comes first."""
+    results = Cluster(PROGRAM, workers, servers).run(model_dir, *arguments)
+    for result in results:
+        assert result.status == 0, result.told
+    return results
+
+
+def alone(model_dir: Path, *arguments: object) -> None:
+    run(model_dir, *arguments, servers=0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("dnn=decayed", "lists=1"),
+        ("linear=torch", "dnn=Adam", "compile=True", "save=50"),
+        ("linear=clipped", "dnn=clipped", "compile=True"),
+    ],
+    ids=" ".join,
+)
+def test_one_worker_computes_what_a_process_alone_does(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    chief, *_ = run(tmp_path / "served", 32, 100, "repeat=1", *settings, servers=2)
+    alone(tmp_path / "alone", 32, 100, "repeat=1", *settings, "compile=False")
+    # What a checkpoint takes over from the servers makes no other gradients.
+    assert "was changed" not in chief.told
+    assert checkpoint_steps(tmp_path / "served") == checkpoint_steps(tmp_path / "alone")
+    assert_close(tmp_path / "served", tmp_path / "alone")
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_a_job_goes_on_alone_and_with_servers_by_turns(tmp_path: Path, compiles: bool) -> None:
+    settings = ("repeat=1", f"compile={compiles}")
+    run(tmp_path / "turns", 32, 20, *settings)
+    alone(tmp_path / "turns", 32, 50, *settings)
+    run(tmp_path / "turns", 32, 70, *settings, servers=2)
+    alone(tmp_path / "alone", 32, 70, "repeat=1")
+    assert_close(tmp_path / "turns", tmp_path / "alone")
+
+
+def test_a_job_goes_on_with_more_or_fewer_processes_at_the_beginning_of_its_input(tmp_path: Path) -> None:
+    settings = ("repeat=1", "compile=True")
+    run(tmp_path, 32, 20, *settings, workers=1)
+    for workers, step in ((0, 30), (2, 45), (1, 60)):
+        before, now = {0: ("2 processes", 1), 2: ("1 process", 3), 1: ("3 processes", 2)}[workers]
+        told = run(tmp_path, 32, step, *settings, workers=workers)[0].told
+        assert f"saved in a training of {before}, and this one is of {now}: reading the input from" in told
+        assert max(checkpoint_steps(tmp_path)) == step
+    results = Cluster(PROGRAM, 0, 0).run(tmp_path, 32, 70, *settings)
+    assert results[0].status == 0, results[0].told
+    assert "saved in a training of 2 processes, and this one is of 1: reading the input from" in results[0].told
+
+
+@pytest.mark.parametrize("settings", [(), ("pipeline=1", "look=50")])
+def test_inputs_that_end_at_different_times_are_all_read(tmp_path: Path, settings: tuple[str, ...]) -> None:
+    # 5, 4 and 4 batches of one.
+    results = run(tmp_path, 1, None, "rows=13", *settings, workers=2)
+    assert max(checkpoint_steps(tmp_path)) == 13
+    assert "Training ended at global step 13: the input ended." in results[0].told
+    assert "ps 0 ends: training is over." in results[3].told
+
+
+def test_all_stop_at_the_last_step_and_where_one_of_them_stops(tmp_path: Path) -> None:
+    results = run(tmp_path / "last", 16, 150, "repeat=1", "save=50", "pipeline=1", workers=1, servers=2)
+    assert max(checkpoint_steps(tmp_path / "last")) == 150
+    assert all("the last step was reached." in one.told for one in results[:2])
+    results = run(tmp_path / "stops", 16, 100_000, "repeat=1", "worker=120", "does=stops", workers=1)
+    assert 119 <= max(checkpoint_steps(tmp_path / "stops")) < 100_000
+    assert "a hook asked for it." in results[1].told
+
+
+def test_a_worker_that_comes_after_an_early_end_ends_with_the_others(tmp_path: Path) -> None:
+    results = run(tmp_path, 16, 1000, "repeat=1", "chief=3", "does=stops", "delay=2", "wait=30", workers=1)
+    assert max(checkpoint_steps(tmp_path)) == 3
+    assert "the others had ended it." in results[1].told
+
+
+def test_a_chief_that_is_killed_after_its_servers_have_ended_trains_no_further(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    arguments = (tmp_path, 16, None, "wait=1", "repeat=1", "chief=3", "does=stops")
+    says = "Training ended at global step"
+    killed, server = ended(
+        [
+            cluster.start(cluster.tasks[0], *arguments, f"dies_when_it_says={says}"),
+            cluster.start(cluster.tasks[1], *arguments),
+        ]
+    )
+    assert (killed.status, server.status) == (-9, 0), killed.told + server.told
+    # Servers that are there again, with nothing, must not have it go on.
+    again = ended([cluster.start(task, *arguments) for task in cluster.tasks])
+    assert [one.status for one in again] == [0, 0], again
+    assert "Training had ended when this process was killed; it takes no further step." in again[0].told
+    assert checkpoint_steps(tmp_path) == [0, 3]
+    state = read_training_state(str(tmp_path))
+    assert state is not None
+    assert state.ended
+
+
+def test_whoever_is_killed_comes_back_and_the_job_goes_on(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, servers=2)
+    arguments = (tmp_path, 16, 1500, "repeat=1", "save=100", "slow=0.005", "dnn=decayed")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    told = {}
+    for reached, victim in ((100, ("ps", 1)), (300, ("worker", 0)), (500, ("chief", 0)), (700, ("ps", 0))):
+        wait_for_checkpoint(tmp_path, reached, running)
+        running[victim].kill()
+        told[victim] = running[victim].wait()
+        running[victim] = cluster.start(victim, *arguments)
+    results = dict(zip(cluster.tasks, ended(list(running.values())), strict=True))
+    for result in results.values():
+        assert result.status == 0, result.told
+    assert max(checkpoint_steps(tmp_path)) == 1500
+    for who in (("chief", 0), ("worker", 0)):
+        assert "Training ended at global step 1500: " in results[who].told
+    chief = told["chief", 0] + results["chief", 0].told
+    assert "ps 1 has lost what it held; restoring it from the checkpoint of global step " in chief
+    assert "ps 0 has lost what it held; restoring it from the checkpoint of global step " in chief
+    # The one that came back took over from servers that had gone on without it.
+    assert re.search(r"Parameter servers are at global step [5-9]\d\d; going on with them", results["chief", 0].told)
+
+
+def test_those_who_may_not_be_ahead_go_on_without_one_that_is_killed_or_stopped(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=2, servers=1)
+    # Less than the server waits for those who hang.
+    arguments = (tmp_path, 16, 100_000, "repeat=1", "save=50", "slow=0.002", "staleness=4", "wait=3", "silence=6")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    told = ("The connection to worker 0 has ended; nobody waits for its steps.", "worker 1 has sent nothing for 6 s")
+    for number, signal_ in ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
+        wait_for_checkpoint(tmp_path, 200, running)
+        os.kill(running["worker", number].pid, signal_)
+        read_until(running["ps", 0], told[number])
+        at = max(checkpoint_steps(tmp_path))
+        wait_for_checkpoint(tmp_path, at + 200, running)
+    os.kill(running["worker", 1].pid, signal.SIGCONT)
+    read_until(running["ps", 0], "worker 1 is back.")
+    # The others do not wait until it has taken as many steps as they have.
+    at = max(checkpoint_steps(tmp_path))
+    wait_for_checkpoint(tmp_path, at + 200, running)
+    os.kill(running["chief", 0].pid, signal.SIGTERM)
+    (chief,) = ended([running["chief", 0]])
+    assert chief.status == 143, chief.told
+    for one in (running["worker", 1], running["ps", 0]):
+        one.kill()
+        one.wait()
+
+
+def test_a_second_chief_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    arguments = (tmp_path, 16, 1000, "repeat=1", "save=50", "slow=0.002")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    wait_for_checkpoint(tmp_path, 50, running)
+    second = cluster.start(("chief", 0), *arguments)
+    first, other, server = ended([running["chief", 0], second, running["ps", 0]])
+    assert (first.status, other.status, server.status) == (0, 2, 0), first.told + other.told
+    pid = running["chief", 0].pid
+    assert re.search(rf"error: model_dir {tmp_path} is in use: .* \(process {pid} on .*\) trains in it; ", other.told)
+    assert max(checkpoint_steps(tmp_path)) == 1000
+
+
+def test_who_comes_back_reads_on_and_says_what_is_read_twice(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    server = cluster.start(("ps", 0), tmp_path, 1, None)
+    (first,) = ended([cluster.start(("chief", 0), tmp_path, 1, None, "rows=300", "chief=100", "does=dies")])
+    assert first.status == -9, first.told
+    chief, ps = ended([cluster.start(("chief", 0), tmp_path, 1, None, "rows=300"), server])
+    assert (chief.status, ps.status) == (0, 0), chief.told
+    told = re.search(r"where it stood (\d+) batches ago; these are trained on twice", chief.told)
+    twice = int(told[1]) if told else 0
+    assert twice <= 100
+    assert max(checkpoint_steps(tmp_path)) == 300 + twice
+
+
+def test_sigterm_to_the_chief_has_a_checkpoint_saved_and_servers_wait_for_the_next_one(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    server = cluster.start(("ps", 0), tmp_path, 16, 200, "repeat=1")
+    (first,) = ended([cluster.start(("chief", 0), tmp_path, 16, 200, "repeat=1", "chief=60", "does=is preempted")])
+    assert first.status == 143, first.told
+    assert max(checkpoint_steps(tmp_path)) >= 60
+    chief, ps = ended([cluster.start(("chief", 0), tmp_path, 16, 200, "repeat=1"), server])
+    assert (chief.status, ps.status) == (0, 0), chief.told
+    assert "going on with them." in chief.told
+    assert max(checkpoint_steps(tmp_path)) == 200
+
+
+def test_sigterm_to_all_has_a_checkpoint_saved_before_the_servers_go(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, servers=2)
+    arguments = (tmp_path, 16, 3000, "repeat=1", "slow=0.002", "save=100000")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    read_until(running["chief", 0], "step = 100")
+    for task in (("ps", 0), ("ps", 1), ("worker", 0), ("chief", 0)):
+        os.kill(running[task].pid, signal.SIGTERM)
+    for result in ended(list(running.values())):
+        assert result.status == 143, result.told
+    assert max(checkpoint_steps(tmp_path)) >= 100
+
+
+def test_ctrl_c_to_all_has_a_checkpoint_saved_before_the_servers_go(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, servers=2)
+    arguments = (tmp_path, 16, 10**7, "repeat=1", "slow=0.002", "save=100000")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    read_until(running["chief", 0], "step = 100")
+    read_until(running["worker", 0], "step = ")
+    for task in (("ps", 0), ("ps", 1), ("worker", 0), ("chief", 0)):
+        os.kill(running[task].pid, signal.SIGINT)
+    results = dict(zip(running, ended(list(running.values())), strict=True))
+    for result in results.values():
+        assert result.status == 130, result.told
+        assert "Traceback" not in result.told
+        assert "press Ctrl-C again to end at once." in result.told
+    saved = max(checkpoint_steps(tmp_path))
+    assert saved >= 100
+    assert f"Training ended at global step {saved}: Ctrl-C asked for it;" in results["chief", 0].told
+    assert "ps 0 ends: Ctrl-C asked for it; start again to go on." in results["ps", 0].told
+
+
+def test_a_second_ctrl_c_ends_a_server_that_those_who_train_still_need(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    arguments = (tmp_path, 16, 10**7, "repeat=1", "save=100000")
+    server, chief = (cluster.start(task, *arguments) for task in (("ps", 0), ("chief", 0)))
+    read_until(chief, "step = 100")
+    # It can neither save nor go.
+    os.kill(chief.pid, signal.SIGSTOP)
+    os.kill(server.pid, signal.SIGINT)
+    read_until(server, "press Ctrl-C again to end at once.")
+    os.kill(server.pid, signal.SIGINT)
+    (result,) = ended([server])
+    chief.kill()
+    chief.wait()
+    assert result.status == 130, result.told
+    assert "Ctrl-C asked for it" not in result.told
+
+
+def test_sigterm_to_a_server_alone_has_what_it_holds_saved_before_it_goes(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, servers=2)
+    arguments = (tmp_path, 16, 4000, "repeat=1", "slow=0.002", "save=100000")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    read_until(running["chief", 0], "step = 100")
+    os.kill(running["ps", 0].pid, signal.SIGTERM)
+    (gone,) = ended([running["ps", 0]])
+    assert gone.status == 143, gone.told
+    saved = max(checkpoint_steps(tmp_path))
+    assert saved >= 100
+    running["ps", 0] = cluster.start(("ps", 0), *arguments)
+    told = {task: one.told for task, one in zip(running, ended(list(running.values())), strict=True) if not one.status}
+    assert len(told) == 4
+    assert "ps 0 is about to go; saving what it holds." in told["chief", 0]
+    assert f"ps 0 has lost what it held; restoring it from the checkpoint of global step {saved}." in told["chief", 0]
+    # It went as soon as that was saved, before others could take many steps that are lost with it.
+    lost = re.search(r"where that stood at global step \d+, at most (\d+) batches before", told["chief", 0])
+    assert lost is None or int(lost[1]) < 500
+    assert max(checkpoint_steps(tmp_path)) == 4000
+
+
+def test_sigterm_ends_who_waits_for_a_server_or_for_the_chief(tmp_path: Path) -> None:
+    alone, early = Cluster(PROGRAM, workers=0, servers=1), Cluster(PROGRAM, workers=1, servers=1)
+    server = early.start(("ps", 0), tmp_path, 16, 100)
+    waiting = [alone.start(("chief", 0), tmp_path, 16, 100), early.start(("worker", 0), tmp_path, 16, 100)]
+    for one in waiting:
+        wait_until_it_heeds_sigterm(one)
+        os.kill(one.pid, signal.SIGTERM)
+    chief, worker = ended(waiting)
+    server.kill()
+    server.wait()
+    assert (chief.status, worker.status) == (143, 143), chief.told + worker.told
+    assert re.search(
+        r"^SIGTERM came while chief 0 waited for ps 0 at \S+, which cannot be reached, so that no further checkpoint "
+        "could be written; start again to go on.$",
+        chief.told,
+        re.M,
+    )
+    assert "SIGTERM came while worker 0 waited for the chief to give the parameter servers their" in worker.told
+
+
+def test_sigterm_to_a_chief_that_has_lost_its_server_says_that_nothing_could_be_saved(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    arguments = (tmp_path, 16, 100_000, "repeat=1", "slow=0.005")
+    server, chief = (cluster.start(task, *arguments) for task in (("ps", 0), ("chief", 0)))
+    wait_for_checkpoint(tmp_path, 0, {("chief", 0): chief})
+    server.kill()
+    server.wait()
+    os.kill(chief.pid, signal.SIGTERM)
+    (result,) = ended([chief])
+    assert result.status == 143, result.told
+    lost = "which cannot be reached, so that no further checkpoint could be written; start again to go on."
+    assert lost in result.told
+
+
+def test_sigterm_to_a_chief_that_waits_for_others_leaves_them_the_servers(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, servers=1)
+    server = cluster.start(("ps", 0), tmp_path, 1, None)
+    # 7 and 6 batches of one.
+    chief = cluster.start(("chief", 0), tmp_path, 1, None, "rows=13")
+    read_until(chief, "The input has ended here; waiting for worker 0.")
+    os.kill(chief.pid, signal.SIGTERM)
+    (first,) = ended([chief])
+    assert first.status == 143, first.told
+    assert max(checkpoint_steps(tmp_path)) == 7
+    results = ended([*(cluster.start(task, tmp_path, 1, None, "rows=13") for task in cluster.tasks[:2]), server])
+    assert [one.status for one in results] == [0, 0, 0], [one.told for one in results]
+    assert max(checkpoint_steps(tmp_path)) == 13
+
+
+def test_who_dies_together_with_its_server_says_how_many_batches_it_repeats_at_most(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=1, servers=1)
+    arguments = (tmp_path, 16, 500, "repeat=1", "slow=0.002")
+    running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
+    for task in (("worker", 0), ("chief", 0), ("chief", 0)):
+        # One is for each hundred steps.
+        read_until(running[task], "loss = ")
+    for victim in (("worker", 0), ("ps", 0)):
+        running[victim].kill()
+        running[victim].wait()
+    running[victim] = cluster.start(victim, *arguments)
+    first = next(known for line in running["chief", 0].stdout if (known := re.search(r"at most (\d+) batches", line)))
+    # Lost once more before the worker is back.
+    read_until(running["chief", 0], "loss = ")
+    running[victim].kill()
+    running[victim].wait()
+    running |= {task: cluster.start(task, *arguments) for task in (("ps", 0), ("worker", 0))}
+    chief, worker, ps = ended(list(running.values()))
+    assert (chief.status, worker.status, ps.status) == (0, 0, 0), chief.told + worker.told
+    known = re.search(r"goes on where that stood at global step 0, at most (\d+) batches before", chief.told)
+    assert known is not None, chief.told
+    twice = re.search(r"where it stood at most (\d+) batches ago; these are trained on twice", worker.told)
+    assert twice is not None, worker.told
+    assert int(twice[1]) == int(known[1]) > int(first[1]) >= 100
+
+
+def test_a_server_that_no_chief_comes_to_ends_as_its_run_config_says(tmp_path: Path) -> None:
+    (server,) = ended([Cluster(PROGRAM, workers=0, servers=1).start(("ps", 0), tmp_path, 1, 10, "wait=0.5")])
+    assert server.status == 2
+    assert "error: ps 0 waited 0.5 s (session_creation_timeout_secs) for the chief to give it its par" in server.told
+
+
+def test_a_failed_training_leaves_its_parameters_as_they_were_before(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=0, servers=1)
+    server = cluster.start(("ps", 0), tmp_path, 16, 40, "repeat=1")
+    (chief,) = ended([cluster.start(("chief", 0), tmp_path, 16, 40, "repeat=1", "save=10", "dnn=wild")])
+    assert chief.status == 2
+    assert "The loss became NaN at global step" in chief.told
+    server.kill()
+    server.wait()
+    assert all(np.isfinite(one).all() for one in variables(tmp_path).values())
+
+
+def test_other_programs_directories_and_trainings_are_named(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=3, servers=2)
+    turned = {**cluster.spec, "ps": cluster.spec["ps"][::-1]}
+    worker_2 = json.dumps({"cluster": turned, "task": {"type": "worker", "index": 2}})
+    fewer = {**cluster.spec, "worker": cluster.spec["worker"][:1]}
+    of_fewer = json.dumps({"cluster": fewer, "task": {"type": "worker", "index": 0}})
+    arguments = (tmp_path / "chief", 16, 100_000, "repeat=1", "slow=0.01", "dnn=fast")
+    *servers, chief = (cluster.start(task, *arguments) for task in (("ps", 0), ("ps", 1), ("chief", 0)))
+    try:
+        wait_for_checkpoint(tmp_path / "chief", 0, {("chief", 0): chief})
+        apart, differs, another, turns, sooner, alone_with_chief = ended(
+            [
+                cluster.start(("worker", 0), tmp_path / "{}", 16, 100_000),
+                cluster.start(("worker", 1), tmp_path / "chief", 16, 100_000),
+                cluster.start(("chief", 0), tmp_path / "new", 16, 100_000),
+                cluster.start(("worker", 2), *arguments, TF_CONFIG=worker_2),
+                cluster.start(("worker", 0), *arguments[:2], 200, *arguments[3:]),
+                cluster.start(("worker", 0), *arguments, TF_CONFIG=of_fewer),
+            ]
+        )
+        # Who was there goes on: it was not replaced by those that were refused.
+        os.kill(chief.pid, signal.SIGTERM)
+        (first,) = ended([chief])
+        assert first.status == 143, first.told
+        assert max(checkpoint_steps(tmp_path / "chief")) > 0
+    finally:
+        chief.kill()
+        for one in servers:
+            one.kill()
+            one.wait()
+    assert [one.status for one in (apart, differs, another, turns, sooner, alone_with_chief)] == [2] * 6
+    assert (
+        "error: worker 0 and chief 0 must be of the same cluster, but differ in how many there are: the number of "
+        "processes that train is 2 on worker 0, and 4 on chief 0; start them with the same TF_CONFIG, but for its task"
+    ) in alone_with_chief.told
+    ends = "differ in the end of training: max_steps is 200 on worker 0, and 100000 on chief 0; start them"
+    assert f"error: worker 0 and chief 0 must run the same program, but {ends}" in sooner.told
+    unseen = f"error: worker 0 does not see the chief's model_dir: in its {tmp_path}/worker there is no file"
+    assert unseen in apart.told
+    assert (
+        "error: worker 1 and chief 0 must run the same program, but differ in the optimizers: lr of Adagrad of "
+        "dnn.input_from_feature_columns.input_layer.tables.0.weight and 6 more is 0.001 on worker 1, and 0.2 on chief 0"
+    ) in differs.told
+    assert "error: ps 0 serves another training than this one: the token of its model_dir is" in another.told
+    place = "its place among the parameter servers is '1 of 2' there, and '0 of 2' here. Give all"
+    assert f"error: ps 0 serves another training than this one: {place}" in turns.told
+
+
+def test_who_has_not_the_key_of_the_cluster_ends_and_the_others_train_encrypted(tmp_path: Path) -> None:
+    cluster = Cluster(PROGRAM, workers=2, servers=1)
+    arguments = (tmp_path / "job", 16, 100, "repeat=1")
+    key, other = ({KEY_FILE: str(tmp_path / name)} for name in ("key", "other"))
+    for one in (key, other):
+        make_key_file(one[KEY_FILE])
+    server = cluster.start(("ps", 0), *arguments, **key)
+    another, none, absent = ended(
+        [
+            cluster.start(("chief", 0), *arguments, **other),
+            cluster.start(("worker", 0), *arguments),
+            cluster.start(("worker", 1), *arguments, **{KEY_FILE: str(tmp_path / "absent")}),
+        ]
+    )
+    trained = ended([cluster.start(task, *arguments, **key) for task in cluster.tasks[:2]] + [server])
+    assert [one.status for one in (another, none, absent)] == [2, 2, 2]
+    assert re.search(
+        r"^error: ps 0 at \S+ has another key than chief 0, whose key file is .*other; ", another.told, re.M
+    )
+    assert re.search(rf"^error: ps 0 at \S+ asks for a key, but worker 0 has none; set {KEY_FILE} to", none.told, re.M)
+    assert f"error: the key file '{tmp_path}/absent', which {KEY_FILE} names, cannot be read: No such" in absent.told
+    assert [one.status for one in trained] == [0, 0, 0], [one.told for one in trained]
+    assert f"with the key in {tmp_path}/key" in trained[0].told
+    assert max(checkpoint_steps(tmp_path / "job")) == 100
+    assert trained[2].told.count("ps 0 has refused somebody who has another key than this server") == 1
+
+
+def wait_until_it_heeds_sigterm(process: Process) -> None:
+    deadline = time.monotonic() + 120
+    while True:
+        caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{process.pid}/status").read_text(), re.M)
+        assert caught is not None
+        if int(caught[1], 16) >> (signal.SIGTERM - 1) & 1:
+            return
+        assert time.monotonic() < deadline, process.status
+        time.sleep(0.02)
+
+
+def read_until(process: Process, text: str) -> None:
+    assert any(text in line for line in process.stdout)
+
+
+def wait_for_checkpoint(model_dir: Path, step: int, running: Mapping[tuple[str, int], Process]) -> None:
+    deadline = time.monotonic() + 120
+    while max(checkpoint_steps(model_dir), default=-1) < step:
+        assert time.monotonic() < deadline, {task: one.status for task, one in running.items()}
+        time.sleep(0.02)

@@ -1,0 +1,159 @@
+"""The file ``checkpoint`` of a model directory, which names the latest checkpoint and the kept ones."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from torch_estimator import files
+from torch_estimator.checkpoint.retention import SavedCheckpoint
+from torch_estimator.errors import CheckpointError
+from torch_estimator.json_text import parse_json
+
+INDEX_NAME = "checkpoint"
+
+HELD_NAME = "evaluating"
+"""Of the file that names the checkpoint which another process is evaluating, and which therefore stays."""
+
+# A file may say anything: neither another directory nor a number that no step can be.
+_NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointIndex:
+    """What the file ``checkpoint`` says.
+
+    Args:
+        latest: Name of the latest checkpoint.
+        saved: The checkpoints there are, `latest` among them, in the order of saving.
+        last_preserved_timestamp: See `RetentionPolicy`; None where the file does not say.
+    """
+
+    latest: str
+    saved: tuple[SavedCheckpoint, ...]
+    last_preserved_timestamp: float | None
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the checkpoints, in the order of saving."""
+        return [checkpoint.name for checkpoint in self.saved]
+
+
+def checkpoint_step(name: str) -> int | None:
+    """Returns the step in a checkpoint's name, or None where `name` is not one.
+
+    >>> checkpoint_step("model.ckpt-100")
+    100
+    """
+    match = _NAME.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def checkpoint_in(model_dir: str, path: str) -> str:
+    """Return the path in `model_dir` of the checkpoint that `path`, read from a file, ends with.
+
+    The file may say anything, and may be older than a move of the directory.
+
+    Raises:
+        ValueError: `path` does not end with a checkpoint's name.
+    """
+    name = files.basename(path)
+    if checkpoint_step(name) is None:
+        raise ValueError(f"{path!r} is not a checkpoint, such as 'model.ckpt-100'")
+    return files.join(model_dir, name)
+
+
+def read_index(model_dir: str) -> CheckpointIndex | None:
+    """Reads ``<model_dir>/checkpoint``; None where there is none.
+
+    The names in it are those of checkpoints, so that they can be joined to `model_dir`, read and removed.
+
+    Raises:
+        CheckpointError: It cannot be read, something else wrote it, or it names anything but checkpoints.
+    """
+    path = files.join(model_dir, INDEX_NAME)
+    try:
+        text = files.read_text(path)
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError as error:
+        raise CheckpointError(f"model_dir {model_dir} cannot be a directory: a file is in the way.") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {files.reason(error)}.") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(_foreign(path)) from error
+    if text.lstrip().startswith("model_checkpoint_path:"):
+        raise CheckpointError(
+            f"{path} was written by TensorFlow, whose checkpoints cannot be read here; use another model_dir."
+        )
+    try:
+        index = _parse(parse_json(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(_foreign(path)) from error
+    for name in index.names:
+        if checkpoint_step(name) is None:
+            raise CheckpointError(
+                f"{path} names {name!r}, but may only name checkpoints in its own directory, such as 'model.ckpt-100'; "
+                "remove that name, or put back a good copy of the file."
+            )
+    return index
+
+
+def write_index(model_dir: str, index: CheckpointIndex) -> None:
+    """Writes ``<model_dir>/checkpoint`` at one stroke."""
+    content = {
+        "model_checkpoint_path": index.latest,
+        "all_model_checkpoint_paths": index.names,
+        "all_model_checkpoint_timestamps": [checkpoint.timestamp for checkpoint in index.saved],
+        "pinned": [checkpoint.name for checkpoint in index.saved if checkpoint.pinned],
+        "last_preserved_timestamp": index.last_preserved_timestamp,
+    }
+    files.write_atomic(files.join(model_dir, INDEX_NAME), json.dumps(content, indent=2).encode() + b"\n")
+
+
+def hold_checkpoint(model_dir: str, name: str | None) -> None:
+    """Keeps those who train from removing a checkpoint; None releases the one that was held."""
+    path = files.join(model_dir, HELD_NAME)
+    if name is None:
+        files.remove_tree(path)
+    else:
+        files.write_atomic(path, name.encode())
+
+
+def held_checkpoint(model_dir: str) -> str | None:
+    """Returns the name of the checkpoint that another process holds."""
+    try:
+        return files.read_text(files.join(model_dir, HELD_NAME))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _parse(content: dict[str, Any]) -> CheckpointIndex:
+    latest = content["model_checkpoint_path"]
+    names = content.get("all_model_checkpoint_paths", [latest])
+    timestamps = content.get("all_model_checkpoint_timestamps", [0.0] * len(names))
+    pinned = content.get("pinned", [])
+    if not all(isinstance(name, str) and name for name in [latest, *names]):
+        raise ValueError("a checkpoint's name must be a string")
+    saved = tuple(
+        SavedCheckpoint(name=name, timestamp=float(timestamp), pinned=name in pinned)
+        for name, timestamp in zip(names, timestamps, strict=True)
+    )
+    if latest not in names:
+        saved = (*saved, SavedCheckpoint(name=latest, timestamp=max(map(float, timestamps), default=0.0)))
+    last = content.get("last_preserved_timestamp")
+    index = CheckpointIndex(latest=latest, saved=saved, last_preserved_timestamp=None if last is None else float(last))
+    if not all(map(math.isfinite, [*(one.timestamp for one in saved), index.last_preserved_timestamp or 0.0])):
+        raise ValueError("a timestamp must be a finite number")
+    return index
+
+
+def _foreign(path: str) -> str:
+    return (
+        f"{path} is damaged or was not written by torch_estimator: expected JSON with "
+        "'model_checkpoint_path' naming a checkpoint beside it; "
+        "put back a good copy of it, or use another model_dir."
+    )

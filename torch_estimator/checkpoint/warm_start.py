@@ -1,0 +1,143 @@
+"""Takes another job's weights over into a model."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from torch_estimator.checkpoint.checkpoint import Checkpoint
+from torch_estimator.errors import CheckpointError, InvalidValueError
+from torch_estimator.train.variables import named_parameters, named_variables, passing_names
+from torch_estimator.warm_start import VocabInfo, WarmStartSettings
+
+_MOST_NAMES = 5
+
+
+def warm_start(module: nn.Module, checkpoint: Checkpoint, settings: WarmStartSettings) -> list[str]:
+    """Copies weights of ``checkpoint`` into ``module``, all or none; returns the names of those taken over.
+
+    Raises:
+        CheckpointError: The checkpoint lacks one of them, or has it in another shape.
+        InvalidValueError: The settings name none of the model's variables, or one that it has not, or a vocabulary
+            that does not fit.
+    """
+    variables = _chosen(module, settings)
+    renamed = settings.var_name_to_prev_var_name
+    _check_present(variables, renamed, checkpoint)
+    weights = {}
+    for name, variable in variables.items():
+        previous = checkpoint.variables[renamed.get(name, name)]
+        info = settings.var_name_to_vocab_info.get(name)
+        weights[name] = previous if info is None else _by_words(name, variable, previous, info)
+    _check_shapes(variables, weights, checkpoint)
+    with torch.no_grad():
+        for name, weight in weights.items():
+            variables[name].copy_(weight)
+    return list(weights)
+
+
+def _chosen(module: nn.Module, settings: WarmStartSettings) -> dict[str, Tensor]:
+    variables = named_variables(module)
+    explicit = {**settings.var_name_to_vocab_info, **settings.var_name_to_prev_var_name}
+    for name in explicit:
+        if name not in variables:
+            raise InvalidValueError(
+                f"warm_start_from names the variable {name!r}, which the model does not have; it has "
+                f"{_some(name, list(variables))}."
+            )
+    candidates = named_parameters(module) if isinstance(settings.vars_to_warm_start, str) else variables
+    passing = passing_names(module)
+    matched = {
+        name for name in candidates if name not in passing and any(re.match(one, name) for one in settings.expressions)
+    }
+    chosen = {name: tensor for name, tensor in variables.items() if name in matched or name in explicit}
+    if not chosen:
+        raise InvalidValueError(
+            f"vars_to_warm_start {settings.vars_to_warm_start!r} matches none of the model's variables, which are "
+            f"{_some(str(settings.vars_to_warm_start), list(candidates))}."
+        )
+    return chosen
+
+
+def _check_present(variables: Mapping[str, Tensor], renamed: Mapping[str, str], checkpoint: Checkpoint) -> None:
+    missing = [
+        repr(name) if name not in renamed else f"{name!r} (as {renamed[name]!r})"
+        for name in variables
+        if renamed.get(name, name) not in checkpoint.variables
+    ]
+    if missing:
+        plural = "" if len(missing) == 1 else "s"
+        raise CheckpointError(
+            f"checkpoint {checkpoint.path} cannot warm-start the model: {len(missing)} variable{plural} only in the "
+            f"model: {_first(missing)}; say with vars_to_warm_start of WarmStartSettings which to take "
+            "over, or with var_name_to_prev_var_name what they are called there."
+        )
+
+
+def _check_shapes(variables: Mapping[str, Tensor], weights: Mapping[str, Tensor], checkpoint: Checkpoint) -> None:
+    differing = [
+        f"{name!r} ({list(weights[name].shape)} in the checkpoint, {list(variable.shape)} in the model)"
+        for name, variable in variables.items()
+        if weights[name].shape != variable.shape
+    ]
+    if differing:
+        plural = "" if len(differing) == 1 else "s"
+        raise CheckpointError(
+            f"checkpoint {checkpoint.path} cannot warm-start the model: {len(differing)} variable{plural} of another "
+            f"shape: {_first(differing)}; give a VocabInfo where a vocabulary changed, or leave them out with "
+            "vars_to_warm_start of WarmStartSettings."
+        )
+
+
+def _by_words(name: str, initial: Tensor, previous: Tensor, info: VocabInfo) -> Tensor:
+    """The rows of ``previous`` where their words stand in the new vocabulary, in a copy of ``initial``."""
+    new_words, old_words = info.new_words(), info.old_words()
+    _check_sizes(name, initial, previous, info, len(new_words), len(old_words))
+    weights = initial.clone()
+    if info.backup_initializer is not None:
+        with torch.no_grad():
+            info.backup_initializer(weights)
+    places = {word: place for place, word in reversed(list(enumerate(old_words)))}
+    oov = info.num_oov_buckets
+    pairs = [(row, places[word]) for row, word in enumerate(new_words) if word in places]
+    pairs += [(len(new_words) + bucket, previous.shape[info.axis] - oov + bucket) for bucket in range(oov)]
+    if pairs:
+        target, source = torch.tensor(pairs).unbind(1)
+        rows = previous.index_select(info.axis, source).to(weights)
+        weights.index_copy_(info.axis, target.to(weights.device), rows)
+    return weights
+
+
+def _check_sizes(name: str, initial: Tensor, previous: Tensor, info: VocabInfo, new: int, old: int) -> None:
+    other = 1 - info.axis
+    fits = initial.dim() == previous.dim() > info.axis
+    if not fits or (initial.dim() == 2 and initial.shape[other] != previous.shape[other]):
+        raise CheckpointError(
+            f"{name!r} has shape {list(initial.shape)} in the model and {list(previous.shape)} in the checkpoint, but "
+            f"a VocabInfo with axis={info.axis} lets only that axis differ."
+        )
+    oov = info.num_oov_buckets
+    if initial.shape[info.axis] != new + oov:
+        raise InvalidValueError(
+            f"{name!r} has {initial.shape[info.axis]} entries along axis {info.axis} in the model, but its VocabInfo "
+            f"says {new} words of new_vocab and num_oov_buckets={oov}."
+        )
+    if previous.shape[info.axis] < old + oov:
+        raise InvalidValueError(
+            f"{name!r} has {previous.shape[info.axis]} entries along axis {info.axis} in the checkpoint, but its "
+            f"VocabInfo says {old} words of old_vocab and num_oov_buckets={oov}."
+        )
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"
+
+
+def _some(wanted: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(wanted, names, _MOST_NAMES)
+    return _first([repr(name) for name in dict.fromkeys([*close, *names])])

@@ -1,0 +1,146 @@
+"""What a compiled program depends on beside the computation: machine, compiler, versions, settings, sources."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from torch_estimator.cluster.process_start import process_start
+from torch_estimator.compile.cache_key.libraries import file_digest, library_of_module, own_sources
+
+_CPU_FACTS = ("model name", "flags", "Features", "CPU part", "cpu model")
+_CUDA_MATMUL = ("tf32", "fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction")
+_ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
+_BEGUN = process_start()
+_VARIABLES = ("TORCHINDUCTOR_", "AOT_INDUCTOR", "TORCH_COMPILE")
+
+
+def environment_digest(threads: int) -> str:
+    """Returns a hash of all that makes the same computation another program.
+
+    The user's own sources are among it: every file that a module has been imported from.
+
+    Args:
+        threads: That the program is to run with.
+    """
+    return _digest([*_machine(), *torch_flags(), f"threads {threads}", *_variables(), *_sources()])
+
+
+def machine_digest() -> str:
+    """Return a hash of the machine, the compiler and the versions of libraries."""
+    return _digest([*_machine(), *_variables()])
+
+
+def _digest(facts: list[str]) -> str:
+    return sha256("\0".join(facts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def torch_flags() -> tuple[str, ...]:
+    """Settings of torch that change what a computation gives, and may change between any two steps."""
+    flags: dict[str, Callable[[], Any]] = {
+        "default dtype": torch.get_default_dtype,
+        "default device": torch.get_default_device,
+        "deterministic": torch.are_deterministic_algorithms_enabled,
+        "deterministic warn only": torch.is_deterministic_algorithms_warn_only_enabled,
+        "fill memory": lambda: torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        "matmul precision": torch.get_float32_matmul_precision,
+        "mkldnn": torch._C._get_mkldnn_enabled,
+        "nnpack": torch._C._get_nnpack_enabled,
+        "fast path": torch.backends.mha.get_fastpath_enabled,
+        "cudnn": lambda: [
+            getattr(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")
+        ],
+        "cuda matmul": lambda: [
+            getattr(torch.backends.cuda.matmul, name)
+            for name in (
+                "allow_tf32",
+                "allow_fp16_reduced_precision_reduction",
+                "allow_bf16_reduced_precision_reduction",
+            )
+        ],
+        "attention": lambda: [getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in _ATTENTION],
+        "autocast": lambda: [
+            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in ("cpu", "cuda")
+        ],
+        "autocast cache": torch.is_autocast_cache_enabled,
+        "anomaly": torch.is_anomaly_enabled,
+    }
+    return tuple(f"{name} {_read(flag)}" for name, flag in flags.items())
+
+
+def _read(flag: Callable[[], Any]) -> str:
+    try:
+        return repr(flag())
+    except Exception as error:
+        # Some cannot be read once their newer forms have been set.
+        return type(error).__name__
+
+
+@functools.cache
+def _machine() -> tuple[str, ...]:
+    return (
+        f"torch {torch.__version__} {torch.version.git_version}",
+        f"numpy {np.__version__}",
+        f"python {sys.version}",
+        f"platform {platform.system()} {platform.machine()} {platform.libc_ver()}",
+        f"processor {torch.backends.cpu.get_cpu_capability()} {_processor()}",
+        f"compiler {_compiler()}",
+        f"torch_estimator {own_sources()}",
+        *_gpus(),
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(sorted({line for line in lines if line.partition(":")[0].strip() in _CPU_FACTS}))
+
+
+def _compiler() -> str:
+    command = shlex.split(os.environ.get("CXX") or "g++")
+    try:
+        return subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _gpus() -> Iterator[str]:
+    if torch.cuda.is_available():
+        yield f"cuda {torch.version.cuda} {torch.backends.cudnn.version()}"  # type: ignore[no-untyped-call]
+        for number in range(torch.cuda.device_count()):
+            yield f"gpu {torch.cuda.get_device_properties(number)}"
+
+
+def _variables() -> Iterator[str]:
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(_VARIABLES):
+            yield f"{name}={value}"
+
+
+def _sources() -> Iterator[str]:
+    """The files of the user's modules, by name."""
+    for name, module in sorted(sys.modules.copy().items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or library_of_module(name) is not None:
+            continue
+        try:
+            stat = os.stat(file)
+            digest = file_digest(file, stat.st_mtime_ns, stat.st_size)
+        except OSError:
+            continue
+        # Written since this process began: what was imported may have been another content.
+        edited = f" while running at {stat.st_mtime_ns}" if stat.st_mtime > _BEGUN else ""
+        yield f"source {name} {digest}{edited}"

@@ -1,7 +1,0 @@
-"""Telling whether two computations are the same, by everything in Python that they depend on."""
-
-from torch_estimator.engine.fingerprint.environment import environment_digest, machine_digest, torch_flags
-from torch_estimator.engine.fingerprint.roots import fingerprint
-from torch_estimator.engine.fingerprint.walk import Fingerprint
-
-__all__ = ["Fingerprint", "environment_digest", "fingerprint", "machine_digest", "torch_flags"]

@@ -1,0 +1,168 @@
+"""The local role: train, and evaluate in between, in one process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from torch_estimator import files
+from torch_estimator.checkpoint.index import checkpoint_step
+from torch_estimator.errors import CheckpointError
+from torch_estimator.estimator import Estimator
+from torch_estimator.executors.checks import check_saves_checkpoints
+from torch_estimator.executors.continuous_eval_listener import ContinuousEvalListener
+from torch_estimator.executors.evaluation import Outcome, SpecEvaluator
+from torch_estimator.executors.status_writer import Announcement
+from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+from torch_estimator.specs import EvalSpec, TrainSpec
+from torch_estimator.strategies.joining import end_servers
+from torch_estimator.train.loop import StopReason
+
+logger = logging.getLogger("torch_estimator")
+
+_UNFINISHED = "train_and_evaluate.unfinished"
+
+
+def run_local(
+    estimator: Estimator,
+    train_spec: TrainSpec,
+    eval_specs: Sequence[EvalSpec],
+    continuous_eval_listener: ContinuousEvalListener,
+) -> list[Outcome] | None:
+    """Runs a whole job; returns the last outcome of each spec, or None where it had been finished before."""
+    check_saves_checkpoints(estimator.config)
+    # While the file is there, the job still owes its last evaluation and export, also if a restart finds max_steps
+    # reached or the input at its end.
+    unfinished = files.join(estimator.model_dir, _UNFINISHED)
+    interrupted = files.exists(unfinished)
+    training = Announcement(estimator, train_spec, evaluates=True, heard=bool(estimator.config.cluster_spec))
+    owed_step = _owed_evaluation(unfinished) if interrupted else None
+    step = _latest_step(estimator)
+    if not interrupted and train_spec.max_steps is not None and step is not None and step >= train_spec.max_steps:
+        logger.info("Nothing to do: max_steps=%d is reached by the checkpoint of step %d.", train_spec.max_steps, step)
+        end_servers(estimator.config)
+        training.end()
+        return None
+    evaluators = [SpecEvaluator(estimator, spec, train_spec.max_steps) for spec in eval_specs]
+    listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener, unfinished, owed_step)
+    try:
+        listeners = (*(train_spec.saving_listeners or ()), listener)
+        result = training.train(listeners, input_over_when_ended=not interrupted)
+    except Exception:
+        if not interrupted and _latest_step(estimator) == step:
+            # Nothing was trained, so nothing is owed; a kill leaves no time for this, and needs none.
+            files.remove_tree(unfinished)
+        raise
+    finished = not listener.vetoed and _finish(estimator, evaluators, continuous_eval_listener)
+    files.remove_tree(unfinished)
+    training.end()
+    if finished and result is not None:
+        _say_if_early(result.reason, _latest_step(estimator), train_spec.max_steps)
+    outcomes = [evaluator.outcome for evaluator in evaluators]
+    return None if None in outcomes else outcomes  # type: ignore[return-value]  # checked just before
+
+
+def _say_if_early(reason: StopReason, step: int | None, max_steps: int | None) -> None:
+    if step is not None and (max_steps is None or step < max_steps):
+        logger.info(
+            "Training ended at global step %d, %s: %s. The model of this step is the final one.",
+            step,
+            "without max_steps" if max_steps is None else f"before max_steps={max_steps}",
+            reason.value,
+        )
+
+
+def _mark(unfinished: str, model_dir: str, *, evaluating: int | None = None) -> None:
+    try:
+        files.makedirs(model_dir)
+        files.write_atomic(unfinished, b"" if evaluating is None else b"%d" % evaluating)
+    except OSError as error:
+        raise CheckpointError(
+            f"model_dir {model_dir} cannot be written: {files.reason(error)}; use another model_dir."
+        ) from error
+
+
+def _owed_evaluation(unfinished: str) -> int | None:
+    """Step of the checkpoint whose evaluation was interrupted."""
+    text = files.read_text(unfinished)
+    return int(text) if text.isdecimal() else None
+
+
+def _finish(
+    estimator: Estimator, evaluators: Sequence[SpecEvaluator], continuous_eval_listener: ContinuousEvalListener
+) -> bool:
+    """Evaluates and exports what is not yet, as the final model; False where the listener does not want it."""
+    step = _latest_step(estimator)
+    latest = estimator.latest_checkpoint()
+    if step is None or latest is None:
+        raise RuntimeError(f"There was no new checkpoint in {estimator.model_dir} after the training.")
+    late = [evaluator for evaluator in evaluators if evaluator.last_step != step]
+    if late and not continuous_eval_listener.before_eval():
+        logger.info("The continuous_eval_listener asked to stop before the last evaluation.")
+        return False
+    for evaluator in late:
+        evaluator.evaluate(step, latest, final=True)
+    for evaluator in evaluators:
+        evaluator.finish()
+    if late:
+        continuous_eval_listener.after_eval()
+    return True
+
+
+class _EvaluationListener(CheckpointSaverListener):
+    """Evaluates after checkpoints, except the one that training starts from, unless its evaluation is owed."""
+
+    # Those that are not evaluated need not be waited for.
+    reads_checkpoint = False
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        evaluators: Sequence[SpecEvaluator],
+        continuous_eval_listener: ContinuousEvalListener,
+        unfinished: str,
+        owed_step: int | None,
+    ) -> None:
+        self.vetoed = False
+        self._unfinished = unfinished
+        self._estimator = estimator
+        self._evaluators = evaluators
+        self._listener = continuous_eval_listener
+        self._owed_step = owed_step
+        self._is_first_save = True
+
+    def begin(self) -> None:
+        # Not sooner: a job whose input cannot even be opened owes nothing.
+        _mark(self._unfinished, self._estimator.model_dir, evaluating=self._owed_step)
+
+    def after_save(self, global_step: int) -> bool:
+        if self._is_first_save:
+            self._is_first_save = False
+            if global_step != self._owed_step:
+                return False
+        if self._estimator._is_interrupted:
+            return False
+        if not self._listener.before_eval():
+            logger.info("The continuous_eval_listener asked to stop before an evaluation.")
+            self.vetoed = True
+            return True
+        due = [evaluator for evaluator in self._evaluators if evaluator.is_due(global_step)]
+        if not due:
+            logger.info("Skipping the evaluation of step %d: throttle_secs have not passed.", global_step)
+            return False
+        self._estimator._wait_for_checkpoint()
+        latest = self._estimator.latest_checkpoint()
+        assert latest is not None, "the checkpoint was written just now"
+        _mark(self._unfinished, self._estimator.model_dir, evaluating=global_step)
+        for evaluator in due:
+            evaluator.evaluate(global_step, latest)
+        _mark(self._unfinished, self._estimator.model_dir)
+        if not self._listener.after_eval():
+            logger.info("The continuous_eval_listener asked to stop after an evaluation.")
+            return True
+        return False
+
+
+def _latest_step(estimator: Estimator) -> int | None:
+    latest = estimator.latest_checkpoint()
+    return None if latest is None else checkpoint_step(files.basename(latest))

@@ -1,0 +1,105 @@
+"""The one call that trains, evaluates, checkpoints and exports."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch_estimator.cluster.task import EVALUATOR, MASTER, PARAMETER_SERVER, Task, check_trains
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.estimator import Estimator
+from torch_estimator.executors.chief import run_chief
+from torch_estimator.executors.continuous_eval_listener import ContinuousEvalListener
+from torch_estimator.executors.evaluation import Outcome
+from torch_estimator.executors.evaluator import run_evaluator
+from torch_estimator.executors.local import run_local
+from torch_estimator.executors.parameter_server import run_parameter_server
+from torch_estimator.executors.training_status import EndOfTraining
+from torch_estimator.executors.worker import run_worker
+from torch_estimator.specs import EvalSpec, TrainSpec
+
+logger = logging.getLogger("torch_estimator")
+
+
+def train_and_evaluate(
+    estimator: Estimator,
+    train_spec: TrainSpec,
+    eval_spec: EvalSpec | Sequence[EvalSpec],
+    continuous_eval_listener: ContinuousEvalListener | None = None,
+) -> tuple[Any, Any]:
+    """Trains and evaluates an estimator, and exports it.
+
+    Checkpoints are saved as the estimator's `RunConfig` says. After each of them, but the one training starts from, and
+    no sooner than ``throttle_secs`` after the last time, the model is evaluated and handed to the exporters; the last
+    checkpoint always is. A job killed at any point and started again goes on where it stood.
+
+    In a cluster each process does its own part: the chief and the workers train together, the chief saves, and the
+    evaluator follows the checkpoints until training is over. Where there can be no evaluator, and where worker 0 is the
+    chief and the cluster lists no evaluator, the chief does its work, too.
+
+    Args:
+        estimator: What to train.
+        train_spec: How to train it.
+        eval_spec: How to evaluate it; several, with distinct names, are evaluated on the same checkpoints.
+        continuous_eval_listener: Asked before and after each evaluation whether to go on.
+
+    Returns:
+        The metrics of the last evaluation and the list of what its exporters returned, None for each that did not
+        export. With several specs, the metrics are a dict by the specs' names, and the list holds the exports of
+        all of them in order. ``(None, None)`` where ``max_steps`` was reached before, and where another process
+        evaluates.
+
+    Raises:
+        InvalidTypeError: Where an argument has the wrong type.
+        InvalidValueError: Where checkpoints are switched off, or an evaluation gives nothing to go on.
+        ModelDirInUseError: Where another training writes into the model directory.
+    """
+    eval_specs = _checked_eval_specs(eval_spec)
+    if not isinstance(estimator, Estimator):
+        raise InvalidTypeError(f"estimator must be an Estimator, but got {estimator!r}.")
+    if not isinstance(train_spec, TrainSpec):
+        raise InvalidTypeError(f"train_spec must be a TrainSpec, but got {train_spec!r}.")
+    listener = continuous_eval_listener or ContinuousEvalListener()
+    if not isinstance(listener, ContinuousEvalListener):
+        raise InvalidTypeError(f"continuous_eval_listener must be a ContinuousEvalListener, but got {listener!r}.")
+    task = estimator.config._task
+    if task.type == PARAMETER_SERVER:
+        with EndOfTraining(estimator.model_dir) as is_over:
+            run_parameter_server(task, wait_secs=estimator.config.session_creation_timeout_secs, is_over=is_over)
+        return None, None
+    # Leased for the whole job: what is evaluated and exported after training belongs to it.
+    with estimator._in_job(eval_specs), estimator._leased():
+        outcomes = _role(task)(estimator, train_spec, eval_specs, listener)
+    if outcomes is None:
+        return None, None
+    exports = [path for outcome in outcomes for path in outcome.exports]
+    if isinstance(eval_spec, EvalSpec):
+        return outcomes[0].metrics, exports
+    return {spec.name: outcome.metrics for spec, outcome in zip(eval_specs, outcomes, strict=True)}, exports
+
+
+def _role(task: Task) -> Callable[..., list[Outcome] | None]:
+    """What this process is to do."""
+    if not task.is_of_cluster:
+        return run_local
+    logger.info("This process is %s, as told by %s.", task, task.source)
+    if task.type == EVALUATOR:
+        return run_evaluator
+    check_trains(task)
+    if not task.is_chief:
+        return run_worker
+    return run_chief if task.has_evaluator and task.type != MASTER else run_local
+
+
+def _checked_eval_specs(eval_spec: object) -> tuple[EvalSpec, ...]:
+    specs = (eval_spec,) if isinstance(eval_spec, EvalSpec) else eval_spec
+    if not isinstance(specs, Sequence) or not specs or not all(isinstance(spec, EvalSpec) for spec in specs):
+        raise InvalidTypeError(f"eval_spec must be an EvalSpec or a list of them, but got {eval_spec!r}.")
+    names = [spec.name for spec in specs]
+    if len(set(names)) < len(names):
+        raise InvalidValueError(f"Several EvalSpecs need distinct names, but got {names}.")
+    exporters = [exporter.name for spec in specs for exporter in spec.all_exporters]
+    if len(set(exporters)) < len(exporters):
+        raise InvalidValueError(f"Exporters of several EvalSpecs need distinct names, but got {exporters}.")
+    return tuple(specs)

@@ -1,0 +1,121 @@
+"""The metrics of an `EstimatorSpec`: names, and what gives their values."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.heads.pairs import PairCheck
+from torch_estimator.metrics.collected import on_host
+from torch_estimator.metrics.functions import MetricFunction, MetricFunctions, as_number, with_dims
+from torch_estimator.metrics.metric_objects import is_metric
+
+
+class NamedMetrics:
+    """Values over the batches of one evaluation, exactly.
+
+    Args:
+        metrics: Name -> one of
+
+            - a function ``metric(labels, predictions)``; see `MetricFunctions` for when it is called;
+            - a metric object, such as torchmetrics': a copy of it is updated batch by batch with the model's only
+              prediction and the labels, in the shape of the prediction where the loss got them so;
+            - a class, or a function of no arguments, that makes one.
+
+    Raises:
+        InvalidTypeError: Something else.
+    """
+
+    def __init__(self, metrics: Mapping[str, Any]) -> None:
+        self._names = tuple(metrics)
+        self._objects = {name: _fresh(value, name) for name, value in metrics.items() if _gives_object(value, name)}
+        self._functions = MetricFunctions(
+            _as_metric_function(name, value) for name, value in metrics.items() if name not in self._objects
+        )
+        self._checks = {name: PairCheck(f"The metric {name!r}") for name in self._objects}
+        self._empty = True
+
+    def update(self, labels: Any, predictions: Mapping[str, Tensor], label_dims: int | None = None) -> None:
+        """Takes in a batch.
+
+        Args:
+            labels: As the input has them.
+            predictions: By name.
+            label_dims: How many dimensions the labels have that the loss got; None where nobody knows.
+        """
+        if not self._names:
+            return
+        self._empty = False
+        labels, predictions = on_host(labels), on_host(predictions)
+        for name, metric in self._objects.items():
+            prediction = _only(predictions, name)
+            fits = isinstance(labels, Tensor) and labels.shape == prediction.shape
+            given = labels if fits else with_dims(labels, label_dims)
+            self._checks[name]({"predictions": prediction, "labels": given}, partial(metric.update, prediction, given))
+        self._functions.label_dims = label_dims
+        if len(self._objects) < len(self._names):
+            self._functions.update({"labels": labels, "predictions": predictions})
+
+    def compute(self) -> dict[str, float]:
+        """All metrics in their order; zeros without batches."""
+        if self._empty:
+            return dict.fromkeys(self._names, 0.0)
+        values = self._functions.compute()
+        with torch.inference_mode():
+            values.update({name: as_number(metric, name) for name, metric in self._objects.items()})
+        return {name: values[name] for name in self._names}
+
+
+def _as_metric_function(name: str, function: Callable[[Any, Any], Any]) -> MetricFunction:
+    return MetricFunction(
+        function=lambda labels, predictions: {name: function(labels, predictions)},
+        arguments=("labels", "predictions"),
+        user=function,
+    )
+
+
+def _gives_object(value: Any, name: str) -> bool:
+    made_by = value.func if isinstance(value, functools.partial) else value
+    if is_metric(value) or isinstance(made_by, type):
+        return True
+    if not callable(value):
+        raise InvalidTypeError(
+            f"The metric {name!r} must be a function of labels and predictions, or a torchmetrics object, but is "
+            f"{value!r}."
+        )
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except ValueError:
+        return False
+    # A function of labels and predictions may have defaults for both, but it has a place for them.
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    return not places
+
+
+def _fresh(value: Any, name: str) -> Any:
+    made = copy.deepcopy(value) if is_metric(value) else value()
+    if not is_metric(made):
+        raise InvalidTypeError(
+            f"The metric {name!r} is a function of no arguments, so that it must make a metric object, but it made "
+            f"{made!r}."
+        )
+    made.reset()
+    return made
+
+
+def _only(predictions: Mapping[str, Tensor], name: str) -> Tensor:
+    if len(predictions) != 1:
+        raise InvalidValueError(
+            f"The metric {name!r} is an object that takes one prediction, but the model gives "
+            f"{', '.join(map(str, predictions))}; give a function of labels and predictions that returns an updated "
+            "object."
+        )
+    return next(iter(predictions.values()))

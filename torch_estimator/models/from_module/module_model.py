@@ -1,0 +1,130 @@
+"""The ``model_fn`` behind `Estimator.from_module`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.table import tables_of_checkpoint
+from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.heads.base import Head
+from torch_estimator.mode_keys import ModeKeys
+from torch_estimator.models.from_module.calling import spread_features, takes_several
+from torch_estimator.models.from_module.column_module import ColumnsThenModule
+from torch_estimator.models.from_module.copies import copied
+from torch_estimator.models.from_module.optimizers import (
+    ModuleOptimizer,
+    bound_factory,
+    check_bound,
+    factory_of,
+    is_bound,
+)
+from torch_estimator.specs import EstimatorSpec
+
+
+class ModuleModel:
+    """Makes the `EstimatorSpec` of a module: each one with a copy of its own.
+
+    The arguments are those of `Estimator.from_module`.
+
+    Attributes:
+        holds_weights: True: there is something to predict with and to export before any training.
+
+    Raises:
+        InvalidTypeError, InvalidValueError: Where the arguments do not fit each other.
+    """
+
+    holds_weights = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        head: Head | None,
+        loss: Callable[[Any, Any], Tensor] | None,
+        predictions: Callable[[Any], Mapping[str, Tensor]] | None,
+        metrics: Mapping[str, Any] | None,
+        optimizer: ModuleOptimizer | None,
+        columns: Iterable[Any] | None,
+        transform: FeatureTransform | None,
+    ) -> None:
+        _check_module(module)
+        if columns is not None and transform is not None:
+            raise InvalidValueError(
+                "Give columns, or a module with its own InputLayer and the transform of its columns, not both."
+            )
+        if columns is not None:
+            transform = FeatureTransform(dnn_columns=columns)
+            if transform.dnn is None:
+                raise InvalidValueError("columns must hold at least one feature column, but is empty.")
+        bound = optimizer is not None and is_bound(optimizer)
+        if bound:
+            check_bound(optimizer, module)
+            if columns is not None and transform is not None and transform.dnn is not None and transform.dnn.tables:
+                raise InvalidTypeError(
+                    "optimizer must be a name or a function where columns hold embeddings, which it would not train "
+                    f"otherwise, but got {optimizer!r}."
+                )
+        self._factory = None if optimizer is None or bound else factory_of(optimizer)
+        # What the caller does to the module from now on changes no later training.
+        self._module, self._bound = copied(module, optimizer if bound else None)
+        if isinstance(loss, nn.Module):
+            (loss,) = copied(loss)
+        self._transform = transform
+        self._in_front = columns is not None
+        self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}
+        with tables_of_checkpoint(restored=True):
+            # Only its shapes are looked at.
+            probe = self(ModeKeys.PREDICT).module
+        if isinstance(probe, ColumnsThenModule):
+            _check_width(probe.module, probe.input_layer.layout.width)
+
+    def __call__(self, mode: str) -> EstimatorSpec:
+        """Returns the spec for a mode."""
+        train = mode == ModeKeys.TRAIN
+        if train and self._factory is None and self._bound is None:
+            raise InvalidValueError('Estimator.from_module needs an optimizer to train, such as optimizer="Adam".')
+        module, transform, bound = copied(self._module, self._transform, self._bound if train else None)
+        if self._in_front:
+            module = ColumnsThenModule(transform.dnn, module)
+        elif takes_several(module):
+            spread_features(module)
+        return EstimatorSpec(
+            mode=mode,
+            module=module,
+            optimizer=bound_factory(bound) if bound is not None else self._factory,
+            transform=transform,
+            **self._given,
+        )
+
+
+def _check_module(module: object) -> None:
+    if not isinstance(module, nn.Module):
+        raise InvalidTypeError(f"module must be a torch.nn.Module, but got {module!r}.")
+    if any(kind.__module__.partition(".")[0] == "keras" for kind in type(module).__mro__):
+        raise InvalidTypeError(
+            f"{type(module).__name__} is a Keras model; use te.model_to_estimator, which takes over its loss and "
+            "optimizer, too."
+        )
+    lazy = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if is_lazy(tensor)]
+    if lazy:
+        raise InvalidValueError(
+            f"The parameter {lazy[0]!r} of {type(module).__name__} has no shape yet; call the module on a batch first."
+        )
+
+
+def _check_width(module: nn.Module, width: int) -> None:
+    """Raises unless a module, which is nobody else's, takes rows of so many numbers."""
+    parameter = next((one for one in module.parameters() if one.is_floating_point()), torch.zeros(0))
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            module.train(False)(torch.zeros(2, width, dtype=parameter.dtype, device=parameter.device))
+    except RuntimeError as error:
+        raise InvalidValueError(
+            f"{type(module).__name__} does not take the {width} numbers per row that the columns make: {error}."
+        ) from error

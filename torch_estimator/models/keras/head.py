@@ -1,0 +1,91 @@
+"""The end of a Keras model: the loss and the metrics it was compiled with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.files import reason
+from torch_estimator.heads.function_head import FunctionHead
+from torch_estimator.models.keras.module import KerasModule, KerasOutputs
+from torch_estimator.train.batch_note import described
+
+
+class KerasHead(FunctionHead):
+    """Offers what the engine asks of a head, as the model was compiled.
+
+    Args:
+        module: Holds the model.
+        metric_names: What metrics are called instead of Keras' names.
+    """
+
+    def __init__(self, module: KerasModule, metric_names: Mapping[str, str]) -> None:
+        super().__init__(None, None, None)
+        self._module = module
+        self._metric_names = metric_names
+
+    def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
+        """The loss of `KerasOutputs`, with that of regularizers and of layers' ``add_loss``.
+
+        Raises:
+            InvalidValueError: The compiled losses refuse the labels.
+        """
+        outputs: KerasOutputs = logits
+        model = self._module.unwrapped
+        try:
+            loss: Tensor = model._compute_loss(
+                x=outputs.inputs,
+                y=labels,
+                y_pred=outputs.values,
+                sample_weight=outputs.sample_weights,
+                training=self._module.training,
+            )
+        except ValueError as error:
+            raise InvalidValueError(
+                f"The Keras model {model.name!r} gives {described(outputs.values)}, which its loss cannot compare with "
+                f"labels {described(labels)} ({reason(error)}); give labels of the shape that the loss takes."
+            ) from error
+        return loss.reshape(())
+
+    def predictions(self, logits: Any) -> dict[str, Tensor]:
+        values = logits.values
+        if isinstance(values, Mapping):
+            return dict(values)
+        several = list(values) if isinstance(values, tuple | list) else [values]
+        return dict(zip(self._names(len(several)), several, strict=True))
+
+    def metrics(self) -> Any:
+        return _KerasMetrics(self._module.unwrapped, self._metric_names)
+
+    def _names(self, count: int) -> list[str]:
+        model = self._module.unwrapped
+        functional = getattr(model, "_functional", None) or model
+        names = list(getattr(functional, "output_names", None) or ())
+        if len(names) == count:
+            return names
+        return ["output"] if count == 1 else [f"output_{place}" for place in range(count)]
+
+
+class _KerasMetrics:
+    """The compiled metrics over one evaluation."""
+
+    def __init__(self, model: Any, names: Mapping[str, str]) -> None:
+        self._model = model
+        self._names = names
+        self._results: dict[str, Any] = {}
+        # Metrics make their variables in evaluations, whose tensors may be changed in inference mode only.
+        with torch.inference_mode():
+            model.reset_metrics()
+
+    def update(self, outputs: KerasOutputs, labels: Any, weights: Tensor | None = None) -> None:
+        self._results = self._model.compute_metrics(
+            outputs.inputs, labels, outputs.values, sample_weight=outputs.sample_weights
+        )
+
+    def compute(self) -> dict[str, float]:
+        # "loss" would be Keras' own tracker of it, which nobody feeds here.
+        return {self._names.get(name, name): float(value) for name, value in self._results.items() if name != "loss"}

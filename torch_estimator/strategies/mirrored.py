@@ -1,0 +1,109 @@
+"""What users give as ``train_distribute`` to train on all devices of one machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.strategies.strategies import check_silence
+
+_DEVICE = re.compile(r"/?(?:device:)?(cpu|gpu|cuda):(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredStrategy:
+    """Several replicas of the model on one machine take each step together, on the sum of their gradients.
+
+    One program is started, as without it; when training begins it forks a process for every further replica, which
+    ends with the training. Hooks run in each of them; the program's own process is the first replica and saves.
+
+    A batch of the ``input_fn`` is that of one replica: of n replicas the i-th takes every n-th batch from the i-th on,
+    and a step is one of n times as many rows, as with tf.distribute. Each replica computes on one thread.
+
+    Args:
+        devices: Such as ``["gpu:0", "gpu:1"]`` or ``["cpu:0", "cpu:1"]``; the number of a CPU says nothing. None is all
+            GPUs, or one CPU replica where there are none.
+        replicas: How many, instead of ``devices``: on as many GPUs, or on the CPU where there are none.
+        silence_secs: A replica that the others have waited for so long is named in the log; they wait on.
+
+    Raises:
+        InvalidTypeError, InvalidValueError: These are no devices, no number of replicas, or no seconds.
+
+    >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
+    2
+    """
+
+    devices: Sequence[str] | None = None
+    replicas: int | None = None
+    silence_secs: float = 300.0
+
+    def __post_init__(self) -> None:
+        check_silence(self.silence_secs)
+        if self.devices is not None and self.replicas is not None:
+            raise InvalidValueError(
+                f"Give devices or replicas, not both, but got devices={self.devices!r} and replicas={self.replicas!r}."
+            )
+        if self.replicas is not None:
+            _check_replicas(self.replicas)
+        if self.devices is not None:
+            object.__setattr__(self, "devices", _checked(self.devices))
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas take a step together on this machine."""
+        return len(self.torch_devices())
+
+    def torch_devices(self) -> tuple[str, ...]:
+        """The device of each replica as torch calls it, such as ``cuda:0``; ``cpu`` for all that are on the CPU.
+
+        Raises:
+            InvalidValueError: There are no such GPUs here.
+        """
+        # Counts without touching the driver, which a process that forks must not have done.
+        import torch
+
+        here = torch.cuda.device_count()
+        if self.devices is None:
+            wanted = self.replicas or here or 1
+            devices = tuple(f"gpu:{number}" if here else "cpu:0" for number in range(wanted))
+        else:
+            devices = tuple(self.devices)
+        if devices[0].startswith("cpu"):
+            return tuple("cpu" for _ in devices)
+        for device in devices:
+            if int(device.partition(":")[2]) >= here:
+                raise InvalidValueError(
+                    f"MirroredStrategy wants {device}, but this machine has {_count(here)}; name others, or 'cpu:0', "
+                    "'cpu:1', ... for replicas on the CPU."
+                )
+        return tuple(device.replace("gpu", "cuda") for device in devices)
+
+
+def _check_replicas(replicas: object) -> None:
+    if not isinstance(replicas, int) or isinstance(replicas, bool):
+        raise InvalidTypeError(f"replicas must be a whole number, but got {replicas!r}.")
+    if replicas < 1:
+        raise InvalidValueError(f"replicas must be positive, but got {replicas}.")
+
+
+def _checked(devices: object) -> tuple[str, ...]:
+    if not isinstance(devices, list | tuple) or not all(isinstance(one, str) for one in devices):
+        raise InvalidTypeError(f"devices must be a list such as ['gpu:0', 'gpu:1'], but got {devices!r}.")
+    found = [_DEVICE.fullmatch(one) for one in devices]
+    for device, match in zip(devices, found, strict=True):
+        if match is None:
+            raise InvalidValueError(f"devices must be named like 'gpu:0' or 'cpu:0', but one is {device!r}.")
+    named = tuple(f"{match[1].lower().replace('cuda', 'gpu')}:{int(match[2])}" for match in found if match is not None)
+    if not named:
+        raise InvalidValueError("devices must name at least one device, but got none; leave it out for all GPUs.")
+    if len(set(named)) < len(named):
+        raise InvalidValueError(f"devices must differ from each other, but got {devices!r}.")
+    if len({name[:3] for name in named}) > 1:
+        raise InvalidValueError(f"devices must be all GPUs or all CPUs, but got {devices!r}.")
+    return named
+
+
+def _count(gpus: int) -> str:
+    return "no GPU" if not gpus else "one GPU" if gpus == 1 else f"{gpus} GPUs"

@@ -1,0 +1,169 @@
+"""What a checkpoint calls the numbers of a model: variables and optimizer slots by name, as live views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from torch_estimator.checkpoint.saved_tensors import shape_in
+from torch_estimator.checkpoint.sharded_tensors import copy_saved, is_sharded
+from torch_estimator.checkpoint.snapshot import storable
+from torch_estimator.errors import InvalidTypeError
+from torch_estimator.feature_column.table import Table
+from torch_estimator.optim.base import Optimizer
+
+
+def named_variables(module: nn.Module) -> dict[str, Tensor]:
+    """Returns the parameters and buffers, detached, by the name that checkpoints give them.
+
+    The rows of a table appear under the name of the column they belong to, so that neither the order nor the fusing of
+    columns into tables shows in a checkpoint. What several modules share has one name, its first. Modules that set
+    ``variable_separator`` (the canned ones set "/") join the parts of a name with it; others keep torch's names.
+
+    Raises:
+        InvalidTypeError: The module keeps state that is no tensor.
+    """
+    # Training may change buffers that torch would leave out of a state dict, too.
+    return _named(module, {**module.state_dict(keep_vars=True), **_passing(module)})
+
+
+def passing_names(module: nn.Module) -> set[str]:
+    """Returns those names of `named_variables` that are buffers registered with ``persistent=False``.
+
+    A module may make such buffers as it runs, or of another size: where a checkpoint does not have them like this
+    module does, they are left as they are.
+    """
+    return set(_named(module, _passing(module)))
+
+
+def named_parameters(module: nn.Module) -> dict[str, Tensor]:
+    """Returns those of `named_variables` that are parameters."""
+    return _named(module, dict(module.named_parameters()))
+
+
+def trained_variables(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """Returns those of `named_parameters` that optimizers update."""
+    held = {one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
+    parameters = module.named_parameters()
+    return _named(module, {name: one for name, one in parameters if one in held and one.requires_grad})
+
+
+def _passing(module: nn.Module) -> dict[str, Tensor]:
+    kept = module.state_dict(keep_vars=True)
+    buffers = dict(module.named_buffers())
+    return {name: one for name, one in buffers.items() if name not in kept and storable(one) and not _is_expanded(one)}
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    """Whether several elements are one in memory: torch then lets nobody change it."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _named(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    separator = getattr(module, "variable_separator", ".")
+    tables: dict[Tensor, Table] = {table.weight: table for table in module.modules() if isinstance(table, Table)}
+    variables: dict[str, Tensor] = {}
+    known: set[int] = set()
+    for key, tensor in tensors.items():
+        # A parameter that several modules share is one variable, under the first of its names.
+        if id(tensor) in known:
+            continue
+        known.add(id(tensor))
+        if not isinstance(tensor, Tensor):
+            raise InvalidTypeError(
+                f"The module keeps {key!r} as {type(tensor).__name__}, which a checkpoint cannot hold; use tensors."
+            )
+        if tensor in tables:
+            variables.update(_pieces(tables[tensor], tensor.detach()))
+        else:
+            variables[key.replace(".", separator)] = tensor.detach()
+    return variables
+
+
+def named_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """Returns the optimizers' state tensors by variable name and slot, for instance ``dnn/logits/bias/Adagrad``."""
+    slots: dict[str, Tensor] = {}
+    names = _parameter_names(module)
+    for optimizer in optimizers:
+        slot_names = optimizer.slot_names if isinstance(optimizer, Optimizer) else {}
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    suffix = slot_names.get(key, key)
+                    for name, view in _named_views(names[parameter], parameter.shape, value):
+                        slots[f"{name}/{suffix}"] = view
+    return slots
+
+
+def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, Tensor]) -> None:
+    """Copies saved slots into the optimizers; makes the state of those of `torch.optim`, absent before a step."""
+    ours = [optimizer for optimizer in optimizers if isinstance(optimizer, Optimizer)]
+    for name, view in named_slots(module, ours).items():
+        copy_saved(view, saved, name)
+    names = _parameter_names(module)
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            _load_state(optimizer, names, saved)
+
+
+def _load_state(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, _Name], saved: Mapping[str, Tensor]) -> None:
+    layout = optimizer.state_dict()["param_groups"]
+    state = {
+        index: _saved_state(names[parameter], parameter, saved)
+        for group, numbered in zip(optimizer.param_groups, layout, strict=True)
+        for parameter, index in zip(group["params"], numbered["params"], strict=True)
+    }
+    # torch knows which of these belong on the parameter's device.
+    optimizer.load_state_dict({"state": {k: v for k, v in state.items() if v}, "param_groups": layout})
+
+
+def _saved_state(name: _Name, parameter: nn.Parameter, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"{_first_name(name)}/"
+    keys = [key[len(prefix) :] for key in saved if key.startswith(prefix)]
+    return {key: _whole(name, parameter, key, saved) for key in keys if "/" not in key}
+
+
+_Name = str | Table
+
+
+def _parameter_names(module: nn.Module) -> dict[Tensor, _Name]:
+    separator = getattr(module, "variable_separator", ".")
+    tables = {table.weight: table for table in module.modules() if isinstance(table, Table)}
+    return {
+        parameter: tables.get(parameter, name.replace(".", separator)) for name, parameter in module.named_parameters()
+    }
+
+
+def _pieces(table: Table, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    for piece in table.pieces:
+        yield piece.name, tensor[piece.offset : piece.offset + piece.rows]
+
+
+def _named_views(name: _Name, shape: torch.Size, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(name, str):
+        yield name, value
+    elif value.shape == shape:
+        yield from _pieces(name, value)
+    else:
+        yield _first_name(name), value
+
+
+def _first_name(name: _Name) -> str:
+    return name if isinstance(name, str) else name.pieces[0].name
+
+
+def _whole(name: _Name, parameter: nn.Parameter, key: str, saved: Mapping[str, Tensor]) -> Tensor:
+    saved_name = f"{_first_name(name)}/{key}"
+    if is_sharded(parameter) and shape_in(saved, saved_name) == list(parameter.shape):
+        own_rows = torch.zeros_like(parameter.detach())
+        copy_saved(own_rows, saved, saved_name)
+        return own_rows
+    first = saved[saved_name]
+    if isinstance(name, str) or first.shape != next(_pieces(name, parameter))[1].shape:
+        return first.clone()
+    whole = torch.zeros_like(parameter.detach())
+    for piece_name, view in _pieces(name, whole):
+        view.copy_(saved[f"{piece_name}/{key}"])
+    return whole
