@@ -8,6 +8,7 @@ import torch._dynamo
 import torch.distributed
 import torch.distributed.fsdp
 import torch.distributed.tensor
+import torch_estimator.parameter_server.worker_steps
 import zmq
 
 import torch_estimator.distributed.group
@@ -16,5 +17,4 @@ import torch_estimator.executors
 import torch_estimator.feature_column
 import torch_estimator.models
 import torch_estimator.parameter_server.server
-import torch_estimator.parameter_server.worker_steps
 import torch_estimator.train.training

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 
-from torch_estimator.hooks import Hook
 from torch_estimator.hooks.run_context import RunContext
 
 
 class Losses:
-    """Steps with these losses, several at a stroke."""
+    """Steps with these losses, several a call."""
 
-    def __init__(self, values: Iterable[float], stroke: int = 1) -> None:
-        self.stroke = stroke
+    def __init__(self, values: Iterable[float], steps_per_call: int = 1) -> None:
+        self.steps_per_call = steps_per_call
         self.asked: list[int] = []
         self._remaining = iter(values)
 
@@ -32,5 +31,5 @@ class Losses:
                 break
         return taken
 
-    def told(self, hooks: Sequence[Hook]) -> None:
-        assert hooks
+    def invalidate(self) -> None:
+        """There is nothing that could change."""

@@ -1,6 +1,15 @@
-"""How a training is spread over several processes."""
+"""Strategies for ``RunConfig(train_distribute=...)``, under the name that tf.estimator's users know."""
 
-from torch_estimator.strategies.mirrored import MirroredStrategy as MirroredStrategy
-from torch_estimator.strategies.strategies import FullyShardedStrategy as FullyShardedStrategy
-from torch_estimator.strategies.strategies import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
-from torch_estimator.strategies.strategies import ParameterServerStrategy as ParameterServerStrategy
+from torch_estimator.strategies.data_parallel import MultiWorkerMirroredStrategy
+from torch_estimator.strategies.fully_sharded import FullyShardedStrategy
+from torch_estimator.strategies.mirrored import MirroredStrategy
+from torch_estimator.strategies.parameter_server import ParameterServerStrategy
+from torch_estimator.train.strategy import Strategy
+
+__all__ = [
+    "FullyShardedStrategy",
+    "MirroredStrategy",
+    "MultiWorkerMirroredStrategy",
+    "ParameterServerStrategy",
+    "Strategy",
+]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import inspect
-import json
 import logging
 import os
 import tempfile
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,21 +19,13 @@ import torch
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.checkpoint.lease import Check, leased
-from torch_estimator.checkpoint.sharded_tensors import is_sharded
 from torch_estimator.cluster.ranks import check_trains_alone
-from torch_estimator.cluster.task import REPLICA, Task, check_trains
-from torch_estimator.data.to_dataset import to_dataset
-from torch_estimator.distributed.agreement import agree_on, agree_on_training
-from torch_estimator.distributed.description import CLUSTER, describe_optimizers, describe_training
-from torch_estimator.distributed.lost import LeftBehind, PeerLost, TrainingOver
-from torch_estimator.distributed.peer_recovery import handed, leader_of
-from torch_estimator.distributed.shared_evaluation.rounds import told_by_chief
+from torch_estimator.cluster.task import check_trains
+from torch_estimator.compile.choice import make_runner
+from torch_estimator.distributed.lost import PeerLost
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.table import tables_of_checkpoint
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook
-from torch_estimator.inputs.calling import call_input_fn
-from torch_estimator.inputs.input_context import InputContext
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import (
@@ -48,39 +37,28 @@ from torch_estimator.specs import (
     checked_hooks,
     checked_listeners,
 )
-from torch_estimator.strategies.joining import (
-    connected_servers,
-    end_servers,
-    forked_replicas,
-    joined_group,
-    may_meet,
-    meeting_nobody,
-)
-from torch_estimator.strategies.mirrored import MirroredStrategy
-from torch_estimator.strategies.sharded.units import shard
-from torch_estimator.strategies.strategies import FullyShardedStrategy, MultiWorkerMirroredStrategy
+from torch_estimator.strategies.data_parallel import busy_with_group, shares_evaluation
+from torch_estimator.strategies.default import strategy_of
 from torch_estimator.summary.event_files import EventWriter
-from torch_estimator.train.evaluation import EvaluationResult, run_evaluation, write_evaluation, write_results
+from torch_estimator.train.evaluation import write_results
+from torch_estimator.train.evaluator import CheckpointEvaluator
 from torch_estimator.train.loop import StopReason, TrainingResult
 from torch_estimator.train.model import Model
+from torch_estimator.train.model_builder import ModelBuilder, ModelFn, TrainedModule
 from torch_estimator.train.prediction import run_prediction
 from torch_estimator.train.preemption import Preempted
-from torch_estimator.train.random_state import drawing_alike, isolated, seeded
-from torch_estimator.train.training import TrainingRun, log_end
+from torch_estimator.train.random_state import isolated, seeded
+from torch_estimator.train.strategy import EvaluationShare, Session, Strategy
+from torch_estimator.train.training import Training, log_end
 from torch_estimator.warm_start import WarmStart, as_settings
 
 if TYPE_CHECKING:
-    from torch_estimator.data.dataset import Dataset
-    from torch_estimator.distributed.group import Group
     from torch_estimator.feature_column.transform import FeatureTransform
     from torch_estimator.heads.base import Head
     from torch_estimator.models.from_module.optimizers import ModuleOptimizer
-    from torch_estimator.parameter_server.client import Links
     from torch_estimator.serving_input import ServingInput
 
 logger = logging.getLogger("torch_estimator")
-
-ModelFn = Callable[..., EstimatorSpec]
 
 _FINAL_MEMBERS = (
     *("train", "evaluate", "predict", "export_saved_model", "export", "model_dir", "config", "params", "eval_dir"),
@@ -117,15 +95,15 @@ class Estimator:
             raise InvalidTypeError(f"config must be a RunConfig, but got {config!r}.")
         _check_not_overridden(type(self))
         _check_model_fn(model_fn, params)
-        self._model_fn = model_fn
-        self._warm_start_from = as_settings(warm_start_from)
         self._config = _with_model_dir(config or RunConfig(), model_dir)
-        self._params = copy.deepcopy(dict(params or {}))
-        self._evaluated: Model | None = None
-        self._job: tuple[EvalSpec, ...] | None = None
-        self._trained = _Trained()
-        self._lease: _Lease | None = None
+        self._set_up(ModelBuilder(model_fn, params or {}, as_settings(warm_start_from), TrainedModule()))
+        self._running = _Running()
         self._holds_weights: bool = getattr(model_fn, "holds_weights", False)
+
+    def _set_up(self, builder: ModelBuilder) -> None:
+        self._builder = builder
+        self._evaluator = CheckpointEvaluator(builder, self._config, self.model_dir)
+        self._lease: _Lease | None = None
 
     @staticmethod
     def from_module(
@@ -203,10 +181,7 @@ class Estimator:
         Raises:
             CheckpointError: Where there is no checkpoint.
         """
-        source = self._source(checkpoint_path, "take the module from")
-        with isolated(self._config.random_seed):
-            model = self._build(ModeKeys.PREDICT, restored=source is not None)
-        checkpoint = self._restore(model, source)
+        model, checkpoint = self._restored_model(checkpoint_path, "take the module from")
         module: torch.nn.Module = getattr(model.module, "unwrapped", model.module)
         if checkpoint is not None and module is not model.module:
             model.restore_carried(checkpoint)
@@ -226,11 +201,11 @@ class Estimator:
     @property
     def params(self) -> dict[str, Any]:
         """A copy of the ``params`` given."""
-        return copy.deepcopy(self._params)
+        return copy.deepcopy(self._builder.params)
 
     def eval_dir(self, name: str | None = None) -> str:
         """Directory of the summaries of evaluations called ``name``."""
-        return files.join(self.model_dir, f"eval_{name}" if name else "eval")
+        return self._evaluator.eval_dir(name)
 
     def latest_checkpoint(self) -> str | None:
         """Path of the newest checkpoint, or None."""
@@ -306,101 +281,95 @@ class Estimator:
         *,
         steps: int | None = None,
         max_steps: int | None = None,
-        input_over_when_ended: bool = True,
+        starts_input_over: bool = True,
         is_over: Callable[[], bool] = lambda: False,
     ) -> TrainingResult | None:
-        # is_over: asked by who trains while parameter servers cannot be reached, whether the chief has ended training.
+        """Train; return how the training ended, or None where there was nothing to train.
+
+        Args:
+            input_fn: As in `train`, like all arguments that are not listed here.
+            starts_input_over: Where the last checkpoint's input had ended: whether to start the input over (a new call
+                of ``train``), or to take no further step (an interrupted call goes on).
+            is_over: Returns whether the chief has announced the end of the training.
+        """
         check_trains(self._config._task)
         if self._config._task.source is None:
             check_trains_alone(os.environ)
         check_input_fn(input_fn)
         check_positive("steps", steps)
         check_positive("max_steps", max_steps)
-        told = checked_hooks(hooks)
-        listeners = checked_listeners(saving_listeners)
+        hooks, listeners = checked_hooks(hooks), checked_listeners(saving_listeners)
+        strategy = strategy_of(self._config)
         with self._leased() as lease:
             if lease is not None and lease.check is not None:
                 listeners = (*listeners, _LeaseListener(lease.check))
-            return self._train_leased(
-                input_fn,
-                told,
-                listeners,
-                steps=steps,
-                max_steps=max_steps,
-                input_over_when_ended=input_over_when_ended,
-                is_over=is_over,
-            )
-
-    def _train_leased(
-        self,
-        input_fn: InputFn,
-        told: Sequence[Hook],
-        listeners: Sequence[CheckpointSaverListener],
-        *,
-        steps: int | None,
-        max_steps: int | None,
-        input_over_when_ended: bool,
-        is_over: Callable[[], bool],
-    ) -> TrainingResult | None:
-        sharded = isinstance(self._config.train_distribute, FullyShardedStrategy)
-        checkpoint = self._last_checkpoint()
-        start = checkpoint.step if checkpoint is not None else 0
-        if max_steps is not None and max_steps <= start:
-            logger.info("Skipping training: max_steps=%d is reached by the checkpoint of step %d.", max_steps, start)
-            end_servers(self._config)
+            checkpoint = self._last_checkpoint()
+            if max_steps is not None and checkpoint is not None and max_steps <= checkpoint.step:
+                reached = "Skipping training: max_steps=%d is reached by the checkpoint of step %d."
+                logger.info(reached, max_steps, checkpoint.step)
+                strategy.dismiss(self._config)
+                return None
+            result = None
+            with strategy.join(self._config) as session:
+                if self.latest_checkpoint() != (None if checkpoint is None else checkpoint.path):
+                    # The chief may still have been saving when this process was started again.
+                    checkpoint = self._last_checkpoint()
+                while result is None:
+                    with session.attempt():
+                        training = self._training(session, checkpoint, steps, max_steps, starts_input_over, is_over)
+                        result = self._run(session, training, input_fn, hooks, listeners)
+        if result is None:
             return None
-        try:
-            with ExitStack() as stack:
-                replicas = stack.enter_context(forked_replicas(self._config))
-                task = self._config._task if replicas is None else replicas.task
-                if replicas is not None and task.rank:
-                    copy_of_task = dataclasses.replace(self._config._task, is_copy=True)
-                    self._config = dataclasses.replace(self._config, _task=copy_of_task)
-                group = stack.enter_context(joined_group(self._config, replicas))
-                servers = stack.enter_context(connected_servers(self._config))
-                if group is not None and replicas is None:
-                    # The chief may have been saving still what it had begun to, while this process was started again.
-                    if self.latest_checkpoint() != (checkpoint.path if checkpoint is not None else None):
-                        checkpoint = self._last_checkpoint()
-                    start = checkpoint.step if checkpoint is not None else 0
-                last_step = int(start + steps) if steps is not None else None if max_steps is None else int(max_steps)
-                train = functools.partial(
-                    self._train_with,
-                    task,
-                    group,
-                    servers,
-                    input_fn,
-                    checkpoint,
-                    last_step,
-                    max_steps,
-                    input_over_when_ended,
-                    is_over,
-                )
-                while True:
-                    try:
-                        result = train(told, listeners)
-                        break
-                    except PeerLost as lost:
-                        if sharded:
-                            logger.error("%s", lost)
-                            raise Preempted from lost
-                        # Before the first step; there is nothing to keep.
-                        assert group is not None
-                        group.meet_another(lost)
-        except TrainingOver:
-            logger.info("The others have ended the training.")
-            return None
-        except LeftBehind as behind:
-            logger.error("%s", behind)
-            raise Preempted from behind
         log_end(result)
         if result.reason is StopReason.INTERRUPTED:
-            if task.rank == 0 and (saved := self.latest_checkpoint()) is not None:
+            if session.task.rank == 0 and (saved := self.latest_checkpoint()) is not None:
                 logger.info("The last checkpoint is %s.", saved)
             raise KeyboardInterrupt
         if result.reason is StopReason.PREEMPTED:
             raise Preempted
         return result
+
+    def _training(
+        self,
+        session: Session,
+        checkpoint: Checkpoint | None,
+        steps: int | None,
+        max_steps: int | None,
+        starts_input_over: bool,
+        is_over: Callable[[], bool],
+    ) -> Training:
+        start = 0 if checkpoint is None else checkpoint.step
+        return Training(
+            self._builder,
+            task=session.task,
+            config=session.config,
+            model_dir=self.model_dir,
+            checkpoint=checkpoint,
+            last_step=int(start + steps) if steps is not None else None if max_steps is None else int(max_steps),
+            max_steps=max_steps,
+            starts_input_over=starts_input_over,
+            make_runner=make_runner,
+            evaluator=self._evaluator,
+            is_over=is_over,
+        )
+
+    def _run(
+        self,
+        session: Session,
+        training: Training,
+        input_fn: InputFn,
+        hooks: Sequence[Hook],
+        listeners: Sequence[CheckpointSaverListener],
+    ) -> TrainingResult:
+        with seeded(self._config.random_seed):
+            training.build_model(moved=session.moves_module)
+            session.begin(training)
+            training.open_input(input_fn)
+            self._running.training, self._running.session = training, session
+            try:
+                return training.run(session, hooks, listeners)
+            finally:
+                self._running.training = self._running.session = None
 
     @contextmanager
     def _leased(self) -> Iterator[_Lease | None]:
@@ -420,89 +389,6 @@ class Estimator:
 
     def _last_checkpoint(self) -> Checkpoint | None:
         return load_checkpoint(self.model_dir) if self.latest_checkpoint() is not None else None
-
-    def _train_with(
-        self,
-        task: Task,
-        group: Group | None,
-        servers: Links | None,
-        input_fn: InputFn,
-        checkpoint: Checkpoint | None,
-        last_step: int | None,
-        max_steps: int | None,
-        input_over_when_ended: bool,
-        is_over: Callable[[], bool],
-        hooks: Sequence[Hook],
-        listeners: Sequence[CheckpointSaverListener],
-    ) -> TrainingResult:
-        saved_step = checkpoint.step if checkpoint is not None else None
-        with seeded(self._config.random_seed):
-            strategy = self._config.train_distribute
-            sharded = strategy if group is not None and isinstance(strategy, FullyShardedStrategy) else None
-            model = self._build(ModeKeys.TRAIN, task.device, restored=checkpoint is not None, moved=sharded is None)
-            shares_input = task.type == REPLICA
-            model_dir = None if shares_input else self.model_dir
-            positions = None
-            if checkpoint is None and not (group is not None and group.was_under_way):
-                # Optimizers may keep a copy of what they begin with.
-                self._warm_start(model)
-            # A schedule moves what it sets, so they are described as they are at first.
-            trainers = model.make_optimizers() if sharded is None else None
-            description = {}
-            if group is not None or servers is not None:
-                # Each of them reads its part of so many.
-                sizes = {"the number of processes that train": task.num_workers}
-                description = {CLUSTER: sizes, **describe_training(model, trainers)}
-            if servers is not None and max_steps is not None:
-                # Where they train in step, they compare their last steps.
-                description = {**description, "the end of training": {"max_steps": int(max_steps)}}
-            agree = functools.partial(
-                agree_on_training, description=description, model_dir=model_dir, config=self._config
-            )
-            if group is not None and group.was_under_way:
-                agree(group)
-                snapshot = handed(group, leader_of(group.statuses)[0], None)
-                checkpoint, last_step = snapshot.as_checkpoint(self.model_dir), snapshot.last_step
-                positions = snapshot.positions
-                logger.info("The others are at global step %d; going on with them.", snapshot.step)
-            elif group is not None:
-                begins_with = None if checkpoint is None else files.basename(checkpoint.path)
-                agree(group, begins_with=begins_with, last_step=last_step)
-                # Only the chief knows whether this training was interrupted.
-                input_over_when_ended = bool(group.gather_texts("yes" if input_over_when_ended else "")[0])
-            if group is not None and sharded is not None:
-                shard(model, group, sharded, from_chief=checkpoint is None)
-                trainers = model.make_optimizers()
-                agree_on(group, describe_optimizers(model.module, trainers))
-            assert trainers is not None
-            if task.rank and not shares_input:
-                # What each of them drops out or shuffles is its own.
-                torch.manual_seed((torch.initial_seed() + task.rank) % 2**63)
-            run = TrainingRun(
-                model,
-                trainers,
-                self._dataset(input_fn, ModeKeys.TRAIN, task),
-                config=self._config,
-                model_dir=self.model_dir,
-                checkpoint=checkpoint,
-                input_over_when_ended=input_over_when_ended,
-                group=group,
-                servers=servers,
-                saved_step=saved_step,
-                agree=agree,
-                evaluate=self._evaluate_with_chief,
-                description=description,
-                positions=positions,
-                is_over=is_over,
-            )
-            if task.rank and shares_input and not run.has_random_state:
-                # All of them go through the same input.
-                torch.manual_seed((torch.initial_seed() + task.rank) % 2**63)
-            self._trained.run = run
-            try:
-                return run.run(last_step=last_step, hooks=hooks, listeners=listeners)
-            finally:
-                self._trained.run = None
 
     def evaluate(
         self,
@@ -530,109 +416,39 @@ class Estimator:
         check_input_fn(input_fn)
         check_positive("steps", steps)
         spec = EvalSpec(input_fn, steps, name, checked_hooks(hooks))
+        self._settle()
         path = checkpoint_path or self.latest_checkpoint()
-        if self._shares_evaluations and may_meet():
-            with joined_group(self._config, purpose="evaluate") as group:
-                return self._evaluate_spec(spec, path, group)
-        group = self._called_to_evaluation(spec, path)
-        if group is not None:
+        share = self._call_to_evaluation(spec, path)
+        if share is not None:
             try:
-                return self._evaluate_spec(spec, path, group)
+                return self._evaluator.evaluate(spec, path, share, is_in_job=True)
             except PeerLost as lost:
                 logger.warning("%s; evaluating alone.", lost)
-                # Hooks may have left something in it.
-                self._evaluated = None
-        # Alone, this process may take a newer checkpoint where training removes that one meanwhile.
-        return self._evaluate_spec(spec, path if checkpoint_path or path is None else self.model_dir)
-
-    def _evaluate_spec(self, spec: EvalSpec, path: str | None, group: Group | None = None) -> EvaluationResult:
-        devices = self._devices_of_evaluation() if group is None else ()
-        with isolated(self._config.random_seed), ExitStack() as stack:
-            if group is not None:
-                stack.enter_context(group.sharing_work())
-            # Building a model anew would cost more than many an evaluation; only its weights change in between.
-            model = self._evaluated if path is not None and self._evaluated is not None else None
-            model = model or self._build(ModeKeys.EVAL, restored=path is not None)
-            self._evaluated = model
-            if group is not None:
-                told, seed = told_by_chief(group, [self._told_path(path), torch.initial_seed()])
-                path = told if told is None or "/" in told else files.join(self.model_dir, told)
-                # Whoever shuffles the input has to do so as the chief does.
-                stack.enter_context(drawing_alike(seed))
-            checkpoint = self._restore(model, path)
-            if group is not None and self._job is None:
-                settings = {"the evaluation": {"name": spec.name, "steps": spec.steps}}
-                agree_on(group, {**settings, **describe_training(model, None)})
-                if path is None:
-                    group.broadcast(model.variables().values())
-            results = run_evaluation(
-                model,
-                self._dataset(spec.input_fn, ModeKeys.EVAL),
-                global_step=0 if checkpoint is None else checkpoint.step,
-                steps=spec.steps,
-                hooks=checked_hooks(spec.hooks),
-                model_dir=self.model_dir,
-                eval_dir=self.eval_dir(spec.name),
-                devices=devices,
-                group=group,
-            )
-        if group is None or group.rank == 0:
-            write_evaluation(self.eval_dir(spec.name), results, "" if checkpoint is None else checkpoint.path)
-        return results
-
-    def _told_path(self, path: str | None) -> str | None:
-        """A path as it is told to others, who may see the model_dir elsewhere: in there, the name only."""
-        if path is None or files.parent(path) == files.as_url(self.model_dir):
-            return path and files.basename(path)
-        return os.path.abspath(files.as_url(path)) if files.is_local(path) else path
+                # Hooks may have left something in the model.
+                self._evaluator.forget_model()
+        with (self._config.eval_distribute or Strategy()).share_evaluation(self._config) as share:
+            if share is None and not checkpoint_path and path is not None:
+                # Alone, this process may take a newer checkpoint where training removes that one meanwhile.
+                path = self.model_dir
+            return self._evaluator.evaluate(spec, path, share)
 
     @contextmanager
     def _in_job(self, eval_specs: Sequence[EvalSpec]) -> Iterator[None]:
-        """While `train_and_evaluate` runs: who trains together evaluates what the chief calls for, when it does."""
-        self._job = tuple(eval_specs)
+        """While `train_and_evaluate` runs, the processes that train together evaluate when the chief calls them."""
+        self._evaluator.specs = tuple(eval_specs)
         try:
-            with meeting_nobody():
+            with busy_with_group():
                 yield
         finally:
-            self._job = None
+            self._evaluator.specs = ()
 
-    def _called_to_evaluation(self, spec: EvalSpec, path: str | None) -> Group | None:
-        """For the chief of a job: those who share an evaluation by now; None where it has to evaluate alone."""
-        run = self._trained.run
-        if run is None or not (self._shares_evaluations and self._config.is_chief):
+    def _call_to_evaluation(self, spec: EvalSpec, path: str | None) -> EvaluationShare | None:
+        """For the chief of a job: have the other processes share an evaluation; None where it evaluates alone."""
+        session = self._running.session
+        if session is None or not (shares_evaluation(self._config) and self._config.is_chief):
             return None
-        known = [(one.name, one.input_fn, one.steps, one.hooks) for one in self._job or ()]
-        if (spec.name, spec.input_fn, spec.steps, spec.hooks) not in known:
-            return None
-        return run.called_to_evaluation(json.dumps([spec.name, self._told_path(path)]))
-
-    def _evaluate_with_chief(self, group: Group) -> None:
-        name, path = json.loads(group.gather_texts("")[0])
-        with group.sharing_work():
-            specs = [one for one in self._job or () if one.name == name]
-            if not specs:
-                raise InvalidValueError(f"The chief evaluates {name!r}, but here there is no EvalSpec of that name.")
-        self._evaluate_spec(specs[0], path, group)
-
-    @property
-    def _shares_evaluations(self) -> bool:
-        config, task = self._config, self._config._task
-        shares = isinstance(config.eval_distribute, MultiWorkerMirroredStrategy)
-        # Replicas of one machine end with their training.
-        trains_on_replicas = isinstance(config.train_distribute, MirroredStrategy)
-        return shares and not trains_on_replicas and task.num_workers > 1 and not task.num_ps
-
-    def _devices_of_evaluation(self) -> tuple[str, ...]:
-        strategy = self._config.eval_distribute
-        if isinstance(strategy, MirroredStrategy):
-            return strategy.torch_devices()
-        if strategy is not None and self._evaluated is None and self._config._task.is_of_cluster:
-            logger.warning(
-                "eval_distribute is a %s: this process evaluates alone, with the same results; a MirroredStrategy has "
-                "replicas of its machine share the work.",
-                type(strategy).__name__,
-            )
-        return ()
+        request = self._evaluator.request(spec, path)
+        return None if request is None else session.call_to_evaluation(request)
 
     def predict(
         self,
@@ -658,19 +474,16 @@ class Estimator:
             CheckpointError: Where there is no checkpoint.
         """
         check_input_fn(input_fn)
-        told = checked_hooks(hooks)
-        source = self._source(checkpoint_path, "predict with")
-        with isolated(self._config.random_seed):
-            model = self._build(ModeKeys.PREDICT, restored=source is not None)
-        checkpoint = self._restore(model, source)
-        dataset = self._dataset(input_fn, ModeKeys.PREDICT)
+        hooks = checked_hooks(hooks)
+        model, checkpoint = self._restored_model(checkpoint_path, "predict with")
+        dataset = self._builder.dataset(input_fn, ModeKeys.PREDICT, self._config)
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         return run_prediction(
             model,
             dataset,
             global_step=0 if checkpoint is None else checkpoint.step,
             keys=keys,
-            hooks=told,
+            hooks=hooks,
             single_examples=yield_single_examples,
             model_dir=self.model_dir,
         )
@@ -709,10 +522,7 @@ class Estimator:
             raise InvalidValueError(
                 "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."
             )
-        source = self._source(checkpoint_path, "export")
-        with isolated(self._config.random_seed):
-            model = self._build(ModeKeys.PREDICT, restored=source is not None)
-        checkpoint = self._restore(model, source)
+        model, checkpoint = self._restored_model(checkpoint_path, "export")
         receiver = serving_input_receiver_fn() if callable(serving_input_receiver_fn) else serving_input_receiver_fn
         return write_export(
             export_dir_base,
@@ -730,60 +540,39 @@ class Estimator:
     export = export_saved_model
 
     def _extended(self, change: Callable[[EstimatorSpec], EstimatorSpec]) -> Estimator:
-        """Returns another Estimator of the same job, whose specs are what ``change`` makes of this one's."""
+        """Return another Estimator of the same job, whose specs are what ``change`` makes of this one's."""
+        builder = self._builder
 
         def model_fn(mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
-            return change(self._spec(mode, params, config))
+            return change(builder.spec(mode, params, config))
 
-        extended = Estimator(model_fn, config=self._config, params=self._params, warm_start_from=self._warm_start_from)
-        extended._trained = self._trained
+        extended = Estimator(model_fn, config=self._config, params=builder.params)
+        extended._set_up(ModelBuilder(model_fn, builder.params, builder.warm_start, builder.trained))
+        extended._running = self._running
         extended._holds_weights = self._holds_weights
         return extended
 
+    def _restored_model(self, checkpoint_path: str | None, purpose: str) -> tuple[Model, Checkpoint | None]:
+        """Build the model that predicts, and put a checkpoint into it; see `_source`."""
+        source = self._source(checkpoint_path, purpose)
+        with isolated(self._config.random_seed):
+            model = self._build(ModeKeys.PREDICT, restored=source is not None)
+        self._settle()
+        return model, self._builder.restore(model, source, self.model_dir)
+
     def _source(self, checkpoint_path: str | None, purpose: str) -> str | None:
-        """Return what `_restore` takes: a checkpoint, ``model_dir`` for its newest, or None for the initial weights."""
+        """Return the checkpoint to use, ``model_dir`` for its newest one, or None for the initial weights."""
         if checkpoint_path:
             return checkpoint_path
         if self.latest_checkpoint() is not None:
             # Not its path: training may have removed it by the time it is read.
             return self.model_dir
-        if not self._holds_weights and self._warm_start_from is None:
+        if not self._holds_weights and self._builder.warm_start is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} to {purpose}; train first.")
         return None
 
-    def _spec(self, mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
-        spec = self._model_fn(**_named_in(self._model_fn, {"mode": mode, "params": params, "config": config}))
-        if not isinstance(spec, EstimatorSpec):
-            raise InvalidValueError(f"model_fn must return an EstimatorSpec, but returned {spec!r}.")
-        return spec
-
-    def _build(self, mode: ModeKeys, device: str | None = None, *, restored: bool = False, moved: bool = True) -> Model:
-        """Call ``model_fn``; where `restored`, the caller restores a checkpoint before the model is used."""
-        logger.info("Calling model_fn.")
-        with tables_of_checkpoint(restored=restored) as left_at_zero:
-            spec = self._spec(mode, self.params, self._config)
-        logger.info("Done calling model_fn.")
-        in_module = set(spec.module.modules())
-        for table, draw in left_at_zero.items():
-            # A checkpoint holds what is in the module, not what a loss of the user's holds, for instance.
-            if table not in in_module:
-                draw()
-        return Model(self._apart_from_training(spec), device, moved=moved)
-
-    def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
-        """Copies a module that ``model_fn`` returns in every mode: evaluating must not change the one in training."""
-        if any(map(is_sharded, spec.module.parameters())):
-            raise InvalidValueError(
-                f"model_fn returned a {type(spec.module).__name__} that FullyShardedStrategy has spread over the "
-                "processes before; make the module anew in every call."
-            )
-        if spec.mode == ModeKeys.TRAIN:
-            self._trained.module = weakref.ref(spec.module)
-            if self._evaluated is not None and self._evaluated.module is spec.module:
-                self._evaluated = None
-        elif self._trained.module is not None and self._trained.module() is spec.module:
-            return dataclasses.replace(spec, module=copy.deepcopy(spec.module))
-        return spec
+    def _build(self, mode: ModeKeys, *, restored: bool = False) -> Model:
+        return self._builder.build(mode, self._config, restored=restored)
 
     def _evaluate_live(
         self,
@@ -796,66 +585,35 @@ class Estimator:
         hooks: Sequence[Hook],
         events: EventWriter,
     ) -> Model:
-        """Evaluates ``weights`` in a model of its own, made where ``model`` is None; returns it for the next time."""
-        with isolated(self._config.random_seed):
-            model = model or self._build(ModeKeys.EVAL, restored=True)
-            model.copy_variables(weights)
-            results = run_evaluation(
-                model,
-                self._dataset(input_fn, ModeKeys.EVAL),
-                global_step=global_step,
-                steps=steps,
-                hooks=hooks,
-                model_dir=self.model_dir,
-                eval_dir=events.logdir,
-            )
+        """Evaluate weights in a model of their own, made where ``model`` is None; return it for the next time."""
+        model, results = self._evaluator.evaluate_live(
+            model,
+            weights,
+            input_fn,
+            global_step=global_step,
+            steps=steps,
+            hooks=hooks,
+            eval_dir=events.logdir,
+        )
         write_results(events, results)
         events.flush()
         return model
 
-    def _dataset(self, input_fn: InputFn, mode: ModeKeys, task: Task | None = None) -> Dataset:
-        size, rank = (1, 0) if task is None else (task.num_workers, task.rank)
-        in_sync = 1 if task is None or task.num_ps else size
-        # Replicas of one machine have one input, of which each takes its batches.
-        shared = task is not None and task.type == REPLICA
-        pipelines, pipeline = (1, 0) if shared else (size, rank)
-        context = InputContext(num_input_pipelines=pipelines, input_pipeline_id=pipeline, num_replicas_in_sync=in_sync)
-        given = {"mode": mode, "params": self.params, "config": self._config, "input_context": context}
-        dataset = to_dataset(call_input_fn(input_fn, given), repeat_single_batch=mode == ModeKeys.TRAIN)
-        return dataset.divided(size, rank) if shared and size > 1 else dataset
-
-    def _restore(self, model: Model, source: str | None) -> Checkpoint | None:
-        """Copy a checkpoint, or the newest of a directory, into a model; return it, or None for initial weights."""
-        if source is None:
-            if self._warm_start_from is None:
-                logger.warning("There is no checkpoint in %s: using the initial weights.", self.model_dir)
-            self._warm_start(model)
-            return None
-        self._settle()
-        checkpoint = load_checkpoint(source)
-        logger.info("Restoring parameters from %s", checkpoint.path)
-        model.restore(checkpoint)
-        return checkpoint
-
     def _wait_for_checkpoint(self) -> None:
-        """Waits until the checkpoint that training saves, if any, can be read; raises where it could not be written."""
-        if self._trained.run is not None:
-            self._trained.run.wait()
+        """Wait until the checkpoint that training saves, if any, can be read; raise where it could not be written."""
+        if self._running.training is not None:
+            self._running.training.wait()
 
     @property
     def _is_interrupted(self) -> bool:
         """Whether Ctrl-C has asked the training that runs, if any, to end."""
-        return self._trained.run is not None and self._trained.run.is_interrupted
+        training = self._running.training
+        return training is not None and training.context is not None and training.context.interrupted
 
     def _settle(self) -> None:
-        """Lets a hook that evaluates in the middle of training see the checkpoint that is just being written."""
-        if self._trained.run is not None:
-            self._trained.run.settle()
-
-    def _warm_start(self, model: Model) -> None:
-        if self._warm_start_from is not None:
-            checkpoint = load_checkpoint(self._warm_start_from.ckpt_to_initialize_from)
-            model.warm_start(checkpoint, self._warm_start_from)
+        """Let a hook that evaluates in the middle of training see the checkpoint that is being written."""
+        if self._running.training is not None:
+            self._running.training.settle()
 
     def _checkpoint(self) -> Checkpoint:
         if self.latest_checkpoint() is None:
@@ -889,17 +647,11 @@ class _LeaseListener(CheckpointSaverListener):
 
 
 @dataclasses.dataclass(slots=True)
-class _Trained:
-    """The module trained last and the run that is going on, by an Estimator or one that was made of it."""
+class _Running:
+    """The training that runs, if any, of an Estimator or of one that was derived from it."""
 
-    module: weakref.ref[torch.nn.Module] | None = None
-    run: TrainingRun | None = None
-
-
-def _named_in(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
-    bound = function.keywords if isinstance(function, functools.partial) else {}
-    return {name: value for name, value in given.items() if name in parameters and name not in bound}
+    training: Training | None = None
+    session: Session | None = None
 
 
 def _check_not_overridden(kind: type[Estimator]) -> None:

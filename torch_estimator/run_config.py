@@ -12,14 +12,9 @@ from typing import Any, Final, Literal
 
 from torch_estimator.cluster import Task, task_from_environment
 from torch_estimator.cluster.cluster_spec import ClusterSpec
-from torch_estimator.cluster.task import CHIEFS, EVALUATOR, PARAMETER_SERVER, WAIT_SECS, WORKER
+from torch_estimator.cluster.task import EVALUATOR, WAIT_SECS, WORKER, check_has_chief
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.strategies.mirrored import MirroredStrategy
-from torch_estimator.strategies.strategies import (
-    FullyShardedStrategy,
-    MultiWorkerMirroredStrategy,
-    ParameterServerStrategy,
-)
+from torch_estimator.train.strategy import Strategy
 
 
 class _Default:
@@ -93,22 +88,14 @@ class RunConfig:
     resume_input: bool = True
     compile: Literal["auto"] | bool = "auto"
     mixed_precision: Literal["bf16"] | None = None
-    train_distribute: (
-        MirroredStrategy | MultiWorkerMirroredStrategy | FullyShardedStrategy | ParameterServerStrategy | None
-    ) = None
-    eval_distribute: MirroredStrategy | MultiWorkerMirroredStrategy | None = None
+    train_distribute: Strategy | None = None
+    eval_distribute: Strategy | None = None
     session_creation_timeout_secs: float = WAIT_SECS
     experimental_max_worker_delay_secs: int | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
 
     def __post_init__(self) -> None:
-        _check_distribute(self._task, self.train_distribute)
-        if not isinstance(self.eval_distribute, MirroredStrategy | MultiWorkerMirroredStrategy | None):
-            raise InvalidTypeError(
-                "eval_distribute must be a MirroredStrategy or a MultiWorkerMirroredStrategy of "
-                f"torch_estimator.distribute, but got {self.eval_distribute!r}."
-            )
-        _check_chief(self._task, self.train_distribute)
+        self._check_strategies()
         self._resolve_save_checkpoints()
         self._resolve_seed()
         self._resolve_model_dir()
@@ -138,6 +125,25 @@ class RunConfig:
         if not isinstance(self.compile, bool) and self.compile != "auto":
             raise InvalidTypeError(f'compile must be "auto", True or False, but got {self.compile!r}.')
         _check_mixed_precision(self.mixed_precision)
+
+    def _check_strategies(self) -> None:
+        if self.train_distribute is None:
+            check_has_chief(self._task)
+        elif not isinstance(self.train_distribute, Strategy):
+            raise InvalidTypeError(
+                "train_distribute must be a MirroredStrategy, a MultiWorkerMirroredStrategy, a FullyShardedStrategy or "
+                f"a ParameterServerStrategy of torch_estimator.distribute, but got {self.train_distribute!r}."
+            )
+        else:
+            # An evaluator is checked as a worker: it follows a training that all of them describe alike.
+            is_evaluator = self._task.type == EVALUATOR
+            self.train_distribute.check(dataclasses.replace(self._task, type=WORKER) if is_evaluator else self._task)
+        given = self.eval_distribute
+        if given is not None and not (isinstance(given, Strategy) and given.evaluates):
+            raise InvalidTypeError(
+                "eval_distribute must be a MirroredStrategy or a MultiWorkerMirroredStrategy of "
+                f"torch_estimator.distribute, but got {given!r}."
+            )
 
     def _resolve_save_checkpoints(self) -> None:
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
@@ -281,48 +287,6 @@ class RunConfig:
     def service(self) -> Mapping[str, Any]:
         """The ``service`` entry of TF_CONFIG, as it stands there."""
         return self._task.service
-
-
-def _check_distribute(task: Task, strategy: object) -> None:
-    if task.type == EVALUATOR:
-        # What it follows is what those see who train.
-        task = dataclasses.replace(task, type=WORKER)
-    synchronous = isinstance(strategy, MultiWorkerMirroredStrategy | FullyShardedStrategy)
-    if (
-        strategy is not None
-        and not synchronous
-        and not isinstance(strategy, MirroredStrategy | ParameterServerStrategy)
-    ):
-        raise InvalidTypeError(
-            "train_distribute must be a MirroredStrategy, a MultiWorkerMirroredStrategy, a FullyShardedStrategy or a "
-            f"ParameterServerStrategy of torch_estimator.distribute, but got {strategy!r}."
-        )
-    if isinstance(strategy, MirroredStrategy) and (task.num_workers > 1 or task.num_ps):
-        raise InvalidValueError(
-            f"train_distribute is a MirroredStrategy, which is for the devices of one machine, but {task.source} names "
-            f"a cluster of {task.num_workers + task.num_ps} processes; use a MultiWorkerMirroredStrategy, or leave "
-            "train_distribute out."
-        )
-    if isinstance(strategy, ParameterServerStrategy) and task.num_workers > 1 and not task.num_ps:
-        raise InvalidValueError(
-            f"train_distribute is a ParameterServerStrategy, but {task.source} names no parameter servers; add 'ps' to "
-            "the cluster, or leave train_distribute out of RunConfig."
-        )
-    if synchronous and task.num_ps:
-        raise InvalidValueError(
-            f"train_distribute is a {type(strategy).__name__}, but {task.source} names {task.num_ps} parameter "
-            "servers, which it does not have; leave 'ps' out of the cluster, or train_distribute out of RunConfig."
-        )
-
-
-def _check_chief(task: Task, strategy: object) -> None:
-    needs_one = isinstance(strategy, ParameterServerStrategy | None)
-    if needs_one and task.cluster and not any(type in task.cluster for type in CHIEFS):
-        how = "" if PARAMETER_SERVER in task.cluster else ", or give a train_distribute"
-        raise InvalidValueError(
-            f"TF_CONFIG['cluster'] must name one 'chief', but names only {', '.join(task.cluster)}; make the first "
-            f"worker the chief{how}."
-        )
 
 
 def _check_integer(name: str, value: object) -> None:

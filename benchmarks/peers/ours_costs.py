@@ -19,9 +19,9 @@ from benchmarks.floor import seconds_of
 from benchmarks.peers import ours_census
 from benchmarks.peers.report import Pace
 from torch_estimator.distributed.group import Group
-from torch_estimator.distributed.replica_steps import ReplicaSteps
+from torch_estimator.parameter_server.push_pull import PushPullSteps
 from torch_estimator.parameter_server.spin_wait import Spin
-from torch_estimator.parameter_server.worker_steps import ServedSteps
+from torch_estimator.strategies.data_parallel_steps import DataParallelSteps
 
 SERVED = {"_wanted": "look up", "_computed": "compute", "_send": "pack", "_collect": "unpack", "_write": "unpack"}
 """Stages of a step with parameter servers, by method."""
@@ -72,7 +72,7 @@ def costs_of(stages: StageClock, spent: dict[str, float], wall: float) -> dict[s
     }
 
 
-def received_by(replica: ReplicaSteps) -> dict[str, float]:
+def received_by(replica: DataParallelSteps) -> dict[str, float]:
     """Of a synchronous step: the bytes of a message, and the seconds that reading each further one takes."""
     assert replica._sending is not None
     packing, message = replica._sending.packing, replica._sending.message
@@ -95,9 +95,9 @@ def main() -> None:
     stages = StageClock()
     hook = CostHook(stages, args.warmup, args.steps * 9 // 10)
     with (
-        stages.timing(ServedSteps, SERVED),
+        stages.timing(PushPullSteps, SERVED),
         stages.timing(Spin, {"wait": "wait"}),
-        stages.timing(ReplicaSteps, TOGETHER),
+        stages.timing(DataParallelSteps, TOGETHER),
         stages.timing(Group, {"gather": "gather"}),
     ):
         estimator = ours_census.build_estimator(args, str(args.cluster))

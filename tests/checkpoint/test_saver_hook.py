@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 
 from tests.losses import Losses
 from torch_estimator.checkpoint.saver_hook import CheckpointMemoryHook, CheckpointSaverHook
-from torch_estimator.hooks import CheckpointSaverListener, Hook, RunContext
+from torch_estimator.hooks import CheckpointSaverListener, RunContext
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 
 
@@ -21,9 +20,10 @@ class Run:
     def __init__(self, *, start: int = 0, last_step: int, **arguments: Any) -> None:
         self.saved: list[int] = []
         self.waited: list[bool] = []
+        self.amended: list[int] = []
         self.now = 100.0
         arguments = {"every_n_steps": None, "every_secs": None, "saved_step": start or None, **arguments}
-        hook = CheckpointSaverHook(self.save, "runs/x", clock=lambda: self.now, **arguments)
+        hook = CheckpointSaverHook(self, "runs/x", clock=lambda: self.now, **arguments)
         self.result: TrainingResult = run_training(
             self, context=RunContext(global_step=start), last_step=last_step, hooks=[hook]
         )
@@ -32,7 +32,13 @@ class Run:
         self.saved.append(step)
         self.waited.append(wait)
 
-    stroke = 1
+    def amend(self, step: int) -> None:
+        self.amended.append(step)
+
+    def refresh(self, context: RunContext) -> None:
+        """Nothing to do."""
+
+    steps_per_call = 1
 
     def stops(self, context: RunContext) -> bool:
         return context.stop_requested
@@ -41,7 +47,7 @@ class Run:
         self.now += steps
         return [torch.tensor(1.0)] * steps
 
-    def told(self, hooks: Sequence[Hook]) -> None:
+    def invalidate(self) -> None:
         """Nothing to do."""
 
 
@@ -131,8 +137,7 @@ def test_the_log_says_what_is_saved_where(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_what_came_after_the_last_save_is_amended_and_nothing_else_is_saved_at_the_end() -> None:
-    amended: list[int] = []
-    assert Run(last_step=8, every_n_steps=4, amend=amended.append).saved == [0, 4, 8]
-    assert amended == [8]
-    Run(last_step=9, every_n_steps=4, amend=amended.append)
-    assert amended == [8]
+    run = Run(last_step=8, every_n_steps=4)
+    assert run.saved == [0, 4, 8]
+    assert run.amended == [8]
+    assert Run(last_step=9, every_n_steps=4).amended == []

@@ -16,24 +16,25 @@ import logging, sys
 import numpy as np
 import torch
 import torch_estimator as te
-from torch_estimator.parameter_server import worker_steps as feed
+from torch_estimator.parameter_server import push_pull
 
 model_dir, max_steps, save = sys.argv[1:]
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 
 
-taken = feed.ServedSteps.take
+taken = push_pull.PushPullSteps.take
 
 
-def take(self, batches, context):
-    losses = taken(self, batches, context)
-    print("took", len(losses), flush=True)
+def take(self, most):
+    losses = taken(self, most)
+    if losses:
+        print("took", len(losses), flush=True)
     return losses
 
 
-feed.ServedSteps.take = take
+push_pull.PushPullSteps.take = take
 # As many steps at once as there may be, however fast they are.
-feed._STROKE_SECS = 1e9
+push_pull._STROKE_SECS = 1e9
 
 
 def input_fn():

@@ -134,3 +134,17 @@ def check_trains(task: Task) -> None:
             f"{task.source} says that this process is {task}, which does not train; have all processes call "
             "train_and_evaluate."
         )
+
+
+def check_has_chief(task: Task) -> None:
+    """Raise where the cluster names no chief, which saves what parameter servers hold.
+
+    Raises:
+        InvalidValueError: It does not.
+    """
+    if task.cluster and not any(type in task.cluster for type in CHIEFS):
+        how = "" if PARAMETER_SERVER in task.cluster else ", or give a train_distribute"
+        raise InvalidValueError(
+            f"TF_CONFIG['cluster'] must name one 'chief', but names only {', '.join(task.cluster)}; make the first "
+            f"worker the chief{how}."
+        )

@@ -6,56 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from torch_estimator.compile.cache_key import Fingerprint, fingerprint
 from torch_estimator.compile.compilation import SUPPORTED
 from torch_estimator.compile.jit_steps import JitSteps
-from torch_estimator.compile.observation import observed
 from torch_estimator.compile.steps import CompiledSteps
-from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.run_config import RunConfig
-from torch_estimator.train.batch_note import noting_batch
-from torch_estimator.train.batches import Batches, TensorBatch, batch_size
 from torch_estimator.train.live_group import LiveGroup
 from torch_estimator.train.model import Model
+from torch_estimator.train.runner import GRADIENTS, UPDATE, EagerRunner, StepRunner
 from torch_estimator.train.step import TrainStep
-from torch_estimator.train.threads import sized_threads
-
-
-class EagerSteps:
-    """Takes steps in Python."""
-
-    stroke = 1
-
-    def __init__(self, step: TrainStep) -> None:
-        self._step = step
-
-    def __enter__(self) -> EagerSteps:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """There is nothing to end."""
-
-    def state(self) -> None:
-        """Nothing was compiled."""
-
-    def look_again(self) -> None:
-        """Python sees every change but one of what is trained."""
-        self._step.look_again()
-
-    def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
-        """Trains on batches one after the other; returns the loss of each."""
-        return [self._take(batch, context) for batch in batches]
-
-    def _take(self, batch: TensorBatch, context: RunContext) -> Tensor:
-        module = self._step.module
-        with (
-            sized_threads(module, batch_size(batch.features), beside_input=True),
-            noting_batch(module, batch.features, batch.labels),
-            observed(context),
-        ):
-            return self._step(batch.features, batch.labels, batch.weights)
 
 
 def _sort_slots(optimizers: Sequence[torch.optim.Optimizer]) -> None:
@@ -67,19 +27,13 @@ def _sort_slots(optimizers: Sequence[torch.optim.Optimizer]) -> None:
             slots.update(items)
 
 
-GRADIENTS = "gradients"
-UPDATE = "update"
-"""The parts of a step that replicas take together."""
-
 _NAMES = {
     GRADIENTS: "the gradients of batches of {}",
     UPDATE: "the update by the gradients of {} replicas",
 }
 
-AnySteps = EagerSteps | CompiledSteps | JitSteps
 
-
-def steps_for(
+def make_runner(
     step: TrainStep,
     model: Model,
     config: RunConfig,
@@ -87,7 +41,7 @@ def steps_for(
     before: Mapping[str, Any] | None,
     last_step: int | None,
     part: str = "",
-) -> AnySteps:
+) -> StepRunner:
     """What `RunConfig.compile` asks for, in the way that this device and system have.
 
     Args:
@@ -99,7 +53,7 @@ def steps_for(
         part: What distinguishes a part of a step from the whole and from other parts.
     """
     if not config.compile:
-        return EagerSteps(step)
+        return EagerRunner(step)
     beside = (model.head, model.spec.loss)
     left_out = (*LiveGroup.MOVING, "state") if part == GRADIENTS else LiveGroup.MOVING
     if model.device.type != "cpu" or not SUPPORTED:

@@ -12,13 +12,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from torch_estimator.compile.observation import Observer, observed
 from torch_estimator.compile.shape_policy import ShapeBook
 from torch_estimator.compile.worth import is_worth_compiling
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.train.batch_note import noting_batch
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size
+from torch_estimator.train.observation import Observer, observed
+from torch_estimator.train.runner import StepRunner
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.threads import sized_threads
 
@@ -27,7 +28,7 @@ logger = logging.getLogger("torch_estimator")
 _MOST_RECOMPILATIONS = 32
 
 
-class JitSteps:
+class JitSteps(StepRunner):
     """Takes training steps, compiled by `torch.compile` in this very process, on a GPU as CUDA graphs.
 
     Batches that the `ShapeBook` does not admit run in Python. Optimizers of `torch.optim` stay outside of the graph.
@@ -42,8 +43,6 @@ class JitSteps:
     Raises:
         InvalidValueError: ``when`` is True, and this PyTorch is too old; ``"auto"`` then stays in Python.
     """
-
-    stroke = 1
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class JitSteps:
     def __exit__(self, *exception: object) -> None:
         self._patches.close()
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """torch's own guards see what somebody else's code has changed."""
         self._eager.look_again()
 

@@ -19,13 +19,14 @@ from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.idle import IdleCores
 from torch_estimator.compile.leaves import Shapes, leaves, shapes
 from torch_estimator.compile.maker import StepMaker
-from torch_estimator.compile.observation import Observer, observed
 from torch_estimator.compile.program import StepProgram
 from torch_estimator.compile.shape_policy import ShapeBook
 from torch_estimator.compile.worth import is_worth_compiling_beside
 from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.train.batch_note import noting_batch
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size
+from torch_estimator.train.observation import Observer, observed
+from torch_estimator.train.runner import StepRunner
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.threads import sized_threads, threads_for
 
@@ -76,7 +77,7 @@ class _Block:
     places: np.ndarray
 
 
-class CompiledSteps:
+class CompiledSteps(StepRunner):
     """Takes training steps.
 
     Batches that the `ShapeBook` does not admit run in Python.
@@ -149,18 +150,18 @@ class CompiledSteps:
                 shape.compilation.stop() if is_cut_short else shape.compilation.leave()
 
     @property
-    def stroke(self) -> int:
+    def steps_per_call(self) -> int:
         """How many steps are best taken at once."""
         if all(shape.program is None for shape in self._shapes.values()):
             return 1
         return max(1, min(_MOST_STEPS, int(_STROKE_SECS / self._secs_per_step)))
 
-    def look_again(self) -> None:
+    def invalidate(self) -> None:
         """After somebody else's code has run: the next step sees to what that has changed."""
         self._was_touched = self._may_have_other_settings = True
         self._step.look_again()
 
-    def look_at_settings(self) -> None:
+    def refresh_settings(self) -> None:
         """After a schedule that this step does not have itself has moved on."""
         self._may_have_other_settings = True
 

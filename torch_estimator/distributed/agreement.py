@@ -12,7 +12,6 @@ from torch_estimator.distributed.description import Description, difference, dig
 from torch_estimator.distributed.lost import PeerLost
 from torch_estimator.errors import ClusterError
 from torch_estimator.run_config import RunConfig
-from torch_estimator.strategies.strategies import FullyShardedStrategy
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group
@@ -45,6 +44,7 @@ def agree_on_training(
     description: Description,
     model_dir: str | None,
     config: RunConfig,
+    strategy_settings: Mapping[str, Any],
     begins_with: str | None = None,
     last_step: int | None = None,
 ) -> None:
@@ -55,6 +55,7 @@ def agree_on_training(
         description: Of the training, from its beginning.
         model_dir: Where the chief saves checkpoints; None where all of them are copies of the chief's process.
         config: Of the training.
+        strategy_settings: The settings of the strategy that have to be the same everywhere, as JSON.
         begins_with: The checkpoint to start from; None where there is none, or others are under way.
         last_step: To end at; None where it is not known, or others are under way.
 
@@ -63,15 +64,13 @@ def agree_on_training(
     """
     if model_dir is not None:
         _agree_on_model_dir(group, model_dir)
-    strategy = config.train_distribute
     start = {
         "the checkpoint to start from": begins_with,
         "the last step": last_step,
         "the settings": {
             "compile": config.compile,
             "mixed_precision": config.mixed_precision,
-            "elastic": getattr(strategy, "elastic", False),
-            "train_distribute": repr(strategy) if isinstance(strategy, FullyShardedStrategy) else None,
+            **strategy_settings,
         },
     }
     agree_on(group, {**start, **description})

@@ -15,7 +15,7 @@ from torch_estimator.executors.evaluation import Outcome, SpecEvaluator
 from torch_estimator.executors.status_writer import Announcement
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.specs import EvalSpec, TrainSpec
-from torch_estimator.strategies.joining import end_servers
+from torch_estimator.strategies.default import strategy_of
 from torch_estimator.train.loop import StopReason
 
 logger = logging.getLogger("torch_estimator")
@@ -40,7 +40,7 @@ def run_local(
     step = _latest_step(estimator)
     if not interrupted and train_spec.max_steps is not None and step is not None and step >= train_spec.max_steps:
         logger.info("Nothing to do: max_steps=%d is reached by the checkpoint of step %d.", train_spec.max_steps, step)
-        end_servers(estimator.config)
+        strategy_of(estimator.config).dismiss(estimator.config)
         training.end()
         return None
     evaluators = [SpecEvaluator(estimator, spec, train_spec.max_steps) for spec in eval_specs]

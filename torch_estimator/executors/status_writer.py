@@ -16,7 +16,7 @@ from torch_estimator.executors.training_status import new_training, read_trainin
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.specs import TrainSpec, checked_listeners
-from torch_estimator.strategies.joining import end_servers
+from torch_estimator.strategies.default import strategy_of
 from torch_estimator.train.loop import TrainingResult
 
 logger = logging.getLogger("torch_estimator")
@@ -74,7 +74,7 @@ class Announcement:
             listeners = (*listeners, _SavedListener(self._say_again))
         if self._state.over_at is not None:
             logger.info("Training had ended when this process was killed; it takes no further step.")
-            end_servers(config, is_over=True)
+            strategy_of(config).dismiss(config, is_over=True)
             return None
         hooks = tuple(self._spec.hooks or ())
         if config.num_ps_replicas:
@@ -84,7 +84,7 @@ class Announcement:
             hooks,
             listeners,
             max_steps=self._spec.max_steps,
-            input_over_when_ended=input_over_when_ended,
+            starts_input_over=input_over_when_ended,
         )
 
     def end(self) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from torch_estimator.compile.recorder import Summary
     from torch_estimator.summary.event_files import EventWriter
+    from torch_estimator.summary.recorder import Summary
 
 
 class RunContext:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch_estimator import summary
-from torch_estimator.compile.recorder import Summary, recording
 from torch_estimator.errors import InvalidTypeError
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.second_or_step_timer import check_seconds_or_steps
+from torch_estimator.summary.recorder import Summary, recording
 
 SummaryFn = Callable[[RunContext], Mapping[str, Any] | None]
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_estimator.compile.observation import Observer
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size
+from torch_estimator.train.observation import Observer
 from torch_estimator.train.row_update import Gathered
 from torch_estimator.train.step import TrainStep
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
+from torch_estimator.cluster.task import Task
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.strategies.strategies import check_silence
+from torch_estimator.run_config import RunConfig
+from torch_estimator.strategies.checks import check_silence
+from torch_estimator.strategies.data_parallel import joined
+from torch_estimator.train.strategy import EvaluationShare, Session, Strategy
+
+logger = logging.getLogger("torch_estimator")
 
 _DEVICE = re.compile(r"/?(?:device:)?(cpu|gpu|cuda):(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class MirroredStrategy:
+class MirroredStrategy(Strategy):
     """Several replicas of the model on one machine take each step together, on the sum of their gradients.
 
     One program is started, as without it; when training begins it forks a process for every further replica, which
@@ -54,6 +63,44 @@ class MirroredStrategy:
     def num_replicas_in_sync(self) -> int:
         """How many replicas take a step together on this machine."""
         return len(self.torch_devices())
+
+    def check(self, task: Task) -> None:
+        if task.num_workers > 1 or task.num_ps:
+            raise InvalidValueError(
+                f"train_distribute is a MirroredStrategy, which is for the devices of one machine, but {task.source} "
+                f"names a cluster of {task.num_workers + task.num_ps} processes; use a MultiWorkerMirroredStrategy, or "
+                "leave train_distribute out."
+            )
+
+    @contextmanager
+    def join(self, config: RunConfig) -> Iterator[Session]:
+        from torch_estimator.distributed.forked_replicas import Replicas
+
+        with Replicas(self.torch_devices()) as replicas:
+            task = replicas.task
+            if task.rank:
+                # The first replica saves and summarises for all.
+                config = dataclasses.replace(config, _task=dataclasses.replace(config._task, is_copy=True))
+            with joined(config, task, self, replicas=replicas) as session:
+                yield session
+
+    @property
+    def evaluates(self) -> bool:
+        return True
+
+    def share_evaluation(self, config: RunConfig) -> AbstractContextManager[EvaluationShare | None]:
+        import torch
+
+        from torch_estimator.distributed.shared_evaluation.pipes import ReplicaShare
+
+        devices = self.torch_devices()
+        if len(devices) == 1:
+            return nullcontext()
+        if torch.cuda.is_available():
+            # Replicas would have to be forked from a process that has used CUDA.
+            logger.warning("eval_distribute: evaluating on the GPU alone, with the same results.")
+            return nullcontext()
+        return nullcontext(ReplicaShare(devices))
 
     def torch_devices(self) -> tuple[str, ...]:
         """The device of each replica as torch calls it, such as ``cuda:0``; ``cpu`` for all that are on the CPU.

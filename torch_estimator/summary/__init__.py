@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_estimator.compile.recorder import RECORDER, Summary, record
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.summary.recorder import RECORDER, Summary, record
 
 __all__ = ["histogram", "image", "scalar"]
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from torch_estimator import files
-from torch_estimator.compile.recorder import Summary
 from torch_estimator.errors import UserError
 from torch_estimator.summary.crc32c import masked_crc32c
 from torch_estimator.summary.event_sinks import LocalSink, RemoteSink, Sink
+from torch_estimator.summary.recorder import Summary
 from torch_estimator.summary.summary_values import summary_values
 
 _logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_estimator.compile.recorder import Summary
+from torch_estimator.summary.recorder import Summary
 
 _BINS = 64
 _PNG_COLOURS = {1: 0, 3: 2, 4: 6}

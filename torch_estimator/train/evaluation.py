@@ -6,11 +6,9 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import torch
 
-from torch_estimator.compile.observation import observed
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
@@ -21,12 +19,11 @@ from torch_estimator.train.batch_fusion import BatchesTogether
 from torch_estimator.train.batch_note import noting_batch
 from torch_estimator.train.batches import batch_size
 from torch_estimator.train.model import Model
+from torch_estimator.train.observation import observed
 from torch_estimator.train.progress import ProgressBar
 from torch_estimator.train.scores import Scores
+from torch_estimator.train.strategy import EvaluationShare
 from torch_estimator.train.threads import sized_threads
-
-if TYPE_CHECKING:
-    from torch_estimator.distributed.group import Group
 
 logger = logging.getLogger("torch_estimator")
 
@@ -54,8 +51,7 @@ def run_evaluation(
     hooks: Sequence[Hook],
     model_dir: str | None = None,
     eval_dir: str | None = None,
-    devices: Sequence[str] = (),
-    group: Group | None = None,
+    share: EvaluationShare | None = None,
 ) -> EvaluationResult:
     """Evaluates batch by batch.
 
@@ -67,8 +63,7 @@ def run_evaluation(
         hooks: Told like in training; ``context.global_step`` stays the weights' step.
         model_dir: The job's directory, for the hooks.
         eval_dir: Where hooks write summaries.
-        devices: Of replicas that share the evaluation, as torch calls them; only several CPUs can.
-        group: The processes that share it, or None. Hooks are told by the chief only.
+        share: The processes that share the evaluation, or None; hooks run in the first one only.
 
     Returns:
         The metrics, ``loss`` (the mean of the batches' losses, each counting the same) and ``global_step``.
@@ -77,7 +72,7 @@ def run_evaluation(
     steps = None if steps is None else int(steps)
     logger.info("Starting evaluation at %s", time.strftime("%Y-%m-%dT%H:%M:%S"))
     started = time.monotonic()
-    all_hooks = (*model.spec.evaluation_hooks, *hooks) if group is None or group.rank == 0 else ()
+    all_hooks = (*model.spec.evaluation_hooks, *hooks) if share is None or share.is_first else ()
     with EventWriters() as writers:
         context = RunContext(
             global_step=global_step,
@@ -90,36 +85,20 @@ def run_evaluation(
         for hook in all_hooks:
             hook.begin(context)
         schedule = HookSchedule(all_hooks)
-        if group is not None:
-            from torch_estimator.distributed.shared_evaluation.rounds import evaluate_in_group
-
-            evaluate_in_group(model, dataset, scores, steps, context, schedule, group)
-        elif _is_shared(model, devices):
-            from torch_estimator.distributed.shared_evaluation.pipes import evaluate_on_replicas
-
-            evaluate_on_replicas(model, dataset, scores, steps, context, schedule, devices)
-        else:
+        if share is None:
             _evaluate_batches(model, dataset, scores, steps, context, schedule)
+        else:
+            share.evaluate(model, dataset, scores, steps, context, schedule)
         for hook in all_hooks:
             hook.end(context)
     results, batches = scores.compute(), scores.batches
-    if group is not None:
-        from torch_estimator.distributed.shared_evaluation.rounds import told_by_chief
-
-        results, batches = told_by_chief(group, [results, batches])
+    if share is not None:
+        results, batches = share.results(results, batches)
     logger.info("Finished evaluation of %d batches in %.2f s", batches, time.monotonic() - started)
     if batches == 0:
         logger.warning("The evaluation input is empty: all metrics are 0.")
     results["global_step"] = global_step
     return EvaluationResult(sorted(results.items()), batches=batches)
-
-
-def _is_shared(model: Model, devices: Sequence[str]) -> bool:
-    if len(devices) > 1 and model.device.type != "cpu":
-        # They would have to be forked from a process that has used CUDA.
-        logger.warning("eval_distribute: evaluating on %s alone, with the same results.", model.device)
-        return False
-    return len(devices) > 1
 
 
 def _evaluate_batches(

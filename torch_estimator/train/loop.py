@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from types import FunctionType, MethodType
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from torch_estimator.checkpoint.saver_hook import CheckpointSaverHook
+from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.train.damage import end_for_loss
@@ -41,23 +43,23 @@ class TrainingResult:
 
 
 class Steps(Protocol):
-    """What takes the steps of a run."""
+    """Takes the steps of a training, each with the next batches of its input."""
 
     @property
-    def stroke(self) -> int:
-        """How many steps are best taken at once."""
+    def steps_per_call(self) -> int:
+        """How many steps are best taken with one call of `take`."""
 
     def stops(self, context: RunContext) -> bool:
-        """Whether to end before the next step."""
+        """Return whether to end before the next step."""
 
     def take(self, most: int) -> Sequence[Tensor | float]:
-        """Takes at most so many steps, up to the first whose loss is NaN or infinite; returns their losses.
+        """Take at most so many steps, up to the first whose loss is NaN or infinite; return their losses.
 
-        There are none only where the input has ended.
+        There are no losses only where the input has ended.
         """
 
-    def told(self, hooks: Sequence[Hook]) -> None:
-        """After hooks were told of a step, before or after it."""
+    def invalidate(self) -> None:
+        """Have the next step look for changes, after a hook of the user's has run."""
 
 
 def run_training(
@@ -85,6 +87,7 @@ def run_training(
         hook.begin(context)
     schedule = HookSchedule(hooks)
     watch = _LossWatch(context)
+    foreign = _ForeignHooks()
     reason = StopReason.LAST_STEP
     while not context.damaged and (last_step is None or context.global_step < last_step):
         if steps.stops(context):
@@ -94,9 +97,9 @@ def run_training(
         due = schedule.due_at(taken + 1)
         for hook in due:
             hook.before_step(context)
-        if due:
-            steps.told(due)
-        wanted = 1 if due else schedule.steps_at_once(taken + 1, steps.stroke)
+        if foreign.are_among(due):
+            steps.invalidate()
+        wanted = 1 if due else schedule.steps_at_once(taken + 1, steps.steps_per_call)
         if last_step is not None:
             wanted = min(wanted, last_step - context.global_step)
         losses = steps.take(wanted)
@@ -110,8 +113,8 @@ def run_training(
             break
         for hook in due:
             hook.after_step(context)
-        if due:
-            steps.told(due)
+        if foreign.are_among(due):
+            steps.invalidate()
         context.observe = False
     if not context.damaged:
         watch.sees_damage((), at_once=True)
@@ -120,6 +123,35 @@ def run_training(
     if context.damaged:
         reason = StopReason.NAN_LOSS
     return TrainingResult(context.global_step, context.global_step - start, reason)
+
+
+class _ForeignHooks:
+    """Knows which hooks run code that is not this package's, and may therefore change anything."""
+
+    def __init__(self) -> None:
+        # Found out once: a hook may hold a list that grows with every step.
+        self._known: dict[int, bool] = {}
+
+    def are_among(self, hooks: Sequence[Hook]) -> bool:
+        """Return whether any of these hooks runs code that is not this package's."""
+        return any(map(self._is_foreign, hooks))
+
+    def _is_foreign(self, hook: Hook) -> bool:
+        known = self._known.get(id(hook))
+        if known is None:
+            known = self._known[id(hook)] = _runs_foreign_code(hook)
+        return known
+
+
+def _runs_foreign_code(hook: Hook) -> bool:
+    """Return whether a hook is the user's, or calls functions or listeners of the user's."""
+    held: list[Any] = []
+    for value in vars(hook).values():
+        several = value.values() if isinstance(value, dict) else value
+        held += several if isinstance(value, list | tuple | dict) else (value,)
+    called = [one for one in held if callable(one) or isinstance(one, CheckpointSaverListener)]
+    own = [type(hook), *(one if isinstance(one, FunctionType | MethodType | type) else type(one) for one in called)]
+    return not all(one.__module__ == "builtins" or one.__module__.startswith("torch_estimator.") for one in own)
 
 
 class _LossWatch:

@@ -82,7 +82,7 @@ class Model:
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
         return dataset.prefetch(ahead).iterator(self._host, self._on_device)
 
-    def meet(self, batch: TensorBatch) -> None:
+    def note_structure(self, batch: TensorBatch) -> None:
         """Notes the structure of the first batch of `batches`, or of several as one."""
         if self.structure is None and self.spec.transform is None and self.spec.mode == ModeKeys.TRAIN:
             self.structure = describe(getattr(self.module, "inputs_of", _same)(batch.features))

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_estimator.compile.observation import observed
 from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.runs import split
@@ -24,6 +23,7 @@ from torch_estimator.train.batch_fusion import BatchesTogether
 from torch_estimator.train.batch_note import noting_batch
 from torch_estimator.train.batches import TensorBatch, batch_size
 from torch_estimator.train.model import Model
+from torch_estimator.train.observation import observed
 from torch_estimator.train.threads import sized_threads
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch_estimator.errors import RESTART_ME
 from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.stop_signals import on_stop_signals
+
+logger = logging.getLogger("torch_estimator")
 
 
 class Preempted(SystemExit):
@@ -48,3 +52,22 @@ def ending_on_signals(context: RunContext, *, saves: bool) -> Iterator[None]:
 def stop_signal(context: RunContext) -> str:
     """Return what the log calls the signal that has asked the process to end."""
     return "Ctrl-C" if context.interrupted else "SIGTERM"
+
+
+def checking_preemption(context: RunContext) -> Callable[[str, float, float], None]:
+    """Return what a group calls while it waits for others.
+
+    The function takes whom this process waits for, since when, and for how many seconds more it may wait after a signal
+    has asked it to end. It raises `Preempted` after these.
+    """
+    noticed: list[float] = []
+
+    def check(whom: str, since: float, secs: float) -> None:
+        if context.preempted:
+            noticed.append(time.monotonic())
+            if noticed[-1] >= max(noticed[0], since) + secs:
+                name = stop_signal(context)
+                logger.error("%s came while this process waited for %s; start again to go on.", name, whom)
+                raise Preempted
+
+    return check

@@ -17,6 +17,7 @@ from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.train.model import Model
 from torch_estimator.train.scores import Scores
+from torch_estimator.train.strategy import EvaluationShare
 
 _LOOK_EVERY_SECS = 0.5
 _BATCH_SECS = 7200.0
@@ -24,34 +25,35 @@ _BATCH_SECS = 7200.0
 Pipe = tuple[Connection, Connection]
 
 
-def evaluate_on_replicas(
-    model: Model,
-    dataset: Dataset,
-    scores: Scores,
-    steps: int | None,
-    context: RunContext,
-    schedule: HookSchedule,
-    devices: Sequence[str],
-) -> None:
-    """Has every replica run its batches; see `evaluate_in_turns`.
+class ReplicaShare(EvaluationShare):
+    """Processes forked for one evaluation: each runs every n-th batch, the first adds up the scores.
 
     Args:
-        model: Its weights in place.
-        dataset: Of all batches.
-        scores: Takes them in.
-        steps: Batches to evaluate, or None for all.
-        context: Of the evaluation.
-        schedule: Of its hooks.
-        devices: One for each replica.
-
-    Raises:
-        UserError: A replica has failed.
+        devices: The device of each process, as torch names it.
     """
-    pipes = [multiprocessing.Pipe(duplex=False) for _ in devices[1:]]
-    with Replicas(devices, "Evaluating") as replicas:
-        rank = replicas.task.rank
-        others = _Pipes(pipes, rank, replicas)
-        evaluate_in_turns(model, dataset, scores, steps, context, schedule, others, place=rank, size=len(devices))
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._devices = devices
+
+    def evaluate(
+        self,
+        model: Model,
+        dataset: Dataset,
+        scores: Scores,
+        steps: int | None,
+        context: RunContext,
+        schedule: HookSchedule,
+    ) -> None:
+        """Fork the processes and run the batches of each; see `EvaluationShare.evaluate`.
+
+        Raises:
+            UserError: A replica has failed.
+        """
+        pipes = [multiprocessing.Pipe(duplex=False) for _ in self._devices[1:]]
+        with Replicas(self._devices, "Evaluating") as replicas:
+            rank, size = replicas.task.rank, len(self._devices)
+            others = _Pipes(pipes, rank, replicas)
+            evaluate_in_turns(model, dataset, scores, steps, context, schedule, others, place=rank, size=size)
 
 
 class _Pipes:

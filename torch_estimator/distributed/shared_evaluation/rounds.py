@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from torch_estimator.data.dataset import Dataset
+from torch_estimator.distributed.agreement import agree_on
+from torch_estimator.distributed.description import describe_training
 from torch_estimator.distributed.shared_evaluation.packing import Evaluated, packed, unpacked
 from torch_estimator.distributed.shared_evaluation.turns import evaluate_in_turns
 from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.train.model import Model
 from torch_estimator.train.scores import Scores
+from torch_estimator.train.strategy import EvaluationShare
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group
@@ -20,36 +24,54 @@ if TYPE_CHECKING:
 _GOES_ON = b"a batch"
 
 
-def evaluate_in_group(
-    model: Model,
-    dataset: Dataset,
-    scores: Scores,
-    steps: int | None,
-    context: RunContext,
-    schedule: HookSchedule,
-    group: Group,
-) -> None:
-    """Has every process of a group run its batches; see `evaluate_in_turns`.
+class GroupShare(EvaluationShare):
+    """Processes of a cluster that share an evaluation: each runs every n-th batch, the chief adds up the scores.
 
     Args:
-        model: Its weights in place, which are the same in all of them.
-        dataset: Of all batches.
-        scores: Of the chief, takes them in.
-        steps: Batches to evaluate, or None for all.
-        context: Of the evaluation.
-        schedule: Of its hooks.
-        group: All of them come here.
-
-    Raises:
-        PeerLost: Another process is gone, or has failed.
+        group: The processes.
     """
-    place, size = group.here.index(group.rank), len(group.here)
-    evaluate_in_turns(model, dataset, scores, steps, context, schedule, _Rounds(group), place=place, size=size)
 
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.is_first = group.rank == 0
 
-def told_by_chief(group: Group, told: Any) -> Any:
-    """Returns what the chief has given here, as JSON has it."""
-    return json.loads(group.gather_texts("" if group.rank else json.dumps(told, default=float))[0])
+    def working(self) -> AbstractContextManager[None]:
+        return self._group.sharing_work()
+
+    def agree_on_source(self, path: str | None, seed: int) -> tuple[str | None, int]:
+        path, seed = self._of_chief([path, seed])
+        return path, seed
+
+    def check_model(self, model: Model, settings: Mapping[str, Any], *, broadcast: bool) -> None:
+        agree_on(self._group, {**settings, **describe_training(model, None)})
+        if broadcast:
+            self._group.broadcast(model.variables().values())
+
+    def evaluate(
+        self,
+        model: Model,
+        dataset: Dataset,
+        scores: Scores,
+        steps: int | None,
+        context: RunContext,
+        schedule: HookSchedule,
+    ) -> None:
+        """Run the batches of this process; see `EvaluationShare.evaluate`.
+
+        Raises:
+            PeerLost: Another process is lost, or has failed.
+        """
+        place, size = self._group.here.index(self._group.rank), len(self._group.here)
+        rounds = _Rounds(self._group)
+        evaluate_in_turns(model, dataset, scores, steps, context, schedule, rounds, place=place, size=size)
+
+    def results(self, results: dict[str, float], batches: int) -> tuple[dict[str, float], int]:
+        results, batches = self._of_chief([results, batches])
+        return results, batches
+
+    def _of_chief(self, value: Any) -> Any:
+        """Return the chief's value, which goes through JSON."""
+        return json.loads(self._group.gather_texts("" if self._group.rank else json.dumps(value, default=float))[0])
 
 
 class _Rounds:

@@ -9,7 +9,6 @@ from typing import Protocol
 
 import torch
 
-from torch_estimator.compile.observation import observed
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.distributed.shared_evaluation.packing import Evaluated
 from torch_estimator.hooks.run_context import RunContext
@@ -17,6 +16,7 @@ from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.train.batch_note import noting_batch
 from torch_estimator.train.batches import TensorBatch, batch_size
 from torch_estimator.train.model import Model
+from torch_estimator.train.observation import observed
 from torch_estimator.train.scores import Scores
 from torch_estimator.train.threads import sized_threads
 

@@ -1,10 +1,10 @@
-"""The loop of a process that holds some rows of each parameter."""
+"""Steps of fully sharded training: each process holds some rows of every parameter."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +12,18 @@ import torch
 from torch import Tensor
 
 from torch_estimator import files
-from torch_estimator.compile.choice import EagerSteps
+from torch_estimator.checkpoint.shard_file import ShardFile
 from torch_estimator.distributed.lost import PeerLost
 from torch_estimator.distributed.packing import LOSS
 from torch_estimator.distributed.split_step import STEPS
 from torch_estimator.distributed.step_exchange import FAILED, FURTHER, PREEMPTED, STOPS, WAITS, InStep
 from torch_estimator.errors import CheckpointError, UserError
 from torch_estimator.hooks.run_context import RunContext
-from torch_estimator.strategies.sharded.step import ShardedStep
+from torch_estimator.strategies.fully_sharded_step import ShardedStep
 from torch_estimator.train.batches import Batches
-from torch_estimator.train.damage import NotFinite
+from torch_estimator.train.damage import NotFinite, check_finite
+from torch_estimator.train.runner import EagerRunner
+from torch_estimator.train.training import HOOKS, Training
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group
@@ -42,56 +44,46 @@ class ShardedSteps(InStep):
 
     Args:
         group: The processes.
-        step: Of this process.
-        averages: Whether losses are averaged over the processes, not added up.
-        position: Where this process is, before its next batch is read.
-        write: Writes what this process saves into a directory.
+        training: The training of this process.
+        context: What hooks are called with.
     """
 
     after_failure = "see its log, and start all of them again: training goes on from the last checkpoint."
+    steps_per_call = 1
 
-    def __init__(
-        self,
-        group: Group,
-        step: ShardedStep,
-        *,
-        averages: bool,
-        position: Callable[[], Mapping[str, Any]],
-        write: Callable[[str], None],
-    ) -> None:
+    def __init__(self, group: Group, training: Training, context: RunContext) -> None:
         super().__init__(group)
-        self._step = step
-        self._steps = EagerSteps(step)
-        self._averages = averages
-        self._position = position
-        self._write = write
-        self._where: Mapping[str, Any] = {}
+        self._training = training
+        self._context = context
+        self._step = ShardedStep(*training.step_arguments, schedules=training.schedules)
+        self._runner = EagerRunner(self._step)
+        self._shard_file = ShardFile(group.rank, group.size)
+        self._position: Mapping[str, Any] = {}
         self._batches: Batches | None = None
-        self._buffers = [one for one in step.module.buffers() if one.is_floating_point() or one.is_complex()]
+        buffers = training.model.module.buffers()
+        self._buffers = [one for one in buffers if one.is_floating_point() or one.is_complex()]
         self._in_step = False
 
-    def state(self) -> dict[str, Any]:
-        """Nothing was compiled."""
-        return {}
-
-    def look_again(self) -> None:
-        """Python sees every change but one of what is trained."""
-        self._steps.look_again()
+    def invalidate(self) -> None:
+        """Have the next step look for changes, after a hook of the user's has run."""
+        self._runner.invalidate()
 
     def close(self, *exception: object) -> None:
-        """There is nothing to end."""
+        """Do nothing: no code is compiled in the background."""
 
-    def note_position(self) -> None:
-        """Notes where this process is, which it may be asked for while it waits with the batch that comes."""
+    def _note_position(self) -> None:
+        """Note where the input stands: the chief may ask for it while this process waits with the next batch."""
         if self.group.rank:
-            self._where = self._position()
+            self._position = {**self._training.state(), HOOKS: self._training.hook_states()}
 
-    def take(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
-        """Takes one step, with or without a batch of one's own; none where nobody has one, or the chief leaves.
+    def take(self, most: int) -> Sequence[Tensor | float]:
+        """Take one step, with or without a batch; none where no process has a batch, or the chief ends the training.
 
         Raises:
-            PeerLost: Another process is gone.
+            PeerLost: Another process is lost.
         """
+        self._note_position()
+        batches, context = self._training.next_batches(1), self._context
         self._note_wish(context)
         self._batches = batches or self._batches
         code = STEPS if batches is not None else _NEVER_HAD if self._batches is None else WAITS
@@ -139,7 +131,7 @@ class ShardedSteps(InStep):
             with suppress(PeerLost):
                 self._exchange(PREEMPTED if self.preempted else STOPS)
             return
-        self.note_position()
+        self._note_position()
         while (code := self._exchange_and_save(WAITS)[0]) not in (STOPS, PREEMPTED):
             pass
         self.preempted |= code == PREEMPTED
@@ -158,10 +150,11 @@ class ShardedSteps(InStep):
         return self._gathered(torch.zeros(LOSS), code)
 
     def _save(self) -> None:
-        told: dict[str, Any] = {"where": self._where}
+        told: dict[str, Any] = {"where": self._position}
         directory = self.group.gather_texts("")[0]
         try:
-            self._write(directory)
+            check_finite(self._training.trained_variables())
+            self._shard_file.write(directory, self._training.model.variables(), self._training.slots())
         except NotFinite as found:
             told = {"not_finite": found.args}
         except (OSError, UserError) as error:
@@ -176,13 +169,13 @@ class ShardedSteps(InStep):
             logger.warning("Training ends though there are batches left: %s has none, and others need its rows.", who)
             return ()
         assert batches is not None
-        share = 1.0 / codes.count(STEPS) if self._averages else 1.0
+        share = 1.0 / codes.count(STEPS) if self._training.averages_losses else 1.0
         here = float(codes[self.group.rank] == STEPS)
         # Gradients are averaged over all.
         self._step.scale = here * share * self.group.size
         self._in_step = True
         with self.group.watched():
-            (loss,) = self._steps.take(batches, context)
+            (loss,) = self._runner.take(batches, context)
         losses = loss.new_empty(self.group.size, 1)
         self.group.gather(loss.reshape(1) * (here * share), losses)
         self.group.broadcast(self._buffers)

@@ -1,4 +1,4 @@
-"""The loop of a replica: it computes gradients, exchanges them with the others, and updates when all have come."""
+"""Steps of data-parallel training: compute gradients, exchange them with the other replicas, update on their sum."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from torch_estimator.compile.choice import GRADIENTS, UPDATE, AnySteps, EagerSteps
-from torch_estimator.compile.steps import CompiledSteps
-from torch_estimator.distributed.input_cursors import decoded
+from torch_estimator.cluster.task import Task
+from torch_estimator.distributed.input_cursors import decoded, encoded
 from torch_estimator.distributed.lost import PeerLost, TrainingOver
 from torch_estimator.distributed.packing import LACKS, LOSS, READY, Layout
 from torch_estimator.distributed.peer_recovery import Status, handed, leader_of
-from torch_estimator.distributed.replica_state import Place
+from torch_estimator.distributed.shared_evaluation.rounds import GroupShare
 from torch_estimator.distributed.split_step import STEPS, NoRoom, ReceivingStep, SendingStep
 from torch_estimator.distributed.step_exchange import (
     EVALUATES,
@@ -30,8 +29,12 @@ from torch_estimator.distributed.step_exchange import (
     head_of,
 )
 from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.strategies.data_parallel import COMPILED_PARTS
+from torch_estimator.strategies.replica_state import ReplicaState
 from torch_estimator.train.batches import Batches, TensorBatch
 from torch_estimator.train.preemption import Preempted
+from torch_estimator.train.runner import GRADIENTS, UPDATE, EagerRunner, StepRunner
+from torch_estimator.train.training import HOOKS, Training, own_state
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group
@@ -41,51 +44,53 @@ logger = logging.getLogger("torch_estimator")
 _NEEDS_ROOM = FURTHER
 
 _LAYOUT = "layout"
+_COMPILED_GRADIENTS = "compiled_gradients"
+"""Key of a checkpoint's state: what each replica has compiled of the first half of its step."""
 
 
-class ReplicaSteps(InStep):
-    """Takes the steps of one replica, all replicas together.
+class DataParallelSteps(InStep):
+    """Takes the steps of one replica, together with all others.
 
-    Each has the whole model; their messages hold gradients, and say where their senders are in their inputs: where one
-    is lost, those that are left hand what they hold to the one that comes in its place.
+    Each replica has the whole model. Its messages hold gradients, and the position of its input: where a replica is
+    lost, the others hand all that they hold to the process that replaces it.
 
     Args:
         group: The replicas.
-        halves: Makes the halves of a step for a layout; for None the first half, for one without room.
-        compiled: Makes what takes the steps of a half, by its name, from what it had saved before.
-        place: What this replica holds.
-        before: What `state` returned in the run before a resume.
-        positions: Where the replicas are, as a snapshot has it, or None.
-        global_step: To start from.
+        training: The training of this replica.
+        context: What hooks are called with.
+        agree: Compares this process with the others, once a process has been replaced.
+        before: What `state` returned in the run before a resume, or None.
+        positions: The positions of all replicas' inputs, as a `Snapshot` has them, or None before the first step.
     """
 
     after_failure = "its log says why"
+    steps_per_call = 1
 
     def __init__(
         self,
         group: Group,
-        halves: Callable[[Layout | None], tuple[SendingStep, ReceivingStep]],
-        compiled: Callable[[SendingStep | ReceivingStep, str, Any], AnySteps],
+        training: Training,
+        context: RunContext,
         *,
-        place: Place,
+        agree: Callable[[], None],
         before: Mapping[str, Any] | None,
         positions: Tensor | None,
-        global_step: int,
     ) -> None:
         super().__init__(group)
-        self._halves = halves
-        self._compiled = compiled
-        self._place = place
-        # Whoever looks at the forward pass has nothing to see in the second half.
-        self._inner = RunContext(global_step=global_step)
+        self._training = training
+        self._context = context
+        self._agree = agree
+        self._replica = ReplicaState(training, self.whole_state)
+        # The update runs with a context of this package: what hooks observe is the forward pass.
+        self._inner = RunContext(global_step=context.global_step)
         before = before or {}
         layouts = [Layout.from_json(before[_LAYOUT])] if _LAYOUT in before else []
         if group.was_under_way:
             layouts += _layouts_of(leader_of(group.statuses)[1])
         layout = layouts[0].joined(layouts[1:]) if layouts else None
         self._sending: SendingStep | None = None
-        self._senders: AnySteps | None = None
-        self._receivers: AnySteps | None = None
+        self._senders: StepRunner | None = None
+        self._receivers: StepRunner | None = None
         self._layout = layout
         self._idle = torch.zeros(LOSS)
         self._position = b""
@@ -105,41 +110,44 @@ class ReplicaSteps(InStep):
             UPDATE: self._receivers.state(),
         }
 
-    def gradients_state(self) -> Any:
-        """The part of `state` that each replica has of its own."""
-        return None if self._senders is None else self._senders.state()
+    def whole_state(self) -> dict[str, Any]:
+        """Return what a checkpoint of the chief holds beside tensors, but for the positions of the others."""
+        return {**self._training.state(), COMPILED_PARTS: self.state()}
 
     def positions(self) -> list[Any] | None:
-        """Where the others are, by rank, and None for the chief; None altogether where no step was taken yet."""
+        """Return the positions of the others by rank, None for the chief; None where no step was taken yet."""
         if self._positions is None:
             return None
         return [None, *decoded(self._positions)[1:]]
 
-    def look_again(self) -> None:
-        """After somebody else's code has run."""
+    def invalidate(self) -> None:
+        """Have the next step look for changes, after a hook of the user's has run."""
         if self._senders is not None and self._receivers is not None:
-            self._senders.look_again()
-            self._receivers.look_again()
+            self._senders.invalidate()
+            self._receivers.invalidate()
 
-    def take(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
-        """Takes one step, with or without a batch of one's own; none where no replica has one, or the chief leaves.
+    def take(self, most: int) -> Sequence[Tensor | float]:
+        """Take one step, with or without a batch; none where no replica has a batch, or the chief ends the training.
 
         Raises:
-            Preempted: This process has to go, and others keep it waiting; the chief has saved the last step before.
+            Preempted: This process has to end, and others keep it waiting; the chief has saved the last step before.
         """
+        batches = self._training.next_batches(1)
         try:
-            return self._taken(batches, context)
+            return self._taken(batches, self._context)
         except Preempted:
-            if self.group.rank == 0 and self._positions is not None:
-                # The next chief may come to nobody who knows.
-                self._place.save(self._place.snapshot(self._inner.global_step, float(self._loss), self._positions))
+            saver = self._training.saver
+            if saver is not None and self._positions is not None:
+                # If every process restarts, nobody else holds this step, so save it now.
+                step = self._inner.global_step
+                saver.save_content(step, self._replica.content(step, float(self._loss), self._positions))
             raise
 
     def _taken(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
         self._note_wish(context)
-        self._place.begin_step()
+        self._replica.begin_step()
         unsent = self._computed(batches, context) if batches is not None else None
-        self._position = self._place.position()
+        self._position = encoded(self._own_position())
         while True:
             fits = unsent is None and (self._layout is None or self._layout.position >= len(self._position))
             code = (WAITS if batches is None else STEPS) if fits else _NEEDS_ROOM
@@ -203,7 +211,7 @@ class ReplicaSteps(InStep):
             self._exchange(FAILED)
 
     def close(self, *exception: object) -> None:
-        """End what compiles beside; see `CompiledSteps`."""
+        """End what the runners do in the background."""
         for steps in (self._senders, self._receivers):
             if steps is not None:
                 steps.__exit__(*exception)
@@ -211,7 +219,7 @@ class ReplicaSteps(InStep):
     def _computed(self, batches: Batches, context: RunContext) -> NoRoom | None:
         if self._senders is None:
             self._sending, _ = self._halves(None)
-            self._senders = EagerSteps(self._sending)
+            self._senders = EagerRunner(self._sending)
         try:
             self._senders.take(batches, context)
         except NoRoom as unsent:
@@ -220,7 +228,8 @@ class ReplicaSteps(InStep):
 
     def _exchange_and_evaluate(self, code: float) -> list[float]:
         while (codes := self._exchange(code))[0] == EVALUATES:
-            self._place.evaluate(self.group)
+            request = self.group.gather_texts("")[0]
+            self._training.evaluator.evaluate_with_chief(GroupShare(self.group), request)
         return codes
 
     def _exchange(self, code: float) -> list[float]:
@@ -231,9 +240,7 @@ class ReplicaSteps(InStep):
                 self._sending.packing.nothing(message)
             if code in (STEPS, WAITS):
                 self._sending.packing.put_position(message, self._position)
-        is_ready = isinstance(self._receivers, CompiledSteps) and self._receivers.is_ready_for(
-            self._received, self._inner
-        )
+        is_ready = self._receivers is not None and self._receivers.is_ready_for(self._received, self._inner)
         return self._gathered(message, code, is_ready=is_ready)
 
     def _make_room(self, unsent: NoRoom | None) -> None:
@@ -275,8 +282,8 @@ class ReplicaSteps(InStep):
         layout = None if self._layout is None else self._layout.as_json()
         group.meet_another(lost, Status(step, layout).as_text(), may_miss=self._positions is not None)
         leader, statuses = leader_of(group.statuses)
-        self._place.agree(group)
-        own = self._place.snapshot(step, float(self._loss), self._positions) if group.rank == leader else None
+        self._agree()
+        own = self._replica.snapshot(step, float(self._loss), self._positions) if group.rank == leader else None
         snapshot = handed(group, leader, own)
         layouts = _layouts_of(statuses)
         if layouts and (joined := layouts[0].joined(layouts[1:])) != self._layout:
@@ -288,8 +295,8 @@ class ReplicaSteps(InStep):
         else:
             logger.info("All %d are here again; going on at global step %d.", group.size, snapshot.step)
         if is_behind := snapshot.step != step:
-            self._place.take_over(snapshot)
-            self.look_again()
+            self._replica.take_over(snapshot)
+            self.invalidate()
             self._inner.global_step, self._loss, self._positions = snapshot.step, snapshot.loss, snapshot.positions
         self._stand_in()
         return is_behind
@@ -298,14 +305,14 @@ class ReplicaSteps(InStep):
         assert self._receivers is not None and self._sending is not None
         self._keep_positions()
         self._heed_wishes()
-        if isinstance(self._receivers, CompiledSteps):
-            # Replicas that round differently would drift apart; and a compiled update takes a missing gradient for 0.
-            ready = all(head[READY] for head in self._heads)
-            lacks = any(head[LACKS] for head in self._heads)
-            self._receivers.in_python = not ready or (lacks and bool(self._sending.packing.missing(self._messages)))
+        # Replicas that round differently would drift apart, so they all update with compiled code, or none does. And
+        # compiled code takes a missing gradient for 0.
+        ready = all(head[READY] for head in self._heads)
+        lacks = any(head[LACKS] for head in self._heads)
+        self._receivers.in_python = not ready or (lacks and bool(self._sending.packing.missing(self._messages)))
         losses = self._receivers.take(self._received, self._inner)
-        if self._moves_settings and isinstance(self._senders, CompiledSteps):
-            self._senders.look_at_settings()
+        if self._moves_settings and self._senders is not None:
+            self._senders.refresh_settings()
         self._inner.global_step += len(losses)
         self._loss = losses[-1]
         return losses
@@ -325,6 +332,23 @@ class ReplicaSteps(InStep):
                     self._sending.packing.put_position(message, self._positions[rank].numpy().tobytes())
             message[:LOSS] = head_of(WAITS, is_ready=True)
 
+    def _own_position(self) -> dict[str, Any]:
+        return {
+            **self._training.input_position(cpu_generator=False),
+            _COMPILED_GRADIENTS: None if self._senders is None else self._senders.state(),
+            HOOKS: self._training.hook_states(),
+        }
+
+    def _halves(self, layout: Layout | None) -> tuple[SendingStep, ReceivingStep]:
+        training = self._training
+        if layout is None:
+            whole = training.whole_step()
+            layout = Layout.of([None] * len(whole.dense), [None] * len(whole.tables))
+        receiving = ReceivingStep(
+            *training.step_arguments, schedules=training.schedules, layout=layout, averages=training.averages_losses
+        )
+        return SendingStep(*training.step_arguments, layout=layout), receiving
+
     def _use(self, layout: Layout, before: Mapping[str, Any]) -> None:
         self._layout = layout
         self._sending, receiving = self._halves(layout)
@@ -334,10 +358,20 @@ class ReplicaSteps(InStep):
         self._told = self._sending.packing.positions(self._messages)
         self._kept = torch.empty(self._told.shape, dtype=self._told.dtype)
         self._stand_in()
-        self._senders = self._compiled(self._sending, GRADIENTS, before.get(GRADIENTS))
-        self._receivers = self._compiled(receiving, UPDATE, before.get(UPDATE))
+        self._senders = self._training.runner(self._sending, before.get(GRADIENTS), GRADIENTS)
+        self._receivers = self._training.runner(receiving, before.get(UPDATE), UPDATE)
         for steps in (self._senders, self._receivers):
             steps.__enter__()
+
+
+def restored_state(training: Training, task: Task) -> dict[str, Any]:
+    """Return this replica's part of the checkpoint's state; see `own_state`."""
+    if training.checkpoint is None:
+        return {}
+    own = own_state(training.checkpoint.state, task.rank, task.num_workers, [_COMPILED_GRADIENTS])
+    if _COMPILED_GRADIENTS in own:
+        own[COMPILED_PARTS] = {**(own.get(COMPILED_PARTS) or {}), GRADIENTS: own[_COMPILED_GRADIENTS]}
+    return own
 
 
 def _layouts_of(statuses: Sequence[Status]) -> list[Layout]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torch_estimator.compile.observation import Observer
+from torch_estimator.train.observation import Observer
 
 
 class Remembering(nn.Module):

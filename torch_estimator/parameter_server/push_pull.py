@@ -1,4 +1,4 @@
-"""The loop of who trains on parameters that are with servers: pulls what a batch needs, pushes what it gives."""
+"""Steps of a worker of parameter servers: pull the parameters that a batch needs, push its gradients."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from torch import Tensor
 
-from torch_estimator.compile.choice import GRADIENTS, AnySteps, EagerSteps
-from torch_estimator.compile.steps import CompiledSteps
+from torch_estimator.checkpoint.checkpoint import latest_checkpoint, load_checkpoint
 from torch_estimator.distributed.description import Description, difference
 from torch_estimator.distributed.packing import HEADER, Layout
 from torch_estimator.distributed.split_step import NoRoom
@@ -37,14 +37,16 @@ from torch_estimator.parameter_server.placement import Placement
 from torch_estimator.parameter_server.pushed_step import PushedStep
 from torch_estimator.parameter_server.start import AT_MOST, POSITION, SINCE
 from torch_estimator.parameter_server.token import LAST_STEP, WORD, Token
-from torch_estimator.strategies.strategies import ParameterServerStrategy
 from torch_estimator.train.batches import Batches, batch_size
-from torch_estimator.train.schedules import Schedules
+from torch_estimator.train.runner import GRADIENTS, EagerRunner, StepRunner
 from torch_estimator.train.threads import sized_threads
+from torch_estimator.train.training import REPLICAS, Training
 
 logger = logging.getLogger("torch_estimator")
 
 _LAYOUT = "layout"
+_COMPILED_PARTS = "compiled_parts"
+_STARTS_OVER = "over_when_ended"
 _DESCRIPTION = "description"
 _PLACE = "its place among the parameter servers"
 # Between two looks at hooks.
@@ -67,7 +69,20 @@ class _Coming(NamedTuple):
 _NOTHING = _Coming([], {})
 
 
-class ServedSteps:
+class PushPullSettings(Protocol):
+    """The settings of `ParameterServerStrategy`."""
+
+    @property
+    def pipeline(self) -> bool: ...
+
+    @property
+    def max_staleness(self) -> int | None: ...
+
+    @property
+    def silence_secs(self) -> float: ...
+
+
+class PushPullSteps:
     """Takes the steps of one process; others may take theirs at the same time.
 
     A step is one message to each server and one back: it brings the gradients of the batch before and asks for the
@@ -75,59 +90,44 @@ class ServedSteps:
     two of them are under way at once, and gradients are those of the parameters one step before.
 
     Args:
-        links: To the servers.
-        halves: Makes a step for a layout; for None one without room.
-        compiled: Makes what takes the steps, from what it had saved before.
-        schedules: Of the optimizers; moved on to the servers' global step.
+        links: The connections to the servers.
+        training: The training of this process.
+        context: What hooks are called with.
+        strategy: How the processes train.
         token: Of this training, the same for all of its processes.
         description: Of this training, from its beginning.
-        strategy: How.
-        names: Of all that train, by rank; the first one, the chief, gives the servers what they hold.
-        restored: For the chief: puts the last checkpoint into the model and its optimizers; returns its global step.
-        global_step: Of the model as it is.
-        last_step: Global step at which training ends, or None.
-        before: What `state` returned in the run before a resume.
-        positions: Where the inputs of others stood in the run before a resume, by rank.
 
     Attributes:
         over: Whether training is over.
         positions: Where all inputs stood when last heard, by rank.
-        position: Where that of this process stood, if it comes in the place of another one.
-        repeated: How many batches have been trained on since, and will be again.
-        repeated_at_most: Whether they may be fewer.
     """
 
     def __init__(
         self,
         links: Links,
-        halves: Callable[[Layout | None], PushedStep],
-        compiled: Callable[[PushedStep, str, Any], AnySteps],
+        training: Training,
+        context: RunContext,
         *,
-        schedules: Schedules,
+        strategy: PushPullSettings,
         token: Token,
         description: Description,
-        strategy: ParameterServerStrategy,
-        names: Sequence[str],
-        restored: Callable[[], int],
-        global_step: int,
-        last_step: int | None,
-        before: Mapping[str, Any] | None,
-        positions: Mapping[str, Any],
     ) -> None:
         self.over = False
-        self.positions = positions
-        self.position: Mapping[str, Any] | None = None
-        self.repeated = 0
+        self._training = training
+        self._context = context
+        saved = training.saved_state.get(REPLICAS) or ()
+        self.positions: Mapping[str, Any] = {
+            str(rank): {**one, _STARTS_OVER: training.starts_input_over}
+            for rank, one in enumerate(saved)
+            if rank and one is not None
+        }
         # By the step of a checkpoint: how many steps since have been lost.
         self._lost: dict[int, int] = {}
-        self.repeated_at_most = False
         self._going: set[int] = set()
         self._unsaved: set[int] = set()
         self._deposited_at = -math.inf
         self._links = links
-        self._halves = halves
-        self._compiled = compiled
-        self._schedules = schedules
+        self._schedules = training.schedules
         self._token = token
         self._description = description
         self._word = ""
@@ -136,12 +136,11 @@ class ServedSteps:
         links.say_every_secs = min(links.say_every_secs, strategy.silence_secs)
         if strategy.max_staleness is not None:
             links.held_secs = strategy.silence_secs
-        self._names = list(names)
-        self._restored = restored
-        self._last_step = last_step
-        self._advanced = global_step
-        self._step = halves(None)
-        self._steps: AnySteps = EagerSteps(self._step)
+        self._names = [training.task.name_of_rank(rank) for rank in range(training.task.num_workers)]
+        self._last_step = training.last_step
+        self._advanced = context.global_step
+        self._step = self._made_step(None)
+        self._runner: StepRunner = EagerRunner(self._step)
         self._placement = Placement(self._step, len(links))
         self._lookups = Lookups(self._step)
         self._mentioned = [Mentions(update.table.rows) for update in self._step.tables]
@@ -150,10 +149,10 @@ class ServedSteps:
         self._pending: Push | None = None
         self._secs_per_step = _STROKE_SECS
         self._fast: Callable[[int], float] | None = None
-        self._at = self._begun_at = global_step
+        self._at = self._begun_at = context.global_step
         self._went_back = False
         self._look_at_message()
-        before = before or {}
+        before = training.saved_state.get(_COMPILED_PARTS) or {}
         if _LAYOUT in before:
             self._use(Layout.from_json(before[_LAYOUT]), before.get(GRADIENTS))
 
@@ -194,43 +193,79 @@ class ServedSteps:
                     raise TrainingIsOver from error
                 raise
         header, about = answers[0]
-        self._at, self.position = header.step, about[POSITION]
-        self.repeated, self.repeated_at_most = about[SINCE], about[AT_MOST]
-        self._begun_at = self._at
+        self._at = self._begun_at = self._context.global_step = header.step
+        self._restore_input(about)
 
-    def deposit(self, position: Callable[[], Mapping[str, Any]], *, at_once: bool = False) -> None:
-        """Tells from time to time where the input stands, after the last batch that was trained on."""
+    def _restore_input(self, about: Mapping[str, Any]) -> None:
+        """Go on with the input where the process stood whose place this one takes."""
+        training, position = self._training, about[POSITION]
+        if position is None:
+            training.restore_input(training.saved_state)
+        else:
+            training.restore_input(position, starts_over=position[_STARTS_OVER])
+        if about[SINCE] and training.config.resume_input:
+            logger.info(
+                "Going on with the input where it stood %s%d batches ago; these are trained on twice.",
+                "at most " if about[AT_MOST] else "",
+                about[SINCE],
+            )
+
+    def report_cursor(self, *, at_once: bool = False) -> None:
+        """Report to the first server, about once a second, where the input stands after the last batch."""
         if at_once or time.monotonic() > self._deposited_at + _DEPOSIT_EVERY_SECS:
             self.flush()
             with suppress(TrainingIsOver):
-                self._links.deposit(position())
+                self._links.deposit({**self._training.input_position(), _STARTS_OVER: False})
             self._deposited_at = time.monotonic()
+
+    def whole_state(self) -> dict[str, Any]:
+        """Return, as JSON, what the chief's checkpoint holds beside tensors: also the positions of the others."""
+        others = range(1, len(self._names))
+        return {
+            **self._training.state(),
+            _COMPILED_PARTS: self.state(),
+            REPLICAS: [None, *(self.positions.get(str(rank)) for rank in others)],
+        }
 
     def state(self) -> dict[str, Any]:
         """Returns what a resumed run needs to go on alike, as JSON."""
-        if isinstance(self._steps, EagerSteps) and not self._pending:
+        if isinstance(self._runner, EagerRunner) and not self._pending:
             return {}
-        return {_LAYOUT: self._step.layout.as_json(), GRADIENTS: self._steps.state()}
+        return {_LAYOUT: self._step.layout.as_json(), GRADIENTS: self._runner.state()}
 
-    def look_again(self) -> None:
-        """After somebody else's code has run."""
-        self._steps.look_again()
+    def invalidate(self) -> None:
+        """Have the next step look for changes, after a hook of the user's has run."""
+        self._runner.invalidate()
 
     @property
-    def stroke(self) -> int:
-        """How many steps are best taken at once, so that nobody waits for long to be told of one."""
+    def steps_per_call(self) -> int:
+        """How many steps are best taken at once, so that hooks do not wait for long."""
         return max(1, min(_MOST_STEPS, int(_STROKE_SECS / self._secs_per_step)))
 
-    def take(self, batches: Batches, context: RunContext) -> Sequence[float]:
-        """Trains on batches one after the other; returns the loss of each, up to the first that is not finite.
+    def stops(self, context: RunContext) -> bool:
+        """Return whether to end before the next step."""
+        return context.stop_requested
 
-        There are none where training is over.
-        """
+    def take(self, most: int) -> Sequence[Tensor | float]:
+        """Take at most so many steps; return their losses, none where the input has ended or training is over."""
+        if self._has_to_save() and self._training.saver is not None:
+            self._training.saver.hook.save(self._context)
+            self._training.settle()
+            self._let_go()
+        self.report_cursor()
+        batches = self._training.next_batches(most)
+        losses = () if batches is None else self._timed(batches, self._context)
+        if not losses:
+            # The chief waits for the others.
+            self.flush()
+            if self._is_chief:
+                self._wait_for_others()
+        return losses
+
+    def _timed(self, batches: Batches, context: RunContext) -> Sequence[float]:
         started = time.perf_counter()
         with sized_threads(self._step.module, batch_size(batches.whole.features) // batches.of, beside_input=True):
-            self._fast = None
-            if isinstance(self._steps, CompiledSteps):
-                self._fast = self._steps.one_by_one(batches, context)
+            self._fast = self._runner.one_by_one(batches, context)
             losses = self._taken(batches, context)
         if losses:
             self._secs_per_step = (time.perf_counter() - started) / len(losses)
@@ -240,7 +275,7 @@ class ServedSteps:
         self._went_back = False
         return losses
 
-    def has_to_save(self) -> bool:
+    def _has_to_save(self) -> bool:
         """For the chief, once for each time: whether a server is about to go, with what it holds."""
         going, self._unsaved = self._unsaved, set()
         if going and self._is_chief:
@@ -249,16 +284,10 @@ class ServedSteps:
             )
         return bool(going) and self._is_chief
 
-    def let_go(self) -> None:
+    def _let_go(self) -> None:
         """Tells servers that are about to go that what they hold is saved."""
         with suppress(TrainingIsOver):
             self._links.tell_all(Kind.STATUS, SAVED)
-
-    def meet_end(self) -> None:
-        """Where there is no further batch here, or training is over: the chief waits for the others."""
-        self.flush()
-        if self._is_chief:
-            self._wait_for_others()
 
     def _taken(self, batches: Batches, context: RunContext) -> list[float]:
         losses: list[float] = []
@@ -369,8 +398,8 @@ class ServedSteps:
             self._links.tell_all(Kind.LEAVE, STOPS if stops else 0)
 
     def close(self, *exception: object) -> None:
-        """End what compiles beside; see `CompiledSteps`."""
-        self._steps.__exit__(*exception)
+        """End what the runner does in the background."""
+        self._runner.__exit__(*exception)
 
     def _all_hold(self) -> bool:
         return all(header.kind is Kind.OK for header, _ in self._links.tell_all(Kind.STATUS))
@@ -438,6 +467,26 @@ class ServedSteps:
         step = self._restored()
         logger.warning("%s has lost what it held; restoring it from the checkpoint of global step %d.", names, step)
         self._start(servers, step, self._at)
+
+    def _restored(self) -> int:
+        """Put the last checkpoint into the model and the optimizers; return its step."""
+        training = self._training
+        training.settle()
+        if latest_checkpoint(training.model_dir) is None:
+            raise ClusterError(
+                "A parameter server has lost what it held, and there is no checkpoint to restore it from; start all "
+                "processes again, and have checkpoints saved."
+            )
+        checkpoint = load_checkpoint(training.model_dir)
+        training.model.restore(checkpoint, training.optimizers)
+        return checkpoint.step
+
+    def _made_step(self, layout: Layout | None) -> PushedStep:
+        training = self._training
+        if layout is None:
+            whole = training.whole_step()
+            layout = Layout.of([None] * len(whole.dense), [None] * len(whole.tables))
+        return PushedStep(*training.step_arguments, layout=layout)
 
     def _wanted(self, batches: Batches, number: int) -> list[Mentioned]:
         ids = self._lookups.ids(batches, number)
@@ -533,8 +582,7 @@ class ServedSteps:
         while self._advanced < self._at and self._schedules:
             self._schedules.advance()
             self._advanced += 1
-            if isinstance(self._steps, CompiledSteps):
-                self._steps.look_at_settings()
+            self._runner.refresh_settings()
         loss = self._loss(batches, number, context) if self._fast is None else self._fast(number)
         pushed = []
         for mentioned, known, (ids, gradients) in zip(self._mentioned, wanted, self._tables, strict=True):
@@ -550,7 +598,7 @@ class ServedSteps:
         """Computes gradients into the step's message."""
         one = dataclasses.replace(batches, start=batches.start + number, count=1)
         try:
-            return float(self._steps.take(one, context)[0])
+            return float(self._runner.take(one, context)[0])
         except NoRoom as unsent:
             self._use(self._step.layout.joined([unsent.needed]), None)
             self._step.packing.pack(self._step.message, unsent.loss, unsent.dense, unsent.mentions)
@@ -558,9 +606,9 @@ class ServedSteps:
 
     def _use(self, layout: Layout, before: Any) -> None:
         self.close()
-        self._step = self._halves(layout)
-        self._steps = self._compiled(self._step, GRADIENTS, before)
-        self._steps.__enter__()
+        self._step = self._made_step(layout)
+        self._runner = self._training.runner(self._step, before, GRADIENTS)
+        self._runner.__enter__()
         self._look_at_message()
 
     def _look_at_message(self) -> None:

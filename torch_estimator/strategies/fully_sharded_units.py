@@ -10,7 +10,6 @@ from torch import nn
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.table import Table
-from torch_estimator.strategies.strategies import FullyShardedStrategy
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
 _NAME = "FullyShardedStrategy"
 
 
-def shard(model: Model, group: Group, strategy: FullyShardedStrategy, *, from_chief: bool) -> None:
+def shard(model: Model, group: Group, kinds: Sequence[type] | None, *, from_chief: bool) -> None:
     """Leaves each process the rows of each parameter that are its own.
 
     Args:
         model: Whole, in host memory.
         group: The processes.
-        strategy: Says what is gathered together.
+        kinds: Types of the modules that are gathered one at a time; see ``units`` of `FullyShardedStrategy`.
         from_chief: Whether all are to begin with the chief's numbers.
 
     Raises:
@@ -35,7 +34,7 @@ def shard(model: Model, group: Group, strategy: FullyShardedStrategy, *, from_ch
     from torch.distributed.fsdp import fully_shard
 
     _check_parts(model.module)
-    units = _units(model.module, strategy.units)
+    units = _units(model.module, kinds)
     _check_shared(model.module, units)
     if from_chief:
         group.broadcast(model.variables().values())

@@ -1,0 +1,23 @@
+"""Checks that several strategies make of their settings and of the cluster."""
+
+from __future__ import annotations
+
+from torch_estimator.cluster.task import Task
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+
+
+def check_silence(secs: object) -> None:
+    """Raise where ``silence_secs`` is not a positive number."""
+    if not isinstance(secs, int | float) or isinstance(secs, bool):
+        raise InvalidTypeError(f"silence_secs must be a number, but got {secs!r}.")
+    if not secs > 0:
+        raise InvalidValueError(f"silence_secs must be positive, but got {secs}.")
+
+
+def refuse_parameter_servers(strategy: object, task: Task) -> None:
+    """Raise where the cluster has parameter servers, which the strategy does not use."""
+    if task.num_ps:
+        raise InvalidValueError(
+            f"train_distribute is a {type(strategy).__name__}, but {task.source} names {task.num_ps} parameter "
+            "servers, which it does not have; leave 'ps' out of the cluster, or train_distribute out of RunConfig."
+        )

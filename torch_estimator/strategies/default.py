@@ -1,0 +1,15 @@
+"""The strategy of a job whose `RunConfig` names none."""
+
+from __future__ import annotations
+
+from torch_estimator.run_config import RunConfig
+from torch_estimator.strategies.data_parallel import MultiWorkerMirroredStrategy
+from torch_estimator.strategies.parameter_server import ParameterServerStrategy
+from torch_estimator.train.strategy import Strategy
+
+
+def strategy_of(config: RunConfig) -> Strategy:
+    """Return the strategy to train with: the one given, or the one that fits the cluster."""
+    if config.train_distribute is not None:
+        return config.train_distribute
+    return ParameterServerStrategy() if config._task.num_ps else MultiWorkerMirroredStrategy()

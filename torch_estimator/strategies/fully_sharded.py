@@ -1,0 +1,162 @@
+"""Fully sharded training: every process holds some rows of each parameter, and all take each step together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_estimator.cluster.task import Task
+from torch_estimator.errors import InvalidTypeError
+from torch_estimator.run_config import RunConfig
+from torch_estimator.strategies.checks import check_silence, refuse_parameter_servers
+from torch_estimator.strategies.data_parallel import (
+    agree_on_start,
+    joined_group,
+    leave_together,
+    notifying_of_failure,
+    vary_random_numbers,
+)
+from torch_estimator.train.strategy import CheckpointContent, Session, Strategy
+
+if TYPE_CHECKING:
+    from torch_estimator.distributed.group import Group
+    from torch_estimator.hooks.run_context import RunContext
+    from torch_estimator.strategies.fully_sharded_steps import ShardedSteps
+    from torch_estimator.train.loop import Steps, TrainingResult
+    from torch_estimator.train.training import Training
+
+logger = logging.getLogger("torch_estimator")
+
+
+@dataclass(frozen=True, slots=True)
+class FullyShardedStrategy(Strategy):
+    """Every worker has some rows of each parameter and of its optimizer state, for models that do not fit one device.
+
+    The workers take each step together, as with `MultiWorkerMirroredStrategy`. The parameters of a part of the module
+    are gathered while that part computes (`torch.distributed.fsdp.fully_shard`). Each worker writes its rows into the
+    checkpoint, which any number of processes can read. One process alone trains as without a strategy.
+
+    Args:
+        units: Types of the modules that are gathered one at a time, such as ``[TransformerBlock]``; the parameters of
+            all other modules are gathered together. None takes the members of each `nn.ModuleList` and
+            `nn.Sequential`. A unit's parameters may be used in its ``forward`` only, and by every worker's batch or by
+            none.
+        silence_secs: As in `MultiWorkerMirroredStrategy`.
+
+    Raises:
+        InvalidTypeError: ``units`` are not types, or the seconds no number.
+        InvalidValueError: The seconds are not positive.
+    """
+
+    units: Sequence[type[Any]] | None = None
+    silence_secs: float = 300.0
+
+    def __post_init__(self) -> None:
+        check_silence(self.silence_secs)
+        if self.units is None:
+            return
+        if not isinstance(self.units, Sequence) or not self.units or not all(isinstance(o, type) for o in self.units):
+            raise InvalidTypeError(f"units must be a list of types of modules, but got {self.units!r}.")
+        object.__setattr__(self, "units", tuple(self.units))
+
+    def check(self, task: Task) -> None:
+        refuse_parameter_servers(self, task)
+
+    @contextmanager
+    def join(self, config: RunConfig) -> Iterator[Session]:
+        from torch_estimator.distributed.lost import PeerLost
+        from torch_estimator.train.preemption import Preempted
+
+        task = config._task
+        if task.num_workers <= 1:
+            from torch_estimator.strategies.single import SingleSession
+
+            yield SingleSession(config, task)
+            return
+        try:
+            with joined_group(task, self, config, replaceable=False) as group:
+                yield FullyShardedSession(config, task, group, self)
+        except PeerLost as lost:
+            # With the process its rows are lost, so all have to start again.
+            logger.error("%s", lost)
+            raise Preempted from lost
+
+
+class FullyShardedSession(Session):
+    """One of several processes that each hold some rows of every parameter.
+
+    Args:
+        config: The settings of this process.
+        task: Its place among the processes.
+        group: The processes.
+        strategy: Says which modules are gathered together.
+    """
+
+    moves_module = False
+    _training: Training
+    _steps: ShardedSteps
+
+    def __init__(self, config: RunConfig, task: Task, group: Group, strategy: FullyShardedStrategy) -> None:
+        super().__init__(config, task)
+        self.group = group
+        self._strategy = strategy
+
+    def begin(self, training: Training) -> None:
+        from torch_estimator.distributed.agreement import agree_on, agree_on_training
+        from torch_estimator.distributed.description import CLUSTER, describe_optimizers, describe_training
+        from torch_estimator.strategies.fully_sharded_units import check_optimizers, shard
+        from torch_estimator.train.training import own_state
+
+        training.warm_start()
+        description = {
+            CLUSTER: {"the number of processes that train": self.task.num_workers},
+            **describe_training(training.model, None),
+        }
+
+        def agree(**start: Any) -> None:
+            agree_on_training(
+                self.group,
+                description=description,
+                model_dir=training.model_dir,
+                config=self.config,
+                strategy_settings={"train_distribute": repr(self._strategy)},
+                **start,
+            )
+
+        agree_on_start(training, agree, self.group)
+        shard(training.model, self.group, self._strategy.units, from_chief=training.checkpoint is None)
+        training.make_optimizers()
+        check_optimizers(training.model, training.optimizers)
+        agree_on(self.group, describe_optimizers(training.model.module, (training.optimizers, training.schedules)))
+        vary_random_numbers(self.task.rank)
+        state = {} if training.checkpoint is None else training.checkpoint.state
+        training.restore(own_state(state, self.task.rank, self.task.num_workers))
+
+    @contextmanager
+    def steps(self, training: Training, context: RunContext) -> Iterator[Steps]:
+        from torch_estimator.strategies.fully_sharded_steps import ShardedSteps
+
+        if self.config.compile is True:
+            logger.warning("With FullyShardedStrategy training runs in Python: compile=True has no effect.")
+        training.restore_input(training.saved_state)
+        self._training = training
+        self._steps = ShardedSteps(self.group, training, context)
+        with notifying_of_failure(self._steps):
+            yield self._steps
+
+    def snapshot(self, reserve: Callable[[], str]) -> CheckpointContent:
+        from torch_estimator.train.training import REPLICAS
+
+        state = {**self._training.state(), REPLICAS: self._steps.gather_shards(reserve())}
+        return CheckpointContent(
+            variables=self._training.model.variables(),
+            slots=self._training.slots(),
+            state=state,
+            shards=self.group.size,
+        )
+
+    def end(self, result: TrainingResult) -> TrainingResult:
+        return leave_together(self._steps, result)

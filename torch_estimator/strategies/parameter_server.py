@@ -1,0 +1,241 @@
+"""Training with parameter servers: servers hold the parameters, workers pull them and push gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_estimator.cluster.task import PARAMETER_SERVER, Task, check_has_chief
+from torch_estimator.errors import ClusterError, InvalidTypeError, InvalidValueError, UserError
+from torch_estimator.run_config import RunConfig
+from torch_estimator.strategies.checks import check_silence
+from torch_estimator.train.strategy import CheckpointContent, Session, Strategy
+
+if TYPE_CHECKING:
+    from torch_estimator.hooks.run_context import RunContext
+    from torch_estimator.parameter_server.client import Links
+    from torch_estimator.parameter_server.push_pull import PushPullSteps
+    from torch_estimator.train.loop import Steps, TrainingResult
+    from torch_estimator.train.training import Training
+
+logger = logging.getLogger("torch_estimator")
+
+_MOST_SECS_TO_END = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterServerStrategy(Strategy):
+    """Servers hold the parameters, and every worker takes its own steps without waiting for the other workers.
+
+    What processes of a cluster with ``ps`` tasks do by default. A global step is one batch of one worker.
+
+    Args:
+        pipeline: Whether to compute a batch while the gradients of the one before are on their way: more steps per
+            second, with gradients one step older. Without, one worker computes what a process alone computes.
+        max_staleness: How many steps a worker may be ahead of the slowest connected worker before it waits for that
+            one; None for any number.
+        silence_secs: Seconds without a message after which the first server's log names a worker, and neither the end
+            of the training nor ``max_staleness`` waits for it. Choose more than the longest pause between two steps.
+
+    Raises:
+        InvalidTypeError: One of them is of the wrong type.
+        InvalidValueError: The seconds are not positive, or the steps negative.
+    """
+
+    pipeline: bool = False
+    max_staleness: int | None = None
+    silence_secs: float = 300.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pipeline, bool):
+            raise InvalidTypeError(f"pipeline must be True or False, but got {self.pipeline!r}.")
+        if self.max_staleness is not None:
+            if not isinstance(self.max_staleness, int) or isinstance(self.max_staleness, bool):
+                raise InvalidTypeError(f"max_staleness must be a whole number or None, but got {self.max_staleness!r}.")
+            if self.max_staleness < 0:
+                raise InvalidValueError(f"max_staleness must be 0 or more, but got {self.max_staleness}.")
+        check_silence(self.silence_secs)
+
+    def check(self, task: Task) -> None:
+        if task.num_workers > 1 and not task.num_ps:
+            raise InvalidValueError(
+                f"train_distribute is a ParameterServerStrategy, but {task.source} names no parameter servers; add "
+                "'ps' to the cluster, or leave train_distribute out of RunConfig."
+            )
+        check_has_chief(task)
+
+    @contextmanager
+    def join(self, config: RunConfig) -> Iterator[Session]:
+        from torch_estimator.distributed.lost import TrainingOver
+        from torch_estimator.strategies.single import SingleSession
+
+        task = config._task
+        if not task.num_ps:
+            yield SingleSession(config, task)
+            return
+        # The chief may have ended the training before this process came to it.
+        with suppress(TrainingOver), connected_servers(config) as servers:
+            yield ParameterServerSession(config, task, servers, self)
+
+    def dismiss(self, config: RunConfig, *, is_over: bool = False) -> None:
+        """End parameter servers that are not needed: neither those that train on, nor those of another model."""
+        from torch_estimator.parameter_server.messages import Kind
+        from torch_estimator.parameter_server.token import LAST_STEP, WORD, Token
+
+        if not (config._task.is_chief and config._task.num_ps):
+            return
+        # They may have ended with the training that is over.
+        logger.info("Ending the parameter servers, where they have not ended before (%g s at most).", _MOST_SECS_TO_END)
+        with suppress(ClusterError), connected_servers(config, most_secs=_MOST_SECS_TO_END) as servers:
+            word = Token(str(config.model_dir), servers.name).known()
+            answers = servers.tell_all(Kind.HELLO)
+            # The first one counts steps.
+            first, last = answers[0][0], answers[0][1].get(LAST_STEP)
+            is_over = is_over or first.kind is Kind.EMPTY or (last is not None and first.step >= last)
+            unused = [
+                index
+                for index, (header, about) in enumerate(answers)
+                if header.kind is Kind.EMPTY or (is_over and about.get(WORD) == word)
+            ]
+            servers.ask({index: [servers.header(Kind.END).pack()] for index in unused})
+
+
+@contextmanager
+def connected_servers(config: RunConfig, *, most_secs: float = math.inf) -> Iterator[Links]:
+    """Connect to the parameter servers of the cluster; disconnect at the end.
+
+    Args:
+        config: The job's settings.
+        most_secs: How long to wait for a server at most, whatever the settings allow.
+    """
+    from torch_estimator.parameter_server.client import Links
+    from torch_estimator.parameter_server.key import key_from_environment
+
+    task = config._task
+    addresses, key = task.cluster[PARAMETER_SERVER], key_from_environment()
+    with_key = f", with the key in {key.path}" if key else ""
+    logger.info("This process is %s; parameters are at %s%s.", task, ", ".join(addresses), with_key)
+    wait_secs = min(config.session_creation_timeout_secs, most_secs)
+    links = Links(str(task), task.rank, addresses, wait_secs=wait_secs, key=key)
+    try:
+        yield links
+    finally:
+        links.close()
+
+
+class ParameterServerSession(Session):
+    """One of several processes that train on the same parameter servers, each at its own speed.
+
+    Args:
+        config: The settings of this process.
+        task: Its place among the processes.
+        servers: The connections to the servers.
+        strategy: How the processes train.
+    """
+
+    _training: Training
+    _steps: PushPullSteps
+
+    def __init__(self, config: RunConfig, task: Task, servers: Links, strategy: ParameterServerStrategy) -> None:
+        super().__init__(config, task)
+        self._servers = servers
+        self._strategy = strategy
+
+    def begin(self, training: Training) -> None:
+        from torch_estimator.distributed.description import CLUSTER, describe_training
+        from torch_estimator.strategies.data_parallel import vary_random_numbers, warn_of_whole_tables
+        from torch_estimator.train.training import own_state
+
+        training.warm_start()
+        training.make_optimizers()
+        # Before the checkpoint is restored: a schedule moves the settings of its optimizer.
+        self._description = {
+            CLUSTER: {"the number of processes that train": self.task.num_workers},
+            **describe_training(training.model, (training.optimizers, training.schedules)),
+        }
+        if training.max_steps is not None:
+            self._description["the end of training"] = {"max_steps": int(training.max_steps)}
+        vary_random_numbers(self.task.rank)
+        # The servers know the positions of the workers' inputs.
+        state = training.checkpoint.state if training.checkpoint is not None and training.is_chief else {}
+        try:
+            training.restore(own_state(state, 0, self.task.num_workers))
+        except UserError as error:
+            if training.is_chief:
+                raise
+            raise type(error)(
+                f"{str(error)[:-1]}; if the chief goes on with it, start {self._servers.name} with the same code and "
+                "the same arguments as the chief."
+            ) from error
+        warn_of_whole_tables(training)
+
+    @contextmanager
+    def steps(self, training: Training, context: RunContext) -> Iterator[Steps]:
+        from torch_estimator.checkpoint.checkpoint import is_reached
+        from torch_estimator.distributed.lost import TrainingOver
+        from torch_estimator.parameter_server.client import TrainingIsOver
+        from torch_estimator.parameter_server.push_pull import PushPullSteps
+        from torch_estimator.parameter_server.token import Token
+        from torch_estimator.train.loop import StopReason, TrainingResult
+        from torch_estimator.train.preemption import stop_signal
+        from torch_estimator.train.training import log_end
+
+        servers = self._servers
+        token = Token(training.model_dir, servers.name, training.is_over)
+        servers.is_preempted = lambda: context.preempted
+        servers.stop_signal = lambda: stop_signal(context)
+        if not training.is_chief:
+            servers.is_over = lambda: token.is_gone() or is_reached(training.model_dir, training.last_step)
+        self._training = training
+        self._steps = steps = PushPullSteps(
+            servers, training, context, strategy=self._strategy, token=token, description=self._description
+        )
+        try:
+            try:
+                steps.begin()
+            except TrainingIsOver:
+                reached = is_reached(training.model_dir, training.last_step)
+                reason = StopReason.LAST_STEP if reached else StopReason.OVER
+                log_end(TrainingResult(context.global_step, 0, reason))
+                raise TrainingOver from None
+            yield steps
+        except BaseException as error:
+            steps.close(type(error), error, error.__traceback__)
+            raise
+        steps.close(None, None, None)
+
+    def refresh(self, context: RunContext) -> None:
+        self._steps.refresh(context)
+
+    def snapshot(self, reserve: Callable[[], str]) -> CheckpointContent:
+        training = self._training
+        return CheckpointContent(
+            variables=training.model.variables(), slots=training.slots(), state=self._steps.whole_state()
+        )
+
+    def end(self, result: TrainingResult) -> TrainingResult:
+        from torch_estimator.train.loop import StopReason
+
+        training, steps = self._training, self._steps
+        preempted = training.context is not None and training.context.preempted
+        if result.reason is StopReason.END_OF_INPUT and preempted and not steps.over:
+            # The chief was waiting for the other workers.
+            result = dataclasses.replace(result, reason=StopReason.PREEMPTED)
+        if result.reason is StopReason.PREEMPTED:
+            steps.report_cursor(at_once=True)
+            steps.leave()
+            return result
+        # Servers that have ended hold nothing to go on with, so the last checkpoint comes first.
+        training.wait()
+        steps.end(stops=result.reason is StopReason.HOOK)
+        if not steps.over:
+            return result
+        # Servers do not apply what comes after the last step, and a worker that was away then knows an earlier step.
+        is_last = training.last_step is not None and steps.global_step >= training.last_step
+        reason = StopReason.LAST_STEP if is_last else StopReason.OVER
+        return dataclasses.replace(result, reason=reason, global_step=steps.global_step)

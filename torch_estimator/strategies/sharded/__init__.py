@@ -1,1 +1,0 @@
-"""Steps of several processes, each of which holds a part of every parameter."""

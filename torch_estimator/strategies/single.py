@@ -1,0 +1,71 @@
+"""Training in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.train.loop import Steps
+from torch_estimator.train.runner import StepRunner
+from torch_estimator.train.strategy import CheckpointContent, Session
+from torch_estimator.train.training import Training, own_state
+
+_COMPILED = "compiled"
+
+
+class SingleSession(Session):
+    """A training that has no other process."""
+
+    _training: Training
+    _runner: StepRunner
+
+    def begin(self, training: Training) -> None:
+        training.warm_start()
+        training.make_optimizers()
+        state = {} if training.checkpoint is None else training.checkpoint.state
+        training.restore(own_state(state, rank=0, size=1))
+
+    @contextmanager
+    def steps(self, training: Training, context: RunContext) -> Iterator[Steps]:
+        training.restore_input(training.saved_state)
+        self._training = training
+        self._runner = training.runner(training.whole_step(), training.saved_state.get(_COMPILED))
+        with self._runner:
+            yield RunnerSteps(training, self._runner, context)
+
+    def snapshot(self, reserve: Callable[[], str]) -> CheckpointContent:
+        state: dict[str, Any] = {**self._training.state(), _COMPILED: self._runner.state()}
+        return CheckpointContent(variables=self._training.model.variables(), slots=self._training.slots(), state=state)
+
+
+class RunnerSteps:
+    """Steps of a runner, each with the next batch of the input.
+
+    Args:
+        training: Gives the batches.
+        runner: Takes the steps.
+        context: What hooks are called with.
+    """
+
+    def __init__(self, training: Training, runner: StepRunner, context: RunContext) -> None:
+        self._training = training
+        self._runner = runner
+        self._context = context
+
+    @property
+    def steps_per_call(self) -> int:
+        return self._runner.steps_per_call
+
+    def stops(self, context: RunContext) -> bool:
+        return context.stop_requested
+
+    def take(self, most: int) -> Sequence[Tensor | float]:
+        batches = self._training.next_batches(most)
+        return () if batches is None else self._runner.take(batches, self._context)
+
+    def invalidate(self) -> None:
+        self._runner.invalidate()

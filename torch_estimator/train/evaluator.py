@@ -1,0 +1,158 @@
+"""Evaluations of checkpoints, by one process or by several that share the batches."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+
+import torch
+
+from torch_estimator import files
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.hooks.hook import Hook
+from torch_estimator.mode_keys import ModeKeys
+from torch_estimator.run_config import RunConfig
+from torch_estimator.specs import EvalSpec, InputFn, checked_hooks
+from torch_estimator.train.evaluation import EvaluationResult, run_evaluation, write_evaluation
+from torch_estimator.train.model import Model
+from torch_estimator.train.model_builder import ModelBuilder
+from torch_estimator.train.random_state import drawing_alike, isolated
+from torch_estimator.train.strategy import EvaluationShare
+
+
+class CheckpointEvaluator:
+    """Evaluates checkpoints of one model directory; keeps the model from one evaluation to the next.
+
+    Args:
+        builder: Builds the model.
+        config: The job's settings.
+        model_dir: The job's directory.
+
+    Attributes:
+        specs: The evaluations of the `train_and_evaluate` that runs; empty outside of one.
+    """
+
+    def __init__(self, builder: ModelBuilder, config: RunConfig, model_dir: str) -> None:
+        self.specs: tuple[EvalSpec, ...] = ()
+        self._builder = builder
+        self._config = config
+        self._model_dir = model_dir
+        self._model: Model | None = None
+
+    def evaluate(
+        self, spec: EvalSpec, path: str | None, share: EvaluationShare | None = None, *, is_in_job: bool = False
+    ) -> EvaluationResult:
+        """Evaluate a checkpoint and write its metrics as summaries.
+
+        Args:
+            spec: The input, the number of batches, the hooks and the name.
+            path: A checkpoint, or a directory for its newest one; None for the initial weights.
+            share: The processes that share the evaluation, or None.
+            is_in_job: Whether these processes train the same model, so that it need not be compared.
+        """
+        with isolated(self._config.random_seed), ExitStack() as stack:
+            stack.enter_context(nullcontext() if share is None else share.working())
+            model = self._model_for(path)
+            if share is not None:
+                told, seed = share.agree_on_source(self.relative(path), torch.initial_seed())
+                path = told if told is None or "/" in told else files.join(self._model_dir, told)
+                # Each process has to shuffle the input as the first one does.
+                stack.enter_context(drawing_alike(seed))
+            checkpoint = self._builder.restore(model, path, self._model_dir)
+            if share is not None and not is_in_job:
+                settings = {"the evaluation": {"name": spec.name, "steps": spec.steps}}
+                share.check_model(model, settings, broadcast=path is None)
+            results = run_evaluation(
+                model,
+                self._builder.dataset(spec.input_fn, ModeKeys.EVAL, self._config),
+                global_step=0 if checkpoint is None else checkpoint.step,
+                steps=spec.steps,
+                hooks=checked_hooks(spec.hooks),
+                model_dir=self._model_dir,
+                eval_dir=self.eval_dir(spec.name),
+                share=share,
+            )
+        if share is None or share.is_first:
+            write_evaluation(self.eval_dir(spec.name), results, "" if checkpoint is None else checkpoint.path)
+        return results
+
+    def evaluate_live(
+        self,
+        model: Model | None,
+        weights: Mapping[str, torch.Tensor],
+        input_fn: InputFn,
+        *,
+        global_step: int,
+        steps: int | None,
+        hooks: Sequence[Hook],
+        eval_dir: str,
+    ) -> tuple[Model, EvaluationResult]:
+        """Evaluate weights that are in memory.
+
+        Args:
+            model: What the call before returned, or None.
+            weights: Parameters and buffers, by name.
+            input_fn: Returns the evaluation data.
+            global_step: The step of the weights.
+            steps: Number of batches, or None for all.
+            hooks: Called while the evaluation runs.
+            eval_dir: Where hooks write summaries.
+
+        Returns:
+            The model, for the next call, and the metrics.
+        """
+        with isolated(self._config.random_seed):
+            model = model or self._builder.build(ModeKeys.EVAL, self._config, restored=True)
+            model.copy_variables(weights)
+            results = run_evaluation(
+                model,
+                self._builder.dataset(input_fn, ModeKeys.EVAL, self._config),
+                global_step=global_step,
+                steps=steps,
+                hooks=hooks,
+                model_dir=self._model_dir,
+                eval_dir=eval_dir,
+            )
+        return model, results
+
+    def request(self, spec: EvalSpec, path: str | None) -> str | None:
+        """Return what other processes of the job need to share an evaluation; None where they do not know it."""
+        known = [(one.name, one.input_fn, one.steps, one.hooks) for one in self.specs]
+        if (spec.name, spec.input_fn, spec.steps, spec.hooks) not in known:
+            return None
+        return json.dumps([spec.name, self.relative(path)])
+
+    def evaluate_with_chief(self, share: EvaluationShare, request: str) -> None:
+        """Run this process's part of an evaluation that the chief has called for; see `request`."""
+        name, path = json.loads(request)
+        specs = [one for one in self.specs if one.name == name]
+        if not specs:
+            with share.working():
+                raise InvalidValueError(f"The chief evaluates {name!r}, but here there is no EvalSpec of that name.")
+        self.evaluate(specs[0], path, share, is_in_job=True)
+
+    def eval_dir(self, name: str | None = None) -> str:
+        """Return the directory of the summaries of evaluations called ``name``."""
+        return files.join(self._model_dir, f"eval_{name}" if name else "eval")
+
+    def forget_model(self) -> None:
+        """Have the next evaluation build its model anew."""
+        self._model = None
+
+    def relative(self, path: str | None) -> str | None:
+        """Return a path for processes that may see the model directory elsewhere: the name only, if it is in there."""
+        if path is None or files.parent(path) == files.as_url(self._model_dir):
+            return path and files.basename(path)
+        return os.path.abspath(files.as_url(path)) if files.is_local(path) else path
+
+    def _model_for(self, path: str | None) -> Model:
+        # Building a model would take longer than many an evaluation; only its weights change in between. Without a
+        # checkpoint its initial weights are drawn anew each time.
+        trained = self._builder.trained.reference
+        if self._model is not None and trained is not None and trained() is self._model.module:
+            self._model = None
+        if path is None or self._model is None:
+            self._model = self._builder.build(ModeKeys.EVAL, self._config, restored=path is not None)
+        return self._model

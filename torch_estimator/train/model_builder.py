@@ -1,0 +1,161 @@
+"""Building of models: calls the ``model_fn`` and the ``input_fn`` of an Estimator, and puts checkpoints into models."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+import logging
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from torch_estimator.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from torch_estimator.checkpoint.sharded_tensors import is_sharded
+from torch_estimator.cluster.task import REPLICA, Task
+from torch_estimator.data.dataset import Dataset
+from torch_estimator.data.to_dataset import to_dataset
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.feature_column.table import tables_of_checkpoint
+from torch_estimator.inputs.calling import call_input_fn
+from torch_estimator.inputs.input_context import InputContext
+from torch_estimator.mode_keys import ModeKeys
+from torch_estimator.run_config import RunConfig
+from torch_estimator.specs import EstimatorSpec, InputFn
+from torch_estimator.train.model import Model
+from torch_estimator.warm_start import WarmStartSettings
+
+logger = logging.getLogger("torch_estimator")
+
+ModelFn = Callable[..., EstimatorSpec]
+
+
+class TrainedModule:
+    """The module that was trained last, by an Estimator or by one that was derived from it."""
+
+    def __init__(self) -> None:
+        self.reference: weakref.ref[torch.nn.Module] | None = None
+
+
+class ModelBuilder:
+    """Builds the models of one Estimator.
+
+    Args:
+        model_fn: The user's function.
+        params: Its ``params``.
+        warm_start: The weights to start with where there is no checkpoint, or None.
+        trained: The module trained last; shared with Estimators derived from this one.
+    """
+
+    def __init__(
+        self,
+        model_fn: ModelFn,
+        params: Mapping[str, Any],
+        warm_start: WarmStartSettings | None,
+        trained: TrainedModule,
+    ) -> None:
+        self.model_fn = model_fn
+        self.params = copy.deepcopy(dict(params))
+        self.warm_start = warm_start
+        self.trained = trained
+
+    def spec(self, mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
+        """Call the ``model_fn``.
+
+        Raises:
+            InvalidValueError: It returns anything but an `EstimatorSpec`.
+        """
+        spec = self.model_fn(**_named_in(self.model_fn, {"mode": mode, "params": params, "config": config}))
+        if not isinstance(spec, EstimatorSpec):
+            raise InvalidValueError(f"model_fn must return an EstimatorSpec, but returned {spec!r}.")
+        return spec
+
+    def build(
+        self,
+        mode: ModeKeys,
+        config: RunConfig,
+        device: str | None = None,
+        *,
+        restored: bool = False,
+        moved: bool = True,
+    ) -> Model:
+        """Build a model.
+
+        Args:
+            mode: What for.
+            config: The settings that the ``model_fn`` is called with.
+            device: The device, as torch names it; None for the GPU where there is one.
+            restored: Whether the caller restores a checkpoint before the model is used, so that initial values of big
+                tables need not be drawn.
+            moved: Whether the module goes to its device at once.
+        """
+        logger.info("Calling model_fn.")
+        with tables_of_checkpoint(restored=restored) as left_at_zero:
+            spec = self.spec(mode, copy.deepcopy(self.params), config)
+        logger.info("Done calling model_fn.")
+        in_module = set(spec.module.modules())
+        for table, draw in left_at_zero.items():
+            # A checkpoint holds what is in the module, not, for instance, what a loss of the user's holds.
+            if table not in in_module:
+                draw()
+        return Model(self._apart_from_training(spec), device, moved=moved)
+
+    def dataset(self, input_fn: InputFn, mode: ModeKeys, config: RunConfig, task: Task | None = None) -> Dataset:
+        """Call an ``input_fn``.
+
+        Args:
+            input_fn: The user's function.
+            mode: What for.
+            config: The settings that it is called with.
+            task: The place of this process among those that share the input; None where it has all of it.
+        """
+        size, rank = (1, 0) if task is None else (task.num_workers, task.rank)
+        in_sync = 1 if task is None or task.num_ps else size
+        # Replicas of one machine have one input, of which each takes its batches.
+        shared = task is not None and task.type == REPLICA
+        pipelines, pipeline = (1, 0) if shared else (size, rank)
+        context = InputContext(num_input_pipelines=pipelines, input_pipeline_id=pipeline, num_replicas_in_sync=in_sync)
+        given = {"mode": mode, "params": copy.deepcopy(self.params), "config": config, "input_context": context}
+        dataset = to_dataset(call_input_fn(input_fn, given), repeat_single_batch=mode == ModeKeys.TRAIN)
+        return dataset.divided(size, rank) if shared and size > 1 else dataset
+
+    def restore(self, model: Model, source: str | None, model_dir: str) -> Checkpoint | None:
+        """Copy a checkpoint into a model; return it, or None where the model has its initial weights.
+
+        Args:
+            model: The model.
+            source: A checkpoint, or a directory for its newest one; None for the initial weights.
+            model_dir: The job's directory, for the log.
+        """
+        if source is None:
+            if self.warm_start is None:
+                logger.warning("There is no checkpoint in %s: using the initial weights.", model_dir)
+            else:
+                model.warm_start(load_checkpoint(self.warm_start.ckpt_to_initialize_from), self.warm_start)
+            return None
+        checkpoint = load_checkpoint(source)
+        logger.info("Restoring parameters from %s", checkpoint.path)
+        model.restore(checkpoint)
+        return checkpoint
+
+    def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
+        """Copy a module that ``model_fn`` returns in every mode: evaluating must not change the one in training."""
+        if any(map(is_sharded, spec.module.parameters())):
+            raise InvalidValueError(
+                f"model_fn returned a {type(spec.module).__name__} that FullyShardedStrategy has spread over the "
+                "processes before; make the module anew in every call."
+            )
+        if spec.mode == ModeKeys.TRAIN:
+            self.trained.reference = weakref.ref(spec.module)
+        elif self.trained.reference is not None and self.trained.reference() is spec.module:
+            return dataclasses.replace(spec, module=copy.deepcopy(spec.module))
+        return spec
+
+
+def _named_in(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    return {name: value for name, value in given.items() if name in parameters and name not in bound}

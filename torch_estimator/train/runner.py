@@ -1,0 +1,115 @@
+"""Runners: take training steps on batches, in Python or as compiled code.
+
+The training loop and the strategies know this interface only. `torch_estimator.compile` has the runners that compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.run_config import RunConfig
+from torch_estimator.train.batch_note import noting_batch
+from torch_estimator.train.batches import Batches, TensorBatch, batch_size
+from torch_estimator.train.model import Model
+from torch_estimator.train.observation import observed
+from torch_estimator.train.step import TrainStep
+from torch_estimator.train.threads import sized_threads
+
+GRADIENTS = "gradients"
+UPDATE = "update"
+"""The two parts of a step whose gradients are exchanged between processes in the middle."""
+
+
+class StepRunner:
+    """Takes the steps of one `TrainStep`; a context manager that ends what runs in the background.
+
+    Attributes:
+        in_python: Set it to have steps taken in Python although they are compiled.
+    """
+
+    in_python: bool = False
+
+    @property
+    def steps_per_call(self) -> int:
+        """How many steps are best taken with one call of `take`."""
+        return 1
+
+    def __enter__(self) -> StepRunner:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End what runs in the background."""
+
+    def state(self) -> Any:
+        """Return, as JSON, what a resumed run needs to compile the same steps."""
+
+    def take(self, batches: Batches, context: RunContext) -> Sequence[Tensor | float]:
+        """Train on batches one after the other; return the loss of each, up to the first that is not finite."""
+        raise NotImplementedError
+
+    def invalidate(self) -> None:
+        """Have the next step look for changes, after code that is not this package's has run."""
+
+    def refresh_settings(self) -> None:
+        """Have the next step read the optimizers' settings, after a schedule outside of the step has moved them."""
+
+    def is_ready_for(self, batches: Batches, context: RunContext) -> bool:
+        """Return whether the first of these batches would be taken as compiled code."""
+        return False
+
+    def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
+        """Return a function that takes the batch of a number and returns its loss; None where `take` has to be used."""
+        return None
+
+
+class MakeRunner(Protocol):
+    """Makes the runner of a step."""
+
+    def __call__(
+        self,
+        step: TrainStep,
+        model: Model,
+        config: RunConfig,
+        *,
+        before: Mapping[str, Any] | None,
+        last_step: int | None,
+        part: str = "",
+    ) -> StepRunner:
+        """Return a runner.
+
+        Args:
+            step: The step to take.
+            model: The model that the step trains.
+            config: Settings of the job, of which ``compile`` chooses the runner.
+            before: The runner's `state` in the run before a resume, or None.
+            last_step: Global step at which training ends, if that is known.
+            part: `GRADIENTS`, `UPDATE`, or empty for a whole step.
+        """
+
+
+class EagerRunner(StepRunner):
+    """Takes steps in Python."""
+
+    def __init__(self, step: TrainStep) -> None:
+        self._step = step
+
+    def invalidate(self) -> None:
+        """Have the next step look for parameters that were frozen or unfrozen; Python sees every other change."""
+        self._step.look_again()
+
+    def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
+        """Train on batches one after the other; return the loss of each."""
+        return [self._take(batch, context) for batch in batches]
+
+    def _take(self, batch: TensorBatch, context: RunContext) -> Tensor:
+        module = self._step.module
+        with (
+            sized_threads(module, batch_size(batch.features), beside_input=True),
+            noting_batch(module, batch.features, batch.labels),
+            observed(context),
+        ):
+            return self._step(batch.features, batch.labels, batch.weights)
