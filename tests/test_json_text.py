@@ -16,7 +16,7 @@ from torch_estimator.cluster.tf_config import task_from_tf_config
 from torch_estimator.compile.program import NotThisStep, StepProgram
 from torch_estimator.errors import UserError
 from torch_estimator.executors.evaluation_record import EvaluationRecord
-from torch_estimator.executors.training_status import read_training_state
+from torch_estimator.executors.training_status import read_status
 from torch_estimator.export.exported_model import read_manifest
 from torch_estimator.exporters.best import _read_best
 from torch_estimator.json_text import MOST_DEPTH, parse_json, too_deep_at
@@ -50,7 +50,7 @@ def test_brackets_count_where_they_nest_only(text: str) -> None:
 
 READERS: list[tuple[str, Callable[[Path], object]]] = [
     ("checkpoint", load_checkpoint),
-    ("training.json", lambda folder: read_training_state(str(folder))),
+    ("training.json", lambda folder: read_status(str(folder))),
     ("evaluator.json", lambda folder: EvaluationRecord(str(folder))),
     ("best_eval_result.json", lambda folder: _read_best(str(folder))),
     ("signatures.json", lambda folder: read_manifest(str(folder))),

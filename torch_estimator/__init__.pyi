@@ -57,7 +57,7 @@ from .estimator_wrappers import (
 from .estimator_wrappers import (
     forward_layers as forward_layers,
 )
-from .executors.continuous_eval_listener import ContinuousEvalListener as ContinuousEvalListener
+from .executors.evaluation import ContinuousEvalListener as ContinuousEvalListener
 from .executors.train_and_evaluate import train_and_evaluate as train_and_evaluate
 from .export.exported_model import ExportedModel as ExportedModel
 from .exporters import (

@@ -16,10 +16,10 @@ from tests.jobs import WritingExporter, checkpoint_steps, line, points
 from torch_estimator import files
 from torch_estimator.checkpoint.index import hold_checkpoint
 from torch_estimator.cluster.process_start import JOB_BEGAN
-from torch_estimator.executors.chief import run_chief
 from torch_estimator.executors.evaluation_record import EvaluationRecord
 from torch_estimator.executors.evaluator import Evaluator
-from torch_estimator.executors.training_status import TrainingState, read_training_state, write_training_state
+from torch_estimator.executors.roles import run_chief
+from torch_estimator.executors.training_status import TrainingStatus, read_status, write_status
 from torch_estimator.summary.event_files import read_scalars
 
 Happenings = Iterator[Callable[[], Any] | None]
@@ -41,8 +41,8 @@ class Job:
         self.chief.train(lambda: points().repeat(), max_steps=to)
 
     def say(self, run: str, *, ended: bool) -> None:
-        state = TrainingState(run=run, max_steps=self.max_steps, ended=ended)
-        write_training_state(self.model_dir, state)
+        state = TrainingStatus(run=run, max_steps=self.max_steps, ended=ended)
+        write_status(self.model_dir, state)
 
     def end(self) -> None:
         self.say("one", ended=True)
@@ -150,7 +150,7 @@ def test_one_that_comes_after_the_end_does_what_is_left(job: Job) -> None:
 def start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has what comes believe that it runs in a process that was started just now."""
     now = time.time()
-    monkeypatch.setattr("torch_estimator.executors.status_reader.process_start", lambda: now)
+    monkeypatch.setattr("torch_estimator.executors.training_status.process_start", lambda: now)
 
 
 @pytest.mark.parametrize("max_steps", [None, 9])
@@ -342,7 +342,7 @@ def test_a_chief_that_has_failed_is_waited_for_no_longer_than_for_the_first_sign
         job.follow([fail, *[None] * 21])
 
 
-def run_failing_chief(job: Job, error: BaseException, meanwhile: Callable[[], Any] = lambda: None) -> TrainingState:
+def run_failing_chief(job: Job, error: BaseException, meanwhile: Callable[[], Any] = lambda: None) -> TrainingStatus:
     class Fails(te.Hook):
         def after_step(self, context: te.RunContext) -> None:
             meanwhile()
@@ -350,7 +350,7 @@ def run_failing_chief(job: Job, error: BaseException, meanwhile: Callable[[], An
 
     with pytest.raises(type(error)):
         run_chief(job.chief, te.TrainSpec(points, hooks=[Fails()]), (), te.ContinuousEvalListener())
-    state = read_training_state(job.model_dir)
+    state = read_status(job.model_dir)
     assert state is not None
     return state
 
@@ -387,11 +387,11 @@ def test_a_chief_with_nothing_left_to_train_leaves_what_was_told_of_another_trai
     job: Job, monkeypatch: pytest.MonkeyPatch, ended: bool, of_job: bool
 ) -> None:
     job.train(3)
-    other = TrainingState(run="other", max_steps=9, ended=ended, began=time.time())
-    write_training_state(job.model_dir, other)
+    other = TrainingStatus(run="other", max_steps=9, ended=ended, began=time.time())
+    write_status(job.model_dir, other)
     monkeypatch.setenv(JOB_BEGAN, str(other.began + (-60 if of_job else 60)))
     run_chief(job.chief, te.TrainSpec(points, max_steps=3), (), te.ContinuousEvalListener())
-    state = read_training_state(job.model_dir)
+    state = read_status(job.model_dir)
     assert state is not None
     assert (state == other) == of_job
     assert state.ended == (ended or not of_job)
@@ -409,8 +409,8 @@ def test_a_chief_that_trains_says_so_again_after_another_one_was_refused(tmp_pat
     class Looks(te.Hook):
         def after_step(self, context: te.RunContext) -> None:
             if context.global_step == 3:
-                write_training_state(job.model_dir, TrainingState(run="double", max_steps=None, failed=True))
-            told.append(read_training_state(job.model_dir))
+                write_status(job.model_dir, TrainingStatus(run="double", max_steps=None, failed=True))
+            told.append(read_status(job.model_dir))
             if is_damaged and context.global_step == 4:
                 files.write_atomic(f"{tmp_path}/training.json", b"{")
 
@@ -422,8 +422,8 @@ def test_a_chief_that_trains_says_so_again_after_another_one_was_refused(tmp_pat
 def test_the_last_checkpoint_of_a_chief_that_has_failed_is_evaluated_first(job: Job) -> None:
     job.evaluator_settings = {"session_creation_timeout_secs": 20}
     job.train(3)
-    state = TrainingState(run="one", max_steps=None, failed=True)
-    fails = [lambda: job.train(6), None, lambda: write_training_state(job.model_dir, state)]
+    state = TrainingStatus(run="one", max_steps=None, failed=True)
+    fails = [lambda: job.train(6), None, lambda: write_status(job.model_dir, state)]
     with pytest.raises(te.errors.ClusterError, match=r"waited 20 s .* started again after an error"):
         job.follow([*fails, *[None] * 20], throttle_secs=50)
     assert job.evaluated == [(0, 3), (3, 6)]
@@ -432,9 +432,9 @@ def test_the_last_checkpoint_of_a_chief_that_has_failed_is_evaluated_first(job: 
 
 def test_a_chief_that_fails_before_its_first_checkpoint_is_waited_for_no_longer(job: Job) -> None:
     job.evaluator_settings = {"session_creation_timeout_secs": 20}
-    state = TrainingState(run="one", max_steps=None, failed=True)
+    state = TrainingStatus(run="one", max_steps=None, failed=True)
     with pytest.raises(te.errors.ClusterError, match=r"waited 20 s .* started again after an error"):
-        job.follow([lambda: write_training_state(job.model_dir, state), *[None] * 21])
+        job.follow([lambda: write_status(job.model_dir, state), *[None] * 21])
 
 
 @pytest.mark.parametrize("left", [None, b"{", b"[]"])
@@ -471,7 +471,7 @@ def test_an_evaluator_ends_as_soon_as_another_one_is_there(job: Job) -> None:
     other = EvaluationRecord(job.model_dir)
 
     def comes() -> None:
-        other.keep_place()
+        other.claim()
         job.train(6)
 
     with pytest.raises(te.errors.ClusterError, match="Another evaluator has come in the place of this one"):
@@ -480,7 +480,7 @@ def test_an_evaluator_ends_as_soon_as_another_one_is_there(job: Job) -> None:
     # Who comes once more has the place again.
     job.follow([job.end])
     with pytest.raises(te.errors.ClusterError, match="Another evaluator"):
-        other.keep_place()
+        other.claim()
 
 
 def test_an_evaluator_that_comes_before_there_is_a_model_directory_makes_none(tmp_path: Path) -> None:
@@ -527,9 +527,9 @@ def test_a_training_that_was_interrupted_with_other_max_steps_does_not_end_it(tm
 
 
 def test_it_leaves_evaluating_to_a_chief_that_does_it(job: Job, caplog: pytest.LogCaptureFixture) -> None:
-    state = TrainingState(run="one", max_steps=None, evaluates=True)
+    state = TrainingStatus(run="one", max_steps=None, evaluates=True)
     job.train(3)
-    assert job.follow([lambda: write_training_state(job.model_dir, state)], start_delay_secs=10) is None
+    assert job.follow([lambda: write_status(job.model_dir, state)], start_delay_secs=10) is None
     assert job.steps == []
     assert "Worker 0 evaluates and exports, since the cluster of its TF_CONFIG names neither" in caplog.text
 
@@ -570,22 +570,22 @@ def test_what_is_being_evaluated_is_not_removed(tmp_path: Path) -> None:
 
 
 def test_the_chief_says_when_it_trains_and_when_that_is_over(tmp_path: Path) -> None:
-    states: list[TrainingState | None] = []
+    states: list[TrainingStatus | None] = []
 
     class Look(te.Hook):
         def after_step(self, context: te.RunContext) -> None:
-            states.append(read_training_state(str(tmp_path)))
+            states.append(read_status(str(tmp_path)))
 
     chief = line(tmp_path)
     spec = te.TrainSpec(points, max_steps=2, hooks=[Look()])
     run_chief(chief, spec, [te.EvalSpec(points)], te.ContinuousEvalListener())
-    ended = read_training_state(str(tmp_path))
+    ended = read_status(str(tmp_path))
     assert ended is not None
     assert ended.ended
     assert ended.max_steps == 2
-    assert states == [TrainingState(run=ended.run, max_steps=2, began=ended.began)] * 2
+    assert states == [TrainingStatus(run=ended.run, max_steps=2, began=ended.began)] * 2
     run_chief(chief, te.TrainSpec(points, max_steps=2), [te.EvalSpec(points)], te.ContinuousEvalListener())
-    again = read_training_state(str(tmp_path))
+    again = read_status(str(tmp_path))
     assert again == ended
 
 

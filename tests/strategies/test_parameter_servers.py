@@ -16,7 +16,7 @@ import pytest
 from tests.cluster_jobs import Cluster, Ended, Process, ended
 from tests.jobs import checkpoint_steps
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
-from torch_estimator.executors.training_status import read_training_state
+from torch_estimator.executors.training_status import read_status
 from torch_estimator.parameter_server.key import KEY_FILE, make_key_file
 
 PROGRAM = """
@@ -228,7 +228,7 @@ def test_a_chief_that_is_killed_after_its_servers_have_ended_trains_no_further(t
     assert [one.status for one in again] == [0, 0], again
     assert "Training had ended when this process was killed; it takes no further step." in again[0].told
     assert checkpoint_steps(tmp_path) == [0, 3]
-    state = read_training_state(str(tmp_path))
+    state = read_status(str(tmp_path))
     assert state is not None
     assert state.ended
 

@@ -100,6 +100,43 @@ except KeyboardInterrupt:
     assert_same_variables(line(tmp_path / "parts"), whole)
 
 
+def test_an_input_that_fails_of_the_same_ctrl_c_loses_no_step(processes: list[Process], tmp_path: Path) -> None:
+    program = """
+def input_fn():
+    features, labels = next(iter(points()))
+    while True:
+        if stopping:
+            raise RuntimeError("a worker process of this input has ended")
+        yield features, labels
+
+
+stopping = []
+estimator = job(compile=False)
+try:
+    estimator.train(input_fn, hooks=[Stop()], max_steps=10**7)
+except KeyboardInterrupt:
+    print("saved", int(estimator.get_variable_value("global_step")))
+"""
+    hook = """
+class Stop(te.Hook):
+    every_n_steps = 1
+
+    def after_step(self, context):
+        if context.global_step == 25:
+            # Before the loop sees the signal, the next batch is asked for.
+            stopping.append(True)
+            context.preempted = context.interrupted = True
+
+
+"""
+    process = start(processes, hook + program, tmp_path)
+    told = process.wait()
+    assert process.status == 0, told
+    assert "The input has failed after Ctrl-C: RuntimeError: a worker process of this input has ended" in told
+    assert told.endswith("saved 25\n"), told
+    assert checkpoint_steps(tmp_path) == [0, 25]
+
+
 def test_ctrl_c_says_where_nothing_is_saved(processes: list[Process], tmp_path: Path) -> None:
     program = """
 estimator = job(compile=False, save_checkpoints_steps=None, save_checkpoints_secs=None)

@@ -1,4 +1,4 @@
-"""One `EvalSpec` at work: evaluates a checkpoint, checks the result, hands it to the exporters."""
+"""Evaluation by an `EvalSpec`: evaluate a checkpoint, check the metrics, call the exporters."""
 
 from __future__ import annotations
 
@@ -17,15 +17,35 @@ from torch_estimator.summary.evaluation_reader import evaluation_since
 from torch_estimator.train.evaluation import EvaluationResult
 
 
+class ContinuousEvalListener:
+    """Called before and after each evaluation of `train_and_evaluate`; override what you need.
+
+    >>> class StopAfterThree(ContinuousEvalListener):
+    ...     evaluations = 0
+    ...
+    ...     def after_eval(self) -> bool:
+    ...         self.evaluations += 1
+    ...         return self.evaluations < 3
+    """
+
+    def before_eval(self) -> bool:
+        """Return whether to evaluate; False ends the training without the evaluation."""
+        return True
+
+    def after_eval(self) -> bool:
+        """Return whether to go on, after an evaluation and its exports; False ends the training."""
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the evaluation of one checkpoint gave.
+    """Result of the evaluation of one checkpoint.
 
     Attributes:
-        metrics: Of the evaluation.
-        exports: What each exporter returned, in their order.
-        checkpoint_path: What was evaluated.
-        final: Whether the exporters were told that it is the final export.
+        metrics: The metrics.
+        exports: What each exporter returned, in the order of the exporters.
+        checkpoint_path: The checkpoint.
+        final: Whether the exporters were called with ``is_the_final_export=True``.
     """
 
     metrics: Mapping[str, Any]
@@ -35,14 +55,14 @@ class Outcome:
 
 
 class SpecEvaluator:
-    """Evaluates checkpoints by one spec, not more often than the spec allows.
+    """Evaluates checkpoints by one spec, not more often than its ``throttle_secs`` allow.
 
     Args:
-        estimator: What to evaluate.
-        spec: How.
+        estimator: The estimator to evaluate.
+        spec: The input, the number of batches, the hooks and the exporters.
         max_steps: Global step at which an export is the final one, or None.
-        clock: Seconds that only go forward.
-        record: Of what has been done, for a process that takes over from this one; it says what is done already.
+        clock: Returns seconds that only go forward.
+        record: Where to note what is done, so that a process that replaces this one repeats nothing.
     """
 
     def __init__(
@@ -63,13 +83,19 @@ class SpecEvaluator:
         self._last_time = 0.0
 
     def is_due(self, step: int) -> bool:
-        """Whether the checkpoint of ``step`` is new and enough time has gone by."""
+        """Return whether the checkpoint of ``step`` is new, and ``throttle_secs`` have passed."""
         if self.last_step is None:
             return True
         return step != self.last_step and self._clock() >= self._last_time + self.spec.throttle_secs
 
     def evaluate(self, step: int, checkpoint_path: str, *, final: bool = False) -> None:
-        """Evaluates and exports; ``final`` where training has ended, else it is where ``max_steps`` is reached."""
+        """Evaluate a checkpoint and call the exporters.
+
+        Args:
+            step: The checkpoint's global step.
+            checkpoint_path: The checkpoint.
+            final: Whether training has ended with it; a checkpoint of ``max_steps`` is final in any case.
+        """
         self._last_time = self._clock()
         self.last_step = step
         if self._record is not None:
@@ -88,7 +114,7 @@ class SpecEvaluator:
         self._export_all(Outcome(metrics, [], checkpoint_path, final))
 
     def catch_up(self) -> None:
-        """Takes over from an evaluator that was killed: does the exports that it owes, and repeats nothing."""
+        """Take over from an evaluator that was killed: call the exporters that it did not come to."""
         done = self._record.of(self.spec.name) if self._record is not None else None
         if done is None:
             return
@@ -97,8 +123,8 @@ class SpecEvaluator:
         exports = done.exports[: len(self.spec.all_exporters)]
         self._export_all(Outcome(metrics, exports, done.checkpoint_path, done.final))
 
-    def take_note(self) -> None:
-        """Completes the record of an evaluator that was killed between an evaluation's last event and its own word."""
+    def complete_record(self) -> None:
+        """Note an evaluation whose metrics are in the event file, but not in the record of the killed evaluator."""
         begun = self._record.begun if self._record is not None else None
         if self._record is None or begun is None or begun.name != (self.spec.name or ""):
             return
@@ -108,7 +134,7 @@ class SpecEvaluator:
             self._record.evaluated(self.spec.name, begun.checkpoint_path, metrics, final=False)
 
     def finish(self) -> None:
-        """Has those exporters that did not export the last evaluation do so now that it is the final one."""
+        """Call the exporters that did not export the last evaluation, now that it is the final one."""
         assert self.outcome is not None
         if self.outcome.final:
             return
@@ -116,7 +142,7 @@ class SpecEvaluator:
         self._export_all(final, before=self.outcome.exports)
 
     def _export_all(self, outcome: Outcome, before: Sequence[str | None] = ()) -> None:
-        """Calls the exporters that are still to come, but for those that have exported ``before``."""
+        """Call the exporters that are still to come, except those that have exported ``before``."""
         exports = list(outcome.exports)
         for exporter, path in itertools.zip_longest(self.spec.all_exporters[len(exports) :], before[len(exports) :]):
             path = path or self._export(exporter, outcome.checkpoint_path, outcome.metrics, outcome.final)

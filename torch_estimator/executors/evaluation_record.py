@@ -1,4 +1,4 @@
-"""What an evaluator has done, for the one that comes after it where it is killed."""
+"""Record of an evaluator: what it has done, for the evaluator that replaces it after a kill."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NAME = "evaluator.json"
 
 @dataclass(slots=True)
 class SpecRecord:
-    """How far the last evaluation by one spec has come.
+    """The last evaluation by one spec, and how many of its exports are done.
 
     Attributes:
-        step: Of the checkpoint.
-        checkpoint_path: What was evaluated.
-        metrics: What came out.
-        batches: From how many batches.
-        final: Whether exporters are told that it is the final export.
-        exports: What the first exporters have returned; the others are still to come.
+        step: Global step of the checkpoint.
+        checkpoint_path: The checkpoint.
+        metrics: The metrics.
+        batches: Number of batches that the metrics were computed from.
+        final: Whether exporters are called with ``is_the_final_export=True``.
+        exports: What the first exporters have returned; the other exporters are still to be called.
     """
 
     step: int
@@ -46,9 +46,9 @@ class Begun:
     """An evaluation that was begun.
 
     Attributes:
-        name: Of its spec.
-        checkpoint_path: What is evaluated.
-        at: When, in seconds since 1970.
+        name: Name of its spec.
+        checkpoint_path: The checkpoint.
+        at: Time at which it was begun, in seconds since 1970.
     """
 
     name: str
@@ -57,28 +57,28 @@ class Begun:
 
 
 class EvaluationRecord:
-    """The file that says so, written at one stroke before and after each evaluation and after each export.
+    """The file ``evaluator.json``, replaced atomically before and after each evaluation and after each export.
 
-    One evaluator writes it at a time: who takes the place of another has that one's `keep_place` and writes fail.
+    One evaluator owns the file at a time. Where another one takes it over, `claim` and all writes of the first fail.
 
     Args:
-        model_dir: Where it lies.
+        model_dir: Directory of the training.
 
     Attributes:
-        followed: The training that was followed last, if any, and the max_steps that the evaluator itself was given.
-        finished: The training to whose end has been seen, if any.
-        finished_at: When that was, in seconds since 1970.
-        begun: The evaluation that is not known to have come to its end, if any.
+        followed: Id of the training that was followed last, and the max_steps that the evaluator was given; or None.
+        finished: Id of the training whose last checkpoint has been evaluated, or None.
+        finished_at: Time of that evaluation, in seconds since 1970.
+        begun: An evaluation that was begun and not completed, as far as known; or None.
 
     Raises:
-        CheckpointError: It is damaged.
+        CheckpointError: The file is damaged.
     """
 
     def __init__(self, model_dir: str) -> None:
         self._model_dir = model_dir
         self._path = files.join(model_dir, NAME)
-        self._life = secrets.token_hex(8)
-        self._has_place = False
+        self._owner = secrets.token_hex(8)
+        self._is_claimed = False
         self.followed: tuple[str, float | None] | None = None
         self.finished: str | None = None
         self.finished_at = 0.0
@@ -106,33 +106,33 @@ class EvaluationRecord:
             self.begun = replace(self.begun, checkpoint_path=checkpoint_in(self._model_dir, self.begun.checkpoint_path))
 
     def of(self, name: str | None) -> SpecRecord | None:
-        """What is known of the spec called so."""
+        """Return the record of the spec of that name, or None."""
         return self._specs.get(name or "")
 
-    def keep_place(self) -> None:
-        """Takes the place of an evaluator before, as soon as there is a model directory; later, looks who has it.
+    def claim(self) -> None:
+        """Take the file over, once there is a model directory; later, check that this evaluator still owns it.
 
         Raises:
-            ClusterError: Another evaluator has come since.
+            ClusterError: Another evaluator has taken it over.
         """
-        if self._has_place:
-            self._check_place()
+        if self._is_claimed:
+            self._check_owner()
         elif files.exists(self._model_dir):
             self._write()
 
     def follow(self, run: str, max_steps: float | None) -> None:
-        """Where a training is found to go on."""
+        """Note the training that is followed."""
         if self.followed != (run, max_steps):
             self.followed = run, max_steps
             self._write()
 
     def begin(self, name: str | None, path: str) -> None:
-        """Before an evaluation."""
+        """Note that an evaluation begins."""
         self.begun = Begun(name=name or "", checkpoint_path=path, at=time.time())
         self._write()
 
     def evaluated(self, name: str | None, path: str, metrics: Mapping[str, Any], *, final: bool) -> None:
-        """After an evaluation, before its exports."""
+        """Note the metrics of an evaluation, before its exports."""
         self._specs[name or ""] = SpecRecord(
             step=int(metrics["global_step"]),
             checkpoint_path=path,
@@ -144,22 +144,22 @@ class EvaluationRecord:
         self._write()
 
     def exported(self, name: str | None, exports: list[str | None], *, final: bool) -> None:
-        """After an export."""
+        """Note what the exporters called so far have returned."""
         record = self._specs[name or ""]
         record.exports, record.final = list(exports), final
         self._write()
 
     def finish(self, run: str) -> None:
-        """After the last evaluation of a training."""
+        """Note that the last checkpoint of a training is evaluated."""
         self.finished, self.finished_at = run, time.time()
         self._write()
 
     def _write(self) -> None:
-        if self._has_place:
-            self._check_place()
-        self._has_place = True
+        if self._is_claimed:
+            self._check_owner()
+        self._is_claimed = True
         content = {
-            "evaluator": self._life,
+            "evaluator": self._owner,
             "followed": self.followed,
             "finished": self.finished,
             "finished_at": self.finished_at,
@@ -168,12 +168,12 @@ class EvaluationRecord:
         }
         files.write_atomic(self._path, json.dumps(content, indent=2).encode() + b"\n")
 
-    def _check_place(self) -> None:
-        there = self._life
-        # Somebody may have removed the file, or the whole directory; what cannot be read for once is written anew.
+    def _check_owner(self) -> None:
+        there = self._owner
+        # The user may have removed the file, or the whole directory. A file that cannot be read is written anew.
         with suppress(OSError, ValueError, AttributeError):
             there = parse_json(files.read_text(self._path)).get("evaluator")
-        if there != self._life:
+        if there != self._owner:
             raise ClusterError(
                 f"Another evaluator has come in the place of this one, as {self._path} says; see whether two "
                 "processes have the same TF_CONFIG."

@@ -1,4 +1,4 @@
-"""The evaluator's role: follow the checkpoints that others save, evaluate and export them, and end with the last."""
+"""Role of the evaluator: evaluate and export the checkpoints that the chief saves, and end after the last one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from collections.abc import Callable, Sequence
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import checkpoint_paths
 from torch_estimator.checkpoint.index import checkpoint_step, hold_checkpoint
-from torch_estimator.errors import InvalidValueError, UserError
+from torch_estimator.errors import ClusterError, InvalidValueError, UserError
 from torch_estimator.estimator import Estimator
-from torch_estimator.executors.continuous_eval_listener import ContinuousEvalListener
-from torch_estimator.executors.evaluation import Outcome, SpecEvaluator
+from torch_estimator.executors.evaluation import ContinuousEvalListener, Outcome, SpecEvaluator
 from torch_estimator.executors.evaluation_record import EvaluationRecord
-from torch_estimator.executors.status_reader import TrainingWatch
-from torch_estimator.executors.training_status import TrainingState, training_state_path
-from torch_estimator.executors.wait_logger import Patience
+from torch_estimator.executors.training_status import StatusReader, TrainingStatus, status_path
 from torch_estimator.specs import EvalSpec, TrainSpec
 
 logger = logging.getLogger("torch_estimator")
 
 _LOOK_EVERY_SECS = 1.0
+_LOG_EVERY_SECS = 600.0
 _CHIEF_HINT = "see whether the chief runs and has the same model_dir"
 
 
@@ -32,7 +30,7 @@ def run_evaluator(
     eval_specs: Sequence[EvalSpec],
     continuous_eval_listener: ContinuousEvalListener,
 ) -> list[Outcome] | None:
-    """Evaluates until training is over; returns the last outcome of each spec, or None where one has none."""
+    """Evaluate until training is over; return the last outcome of each spec, or None where one has none."""
     task = estimator.config._task
     if task.id:
         raise InvalidValueError(
@@ -42,15 +40,15 @@ def run_evaluator(
 
 
 class Evaluator:
-    """Evaluates each checkpoint at most once, also over restarts.
+    """Evaluates each checkpoint at most once, also where the process is started again.
 
     Args:
-        estimator: What to evaluate.
-        max_steps: Global step at which training is over, or None; what the chief says of it counts more.
+        estimator: The estimator to evaluate.
+        max_steps: Global step at which training is over, or None. The chief's ``max_steps`` counts, once it is known.
         specs: How to evaluate.
-        listener: Asked around evaluations whether to go on.
-        clock: Seconds that only go forward.
-        sleep: Lets so many of them pass.
+        listener: Called before and after each evaluation.
+        clock: Returns seconds that only go forward.
+        sleep: Waits for so many seconds.
     """
 
     def __init__(
@@ -73,28 +71,28 @@ class Evaluator:
         self._record = EvaluationRecord(self._model_dir)
         self._specs = [SpecEvaluator(estimator, spec, None, clock, self._record) for spec in specs]
         self._started = clock()
-        self._watch = TrainingWatch(self._model_dir, max_steps, clock)
-        self._patience = Patience("The evaluator", clock)
+        self._reader = StatusReader(self._model_dir, max_steps, clock)
+        self._waits = WaitLogger("The evaluator", clock)
         self._step_before = self._latest()[0]
         self._has_sign = False
 
     def run(self) -> list[Outcome] | None:
-        """Returns the last outcome of each spec, or None where one has none."""
-        self._record.keep_place()
+        """Evaluate until training is over; return the last outcome of each spec, or None where one has none."""
+        self._record.claim()
         for one in self._specs:
-            one.take_note()
+            one.complete_record()
             done = self._record.of(one.spec.name)
             if done is not None:
                 self._safely(one.catch_up, done.checkpoint_path)
         while True:
-            self._record.keep_place()
-            # Asked before the latest checkpoint is looked up, which then is the last one.
+            self._record.claim()
+            # Read before the latest checkpoint is looked up: after the end of training, that one is the last.
             training = self._training()
             if training is not None and self._is_left_to_chief(training):
                 break
             ended = training if training is not None and training.ended else None
             step, latest = self._latest()
-            # Nothing newer is about to come then.
+            # No newer checkpoint is about to come then.
             rests = training is not None and (training.ended or training.failed)
             due = [one for one in self._specs if step is not None and self._is_due(one, step, rests)]
             if due and latest is not None and step is not None:
@@ -112,8 +110,8 @@ class Evaluator:
         latest = self._estimator.latest_checkpoint()
         return None if latest is None else checkpoint_step(files.basename(latest)), latest
 
-    def _training(self) -> TrainingState | None:
-        training = self._watch.look(self._record)
+    def _training(self) -> TrainingStatus | None:
+        training = self._reader.read(self._record)
         if training is None or training.run == self._followed:
             return training
         self._followed, self._max_steps = training.run, training.max_steps
@@ -124,15 +122,15 @@ class Evaluator:
                 "training to its end.",
                 self._spec_max_steps,
                 training.max_steps,
-                training_state_path(self._model_dir),
+                status_path(self._model_dir),
             )
         return training
 
-    def _is_left_to_chief(self, training: TrainingState) -> bool:
-        """Where nobody but this process knows that there is an evaluator."""
-        # What was begun by others before may be begun again by those who know.
+    def _is_left_to_chief(self, training: TrainingStatus) -> bool:
+        """Return whether the chief evaluates itself, since the cluster that it knows lists no evaluator."""
+        # A training that was there before may have been started without an evaluator, and be restarted with one.
         is_known = self._estimator.config._task.has_evaluator
-        if not training.evaluates or (is_known and self._watch.is_of_before(training)):
+        if not training.evaluates or (is_known and self._reader.was_there_before(training)):
             return False
         logger.warning(
             "Worker 0 evaluates and exports, since the cluster of its TF_CONFIG names neither a chief nor an "
@@ -141,7 +139,7 @@ class Evaluator:
         return True
 
     def _is_last(self, step: int) -> bool:
-        earlier = self._watch.earlier
+        earlier = self._reader.earlier
         is_in_doubt = earlier is not None and not earlier.ended
         return self._max_steps is not None and step >= self._max_steps and not is_in_doubt
 
@@ -153,7 +151,7 @@ class Evaluator:
         return self._clock() >= self._started + one.spec.start_delay_secs and one.is_due(step)
 
     def _evaluate(self, due: Sequence[SpecEvaluator], step: int, path: str, *, final: bool) -> bool:
-        """Returns whether to go on."""
+        """Evaluate a checkpoint by several specs; return whether to go on."""
         if not self._listener.before_eval():
             logger.info("The continuous_eval_listener asked to stop before an evaluation.")
             return False
@@ -161,18 +159,18 @@ class Evaluator:
         for one in due:
             self._safely(functools.partial(one.evaluate, step, path, final=final), path)
         hold_checkpoint(self._model_dir, None)
-        self._patience.over()
+        self._waits.reset()
         if not self._listener.after_eval():
             logger.info("The continuous_eval_listener asked to stop after an evaluation.")
             return False
         return True
 
     def _safely(self, action: Callable[[], None], path: str) -> None:
-        """Goes on with a newer checkpoint where the one at hand was removed meanwhile."""
+        """Run an action on a checkpoint; go on where training has removed that checkpoint."""
         try:
             action()
         except (UserError, OSError):
-            # What is being removed is partly there, but not named any more.
+            # A checkpoint that is being removed is partly there, but no longer in the index.
             named = map(files.basename, checkpoint_paths(self._model_dir))
             if files.exists(path) and files.basename(path) in named:
                 raise
@@ -180,7 +178,7 @@ class Evaluator:
                 "Checkpoint %s was removed before it was evaluated and exported; going on with the newest.", path
             )
 
-    def _finish(self, ended: TrainingState | None) -> None:
+    def _finish(self, ended: TrainingStatus | None) -> None:
         for one in self._specs:
             if one.outcome is not None:
                 one.finish()
@@ -188,24 +186,67 @@ class Evaluator:
             self._record.finish(ended.run)
         logger.info("Training is over, and its last checkpoint is evaluated.")
 
-    def _wait(self, training: TrainingState | None, step: int | None) -> None:
-        earlier = self._watch.earlier
+    def _wait(self, training: TrainingStatus | None, step: int | None) -> None:
+        earlier = self._reader.earlier
         news = step is not None and (earlier is None or step != self._step_before)
         self._has_sign = self._has_sign or training is not None or news
-        # Checkpoints may be hours apart, but those who train say at once that they do.
+        # No deadline once training has announced itself: checkpoints can be hours apart.
         most_secs = None if self._has_sign else self._estimator.config.session_creation_timeout_secs
         if training is not None and training.failed:
             most_secs = self._estimator.config.session_creation_timeout_secs
-            self._patience.wait("the chief to be started again after an error", "see its log", most_secs=most_secs)
+            self._waits.wait("the chief to be started again after an error", "see its log", most_secs=most_secs)
         elif step is None:
-            self._patience.wait(f"the first checkpoint in {self._model_dir}", _CHIEF_HINT, most_secs=most_secs)
+            self._waits.wait(f"the first checkpoint in {self._model_dir}", _CHIEF_HINT, most_secs=most_secs)
         elif any(one.last_step != step for one in self._specs):
-            self._patience.wait("start_delay_secs or throttle_secs of EvalSpec to pass", "there is a checkpoint")
+            self._waits.wait("start_delay_secs or throttle_secs of EvalSpec to pass", "there is a checkpoint")
         elif earlier is not None and not self._has_sign:
-            path = training_state_path(self._model_dir)
+            path = status_path(self._model_dir)
             what = f"a training after the one that {path} tells of, of max_steps={earlier.max_steps}"
-            self._patience.wait(f"{what} (here: {self._spec_max_steps})", _CHIEF_HINT, most_secs=most_secs)
+            self._waits.wait(f"{what} (here: {self._spec_max_steps})", _CHIEF_HINT, most_secs=most_secs)
         else:
             what = f"a checkpoint after that of step {step} in {self._model_dir}"
-            self._patience.wait(what, _CHIEF_HINT)
+            self._waits.wait(what, _CHIEF_HINT)
         self._sleep(_LOOK_EVERY_SECS)
+
+
+class WaitLogger:
+    """Logs what a process waits for, at first and every ten minutes, and ends a wait that takes too long.
+
+    Args:
+        name: What the log calls the process.
+        clock: Returns seconds that only go forward.
+    """
+
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        self._name = name
+        self._clock = clock
+        self._what: str | None = None
+        self._began = self._logged = clock()
+
+    def wait(self, what: str, hint: str, *, most_secs: float | None = None) -> None:
+        """Note that the process still waits.
+
+        Args:
+            what: What it waits for; another text begins another wait.
+            hint: What to check where it does not come.
+            most_secs: Seconds after which to give up, or None.
+
+        Raises:
+            ClusterError: The wait has taken ``most_secs``.
+        """
+        now = self._clock()
+        if what != self._what:
+            self._what, self._began, self._logged = what, now, now
+            logger.info("Waiting for %s.", what)
+        waited = now - self._began
+        if most_secs is not None and waited >= most_secs:
+            raise ClusterError(
+                f"{self._name} waited {most_secs:g} s (session_creation_timeout_secs of RunConfig) for {what}; {hint}."
+            )
+        if now >= self._logged + _LOG_EVERY_SECS:
+            self._logged = now
+            logger.warning("%s has waited %.0f s for %s; %s.", self._name, waited, what, hint)
+
+    def reset(self) -> None:
+        """End the wait: the same text begins another one."""
+        self._what = None

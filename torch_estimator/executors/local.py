@@ -1,4 +1,4 @@
-"""The local role: train, and evaluate in between, in one process."""
+"""Role of a process that trains and evaluates: train, evaluate after checkpoints, export at the end."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from torch_estimator import files
 from torch_estimator.checkpoint.index import checkpoint_step
 from torch_estimator.errors import CheckpointError
 from torch_estimator.estimator import Estimator
-from torch_estimator.executors.checks import check_saves_checkpoints
-from torch_estimator.executors.continuous_eval_listener import ContinuousEvalListener
-from torch_estimator.executors.evaluation import Outcome, SpecEvaluator
-from torch_estimator.executors.status_writer import Announcement
+from torch_estimator.executors.announced_training import AnnouncedTraining
+from torch_estimator.executors.evaluation import ContinuousEvalListener, Outcome, SpecEvaluator
+from torch_estimator.executors.roles import check_saves_checkpoints
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.specs import EvalSpec, TrainSpec
 from torch_estimator.strategies.default import strategy_of
@@ -29,13 +28,13 @@ def run_local(
     eval_specs: Sequence[EvalSpec],
     continuous_eval_listener: ContinuousEvalListener,
 ) -> list[Outcome] | None:
-    """Runs a whole job; returns the last outcome of each spec, or None where it had been finished before."""
+    """Run a whole job; return the last outcome of each spec, or None where the job had been finished before."""
     check_saves_checkpoints(estimator.config)
-    # While the file is there, the job still owes its last evaluation and export, also if a restart finds max_steps
-    # reached or the input at its end.
+    # While this file exists, the job still owes its last evaluation and export, also where a restarted process finds
+    # max_steps reached or the input at its end.
     unfinished = files.join(estimator.model_dir, _UNFINISHED)
     interrupted = files.exists(unfinished)
-    training = Announcement(estimator, train_spec, evaluates=True, heard=bool(estimator.config.cluster_spec))
+    training = AnnouncedTraining(estimator, train_spec, evaluates=True, announces=bool(estimator.config.cluster_spec))
     owed_step = _owed_evaluation(unfinished) if interrupted else None
     step = _latest_step(estimator)
     if not interrupted and train_spec.max_steps is not None and step is not None and step >= train_spec.max_steps:
@@ -47,22 +46,22 @@ def run_local(
     listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener, unfinished, owed_step)
     try:
         listeners = (*(train_spec.saving_listeners or ()), listener)
-        result = training.train(listeners, input_over_when_ended=not interrupted)
+        result = training.train(listeners, starts_input_over=not interrupted)
     except Exception:
         if not interrupted and _latest_step(estimator) == step:
-            # Nothing was trained, so nothing is owed; a kill leaves no time for this, and needs none.
+            # Nothing was trained, so nothing is owed. After a kill the file stays, and the restarted process decides.
             files.remove_tree(unfinished)
         raise
     finished = not listener.vetoed and _finish(estimator, evaluators, continuous_eval_listener)
     files.remove_tree(unfinished)
     training.end()
     if finished and result is not None:
-        _say_if_early(result.reason, _latest_step(estimator), train_spec.max_steps)
+        _log_early_end(result.reason, _latest_step(estimator), train_spec.max_steps)
     outcomes = [evaluator.outcome for evaluator in evaluators]
     return None if None in outcomes else outcomes  # type: ignore[return-value]  # checked just before
 
 
-def _say_if_early(reason: StopReason, step: int | None, max_steps: int | None) -> None:
+def _log_early_end(reason: StopReason, step: int | None, max_steps: int | None) -> None:
     if step is not None and (max_steps is None or step < max_steps):
         logger.info(
             "Training ended at global step %d, %s: %s. The model of this step is the final one.",
@@ -83,7 +82,7 @@ def _mark(unfinished: str, model_dir: str, *, evaluating: int | None = None) -> 
 
 
 def _owed_evaluation(unfinished: str) -> int | None:
-    """Step of the checkpoint whose evaluation was interrupted."""
+    """Return the step of the checkpoint whose evaluation was interrupted, or None."""
     text = files.read_text(unfinished)
     return int(text) if text.isdecimal() else None
 
@@ -91,7 +90,7 @@ def _owed_evaluation(unfinished: str) -> int | None:
 def _finish(
     estimator: Estimator, evaluators: Sequence[SpecEvaluator], continuous_eval_listener: ContinuousEvalListener
 ) -> bool:
-    """Evaluates and exports what is not yet, as the final model; False where the listener does not want it."""
+    """Evaluate and export the last checkpoint as the final model; return False where the listener refuses."""
     step = _latest_step(estimator)
     latest = estimator.latest_checkpoint()
     if step is None or latest is None:
@@ -110,9 +109,12 @@ def _finish(
 
 
 class _EvaluationListener(CheckpointSaverListener):
-    """Evaluates after checkpoints, except the one that training starts from, unless its evaluation is owed."""
+    """Evaluates after checkpoints.
 
-    # Those that are not evaluated need not be waited for.
+    The checkpoint that training starts from is left out, unless its evaluation was interrupted.
+    """
+
+    # Checkpoints that are not evaluated need not be waited for.
     reads_checkpoint = False
 
     def __init__(
@@ -132,7 +134,7 @@ class _EvaluationListener(CheckpointSaverListener):
         self._is_first_save = True
 
     def begin(self) -> None:
-        # Not sooner: a job whose input cannot even be opened owes nothing.
+        # Only now: a job whose input cannot be opened owes no evaluation.
         _mark(self._unfinished, self._estimator.model_dir, evaluating=self._owed_step)
 
     def after_save(self, global_step: int) -> bool:

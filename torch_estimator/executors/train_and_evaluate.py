@@ -9,14 +9,12 @@ from typing import Any
 from torch_estimator.cluster.task import EVALUATOR, MASTER, PARAMETER_SERVER, Task, check_trains
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
-from torch_estimator.executors.chief import run_chief
-from torch_estimator.executors.continuous_eval_listener import ContinuousEvalListener
-from torch_estimator.executors.evaluation import Outcome
+from torch_estimator.executors.evaluation import ContinuousEvalListener, Outcome
 from torch_estimator.executors.evaluator import run_evaluator
 from torch_estimator.executors.local import run_local
 from torch_estimator.executors.parameter_server import run_parameter_server
+from torch_estimator.executors.roles import run_chief, run_worker
 from torch_estimator.executors.training_status import EndOfTraining
-from torch_estimator.executors.worker import run_worker
 from torch_estimator.specs import EvalSpec, TrainSpec
 
 logger = logging.getLogger("torch_estimator")
@@ -28,27 +26,26 @@ def train_and_evaluate(
     eval_spec: EvalSpec | Sequence[EvalSpec],
     continuous_eval_listener: ContinuousEvalListener | None = None,
 ) -> tuple[Any, Any]:
-    """Trains and evaluates an estimator, and exports it.
+    """Train and evaluate an estimator, and export it.
 
-    Checkpoints are saved as the estimator's `RunConfig` says. After each of them, but the one training starts from, and
-    no sooner than ``throttle_secs`` after the last time, the model is evaluated and handed to the exporters; the last
-    checkpoint always is. A job killed at any point and started again goes on where it stood.
+    Checkpoints are saved as the estimator's `RunConfig` says. After each checkpoint but the first, and no sooner than
+    ``throttle_secs`` after the evaluation before, the model is evaluated and the exporters are called. The last
+    checkpoint is always evaluated. A job that is killed at any point and started again goes on where it stood.
 
     In a cluster each process does its own part: the chief and the workers train together, the chief saves, and the
-    evaluator follows the checkpoints until training is over. Where there can be no evaluator, and where worker 0 is the
-    chief and the cluster lists no evaluator, the chief does its work, too.
+    evaluator evaluates the checkpoints until training is over. The chief evaluates, too, where there can be no
+    evaluator, and where worker 0 is the chief and the cluster lists no evaluator.
 
     Args:
-        estimator: What to train.
+        estimator: The estimator to train.
         train_spec: How to train it.
-        eval_spec: How to evaluate it; several, with distinct names, are evaluated on the same checkpoints.
-        continuous_eval_listener: Asked before and after each evaluation whether to go on.
+        eval_spec: How to evaluate it; several specs, with distinct names, evaluate the same checkpoints.
+        continuous_eval_listener: Called before and after each evaluation; may end the training.
 
     Returns:
-        The metrics of the last evaluation and the list of what its exporters returned, None for each that did not
-        export. With several specs, the metrics are a dict by the specs' names, and the list holds the exports of
-        all of them in order. ``(None, None)`` where ``max_steps`` was reached before, and where another process
-        evaluates.
+        The metrics of the last evaluation, and the list of what its exporters returned, with None for each that did not
+        export. With several specs, the metrics are a dict by the specs' names, and the list holds the exports of all
+        specs in order. ``(None, None)`` where ``max_steps`` was reached before, and where another process evaluates.
 
     Raises:
         InvalidTypeError: Where an argument has the wrong type.
@@ -68,7 +65,7 @@ def train_and_evaluate(
         with EndOfTraining(estimator.model_dir) as is_over:
             run_parameter_server(task, wait_secs=estimator.config.session_creation_timeout_secs, is_over=is_over)
         return None, None
-    # Leased for the whole job: what is evaluated and exported after training belongs to it.
+    # Leased for the whole job: the evaluations and exports after training belong to it.
     with estimator._in_job(eval_specs), estimator._leased():
         outcomes = _role(task)(estimator, train_spec, eval_specs, listener)
     if outcomes is None:
@@ -80,7 +77,7 @@ def train_and_evaluate(
 
 
 def _role(task: Task) -> Callable[..., list[Outcome] | None]:
-    """What this process is to do."""
+    """Return the function for the role of this process."""
     if not task.is_of_cluster:
         return run_local
     logger.info("This process is %s, as told by %s.", task, task.source)

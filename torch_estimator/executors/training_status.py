@@ -1,33 +1,42 @@
-"""What those who train tell others: a small file in the model directory."""
+"""Status of a training: a small file in the model directory, for processes that see nothing else of the training.
+
+The chief writes ``training.json`` with `AnnouncedTraining` (``announced_training.py``). Evaluators follow it with
+`StatusReader`; workers ask `EndOfTraining`.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from torch_estimator import files
-from torch_estimator.cluster.process_start import job_start
+from torch_estimator.cluster.process_start import job_start, process_start
 from torch_estimator.errors import CheckpointError
+from torch_estimator.executors.evaluation_record import EvaluationRecord
 from torch_estimator.json_text import parse_json
 
 NAME = "training.json"
 
+# A chief that is started together with the evaluator needs some seconds before it announces its training.
+_GRACE_SECS = 10.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingState:
-    """One call of `train_and_evaluate` by the chief.
+class TrainingStatus:
+    """Status of one call of `train_and_evaluate` by the chief.
 
     Attributes:
-        run: Its name, another one for every call.
-        max_steps: As in its `TrainSpec`.
+        run: Id of the call.
+        max_steps: The ``max_steps`` of its `TrainSpec`.
         evaluates: Whether the chief evaluates, too, so that an evaluator has nothing to do.
-        over_at: When its last checkpoint was saved, in seconds since 1970, and all that was left was to end; else None.
-        ended: Whether it has ended, so that the latest checkpoint is its last.
-        failed: Whether the chief has ended with an error, so that nothing comes before it is started again.
-        began: When it did, in seconds since 1970.
+        over_at: Time of the last checkpoint, in seconds since 1970, after which nothing was left to train; None before.
+        ended: Whether the call has ended, so that the latest checkpoint is its last.
+        failed: Whether the chief has ended with an error, so that no checkpoint comes before it is started again.
+        began: Time at which the call began, in seconds since 1970.
     """
 
     run: str
@@ -39,40 +48,40 @@ class TrainingState:
     began: float = 0.0
 
 
-def new_training(max_steps: int | None, *, evaluates: bool = False) -> TrainingState:
-    """Returns the state of a training that begins."""
-    return TrainingState(run=uuid.uuid4().hex, max_steps=max_steps, evaluates=evaluates, began=time.time())
+def new_status(max_steps: int | None, *, evaluates: bool = False) -> TrainingStatus:
+    """Return the status of a training that begins now."""
+    return TrainingStatus(run=uuid.uuid4().hex, max_steps=max_steps, evaluates=evaluates, began=time.time())
 
 
-def training_state_path(model_dir: str) -> str:
-    """Where the file is."""
+def status_path(model_dir: str) -> str:
+    """Return the path of the status file."""
     return files.join(model_dir, NAME)
 
 
-def write_training_state(model_dir: str, state: TrainingState) -> None:
-    """Writes the file at one stroke.
+def write_status(model_dir: str, status: TrainingStatus) -> None:
+    """Replace the status file atomically.
 
     Raises:
         CheckpointError: It cannot be written.
     """
     try:
         files.makedirs(model_dir)
-        files.write_atomic(training_state_path(model_dir), json.dumps(asdict(state)).encode() + b"\n")
+        files.write_atomic(status_path(model_dir), json.dumps(asdict(status)).encode() + b"\n")
     except OSError as error:
         raise CheckpointError(
             f"model_dir {model_dir} cannot be written: {files.reason(error)}; use another model_dir."
         ) from error
 
 
-def read_training_state(model_dir: str) -> TrainingState | None:
-    """Reads the file; None where there is none.
+def read_status(model_dir: str) -> TrainingStatus | None:
+    """Return the status in a model directory; None where there is none.
 
     Raises:
-        CheckpointError: It cannot be read, or is not of this kind.
+        CheckpointError: The file cannot be read, or is damaged.
     """
-    path = training_state_path(model_dir)
+    path = status_path(model_dir)
     try:
-        return TrainingState(**parse_json(files.read_text(path)))
+        return TrainingStatus(**parse_json(files.read_text(path)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -83,39 +92,87 @@ def read_training_state(model_dir: str) -> TrainingState | None:
         ) from error
 
 
-# What this process has trained with to the end.
-_seen: set[str] = set()
+# Ids of the trainings that this process has taken part in until their end.
+_completed: set[str] = set()
 
 
 class EndOfTraining:
-    """Asked whether the training that this process belongs to is over.
+    """Callable that returns whether the chief has announced the end of the training that this process belongs to.
 
-    One that was over before the job of this process began is an earlier one, as is one that the process has seen to
-    the end: the next is still to begin.
+    A training that was over before the job of this process began is an earlier one. So is a training that this process
+    has completed: where a program trains several times, the next training is still to begin.
 
     Args:
-        model_dir: Of the training.
+        model_dir: Directory of the training.
     """
 
     def __init__(self, model_dir: str) -> None:
         self._model_dir = model_dir
         self._began = job_start()
-        self._found = self._look()
+        self._found = read_status(model_dir)
 
     def __enter__(self) -> EndOfTraining:
         return self
 
     def __exit__(self, *exception: object) -> None:
         with suppress(CheckpointError):
-            if (state := self._look()) is not None:
-                _seen.add(state.run)
+            if (status := read_status(self._model_dir)) is not None:
+                _completed.add(status.run)
 
     def __call__(self) -> bool:
-        state = self._look()
-        if state is None or state.over_at is None or state.run in _seen:
+        status = read_status(self._model_dir)
+        if status is None or status.over_at is None or status.run in _completed:
             return False
-        # The first holds whatever the clocks of two machines say; the second, also for one that was slow to start.
-        return state != self._found or state.over_at > self._began
+        # A status that has changed since is this job's, whatever the clocks of two machines say. One that has not may
+        # still be this job's, where this process was slow to start.
+        return status != self._found or status.over_at > self._began
 
-    def _look(self) -> TrainingState | None:
-        return read_training_state(self._model_dir)
+
+class StatusReader:
+    """Tells the training to follow, which goes on or has just ended, from earlier ones in the same directory.
+
+    Args:
+        model_dir: Directory of the training.
+        max_steps: The ``max_steps`` that the evaluator itself was given.
+        clock: Returns seconds that only go forward.
+
+    Attributes:
+        earlier: The earlier training that the status file still names, or None.
+    """
+
+    def __init__(self, model_dir: str, max_steps: int | None, clock: Callable[[], float]) -> None:
+        self.earlier: TrainingStatus | None = None
+        self._model_dir = model_dir
+        self._max_steps = max_steps
+        self._clock = clock
+        self._grace_ends = clock() + _GRACE_SECS
+        self._before = read_status(model_dir)
+
+    def read(self, record: EvaluationRecord) -> TrainingStatus | None:
+        """Return the status of the training to follow; None where the chief has not announced it yet.
+
+        Args:
+            record: The trainings that this evaluator, and the ones it replaces, have followed and completed.
+        """
+        status = read_status(self._model_dir)
+        is_earlier = status is not None and self._is_earlier(status, record)
+        self.earlier = status if is_earlier else None
+        return None if is_earlier else status
+
+    def was_there_before(self, status: TrainingStatus) -> bool:
+        """Return whether the training had begun before this evaluator started."""
+        return self._before is not None and status.run == self._before.run
+
+    def _is_earlier(self, status: TrainingStatus, record: EvaluationRecord) -> bool:
+        is_followed = record.followed == (status.run, self._max_steps)
+        if record.finished == status.run:
+            # An evaluator that a launcher starts again after the end of the training has nothing more to wait for.
+            return not (is_followed and job_start() < record.finished_at < process_start())
+        if is_followed:
+            return False
+        if self._before is None or not self.was_there_before(status):
+            return False
+        if status.max_steps != self._max_steps:
+            # A job that goes on with more steps begins another training, unless the one before has not ended.
+            return self._before.ended or not status.ended
+        return self._before.ended and self._clock() < self._grace_ends

@@ -33,7 +33,7 @@ from torch_estimator.train.mixed_precision import in_bfloat16
 from torch_estimator.train.model import Model
 from torch_estimator.train.model_builder import ModelBuilder
 from torch_estimator.train.optimizer_numbers import NUMBERS, OptimizerNumbers
-from torch_estimator.train.preemption import ending_on_signals
+from torch_estimator.train.preemption import ending_on_signals, stop_signal
 from torch_estimator.train.progress import ProgressBar, ProgressHook
 from torch_estimator.train.random_state import random_state, set_random_state
 from torch_estimator.train.runner import MakeRunner, StepRunner
@@ -123,7 +123,7 @@ class Training:
         self._builder = builder
         self._make_runner = make_runner
         self._numbers = OptimizerNumbers(())
-        self._input_ended = self._may_start_over = False
+        self._input_ended = self._input_failed = self._may_start_over = False
 
     # What makes it ready, in this order.
 
@@ -230,6 +230,8 @@ class Training:
             ]
             with session.steps(self, context) as steps:
                 result = run_training(steps, context=context, last_step=self.last_step, hooks=all_hooks)
+                if self._input_failed and result.reason is StopReason.END_OF_INPUT:
+                    result = replace(result, reason=StopReason.PREEMPTED)
                 result = session.end(result)
         return replace(result, reason=StopReason.INTERRUPTED) if context.interrupted else result
 
@@ -268,7 +270,16 @@ class Training:
 
     def next_batches(self, most: int) -> Batches | None:
         """Return the next batches, at most so many and as many as lie in one piece of memory; None at the end."""
-        batches = self._read(most)
+        try:
+            batches = self._read(most)
+        except Exception as error:
+            # A terminal sends Ctrl-C to every process of the group, also to those that the input has started.
+            if self.context is None or not self.context.preempted:
+                raise
+            name = stop_signal(self.context)
+            logger.warning("The input has failed after %s: %s: %s", name, type(error).__name__, error)
+            self._input_failed = True
+            return None
         if batches is None and self._may_start_over:
             # The call before took the very last batch without coming to the end: this one starts from the beginning.
             self._batches.close()

@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 
 from torch_estimator.cluster.process_start import JOB_BEGAN, process_start
-from torch_estimator.executors.training_status import EndOfTraining, TrainingState, write_training_state
+from torch_estimator.executors.training_status import EndOfTraining, TrainingStatus, write_status
 
-TRAINING = TrainingState(run="one", max_steps=None)
+TRAINING = TrainingStatus(run="one", max_steps=None)
 
 
 def test_the_end_of_an_earlier_training_is_not_that_of_the_next(tmp_path: Path) -> None:
     model_dir = str(tmp_path)
-    write_training_state(model_dir, replace(TRAINING, over_at=process_start() - 1, ended=True))
+    write_status(model_dir, replace(TRAINING, over_at=process_start() - 1, ended=True))
     is_over = EndOfTraining(model_dir)
     assert not is_over()
-    write_training_state(model_dir, replace(TRAINING, run="two"))
+    write_status(model_dir, replace(TRAINING, run="two"))
     assert not is_over()
-    write_training_state(model_dir, replace(TRAINING, run="two", over_at=time.time()))
+    write_status(model_dir, replace(TRAINING, run="two", over_at=time.time()))
     assert is_over()
 
 
 def test_a_training_that_ended_while_this_process_was_starting_is_its_own(tmp_path: Path) -> None:
-    write_training_state(str(tmp_path), replace(TRAINING, over_at=time.time()))
+    write_status(str(tmp_path), replace(TRAINING, over_at=time.time()))
     assert EndOfTraining(str(tmp_path))()
 
 
@@ -34,7 +34,7 @@ def test_what_has_ended_since_the_job_began_is_over_for_one_that_is_started_agai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over_at = process_start() - 5
-    write_training_state(str(tmp_path), replace(TRAINING, run="of this job", over_at=over_at))
+    write_status(str(tmp_path), replace(TRAINING, run="of this job", over_at=over_at))
     assert not EndOfTraining(str(tmp_path))()
     monkeypatch.setenv(JOB_BEGAN, str(over_at - 1))
     assert EndOfTraining(str(tmp_path))()
@@ -42,19 +42,19 @@ def test_what_has_ended_since_the_job_began_is_over_for_one_that_is_started_agai
 
 def test_a_training_that_this_process_has_seen_to_the_end_is_not_over_again(tmp_path: Path) -> None:
     model_dir = str(tmp_path)
-    write_training_state(model_dir, replace(TRAINING, run="seen"))
+    write_status(model_dir, replace(TRAINING, run="seen"))
     with EndOfTraining(model_dir) as is_over:
-        write_training_state(model_dir, replace(TRAINING, run="seen", over_at=time.time()))
+        write_status(model_dir, replace(TRAINING, run="seen", over_at=time.time()))
         assert is_over()
     with EndOfTraining(model_dir) as is_over:
         assert not is_over()
-        write_training_state(model_dir, replace(TRAINING, run="next", over_at=time.time()))
+        write_status(model_dir, replace(TRAINING, run="next", over_at=time.time()))
         assert is_over()
 
 
 def test_an_end_is_seen_where_the_clock_of_the_chief_is_behind(tmp_path: Path) -> None:
     is_over = EndOfTraining(str(tmp_path))
-    write_training_state(str(tmp_path), replace(TRAINING, over_at=process_start() - 60))
+    write_status(str(tmp_path), replace(TRAINING, over_at=process_start() - 60))
     assert is_over()
 
 

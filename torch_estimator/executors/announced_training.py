@@ -1,0 +1,146 @@
+"""Training of a chief that announces its status to processes that only see the model directory."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from torch_estimator.checkpoint.checkpoint import is_reached
+from torch_estimator.cluster.process_start import job_start
+from torch_estimator.errors import RESTART_ME, CheckpointError
+from torch_estimator.estimator import Estimator
+from torch_estimator.executors.training_status import new_status, read_status, write_status
+from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.specs import TrainSpec, checked_listeners
+from torch_estimator.strategies.default import strategy_of
+from torch_estimator.train.loop import TrainingResult
+
+logger = logging.getLogger("torch_estimator")
+
+
+class AnnouncedTraining:
+    """One training of a chief, with its status in the model directory for evaluators and workers that start late.
+
+    Args:
+        estimator: The estimator to train.
+        spec: How to train it.
+        evaluates: Whether the chief evaluates, too.
+        announces: Whether there may be processes that read the status.
+
+    Attributes:
+        interrupted: Whether the training before was killed, so that this one goes on with it.
+    """
+
+    def __init__(
+        self, estimator: Estimator, spec: TrainSpec, *, evaluates: bool = False, announces: bool = True
+    ) -> None:
+        self._estimator = estimator
+        self._spec = spec
+        self._announces = announces
+        before = read_status(estimator.model_dir) if announces else None
+        self.interrupted = before is not None and not before.ended
+        self._status = new_status(spec.max_steps, evaluates=evaluates)
+        if before is not None and self.interrupted and before.over_at and before.max_steps == spec.max_steps:
+            self._status = replace(before, evaluates=evaluates, failed=False)
+        elif before is not None and is_reached(estimator.model_dir, spec.max_steps):
+            # There is nothing left to train. Other processes of this job may already be in the next training, or wait
+            # for it, and would take this status for its end.
+            is_of_job = before.began > job_start()
+            self._announces = not (is_of_job and (before.ended or before.max_steps != spec.max_steps))
+
+    def train(
+        self, listeners: Sequence[CheckpointSaverListener] | None, *, starts_input_over: bool
+    ) -> TrainingResult | None:
+        """Announce the training and train; see `Estimator._train`.
+
+        Where a chief was killed after the end of its training, only the end is left to do.
+        """
+        self._write()
+        try:
+            return self._train(listeners, starts_input_over=starts_input_over)
+        except (Exception, SystemExit) as error:
+            is_restarted = isinstance(error, SystemExit) and error.code == RESTART_ME
+            if not is_restarted and self._known_run() in (None, self._status.run):
+                self._status = replace(self._status, failed=True)
+                # The error itself matters more than that it cannot be announced.
+                with suppress(CheckpointError):
+                    self._write()
+            raise
+
+    def end(self) -> None:
+        """Announce that the training, its last evaluation and its exports are done."""
+        self._status = replace(self._status, over_at=self._status.over_at or time.time(), ended=True)
+        self._write()
+
+    def _train(
+        self, listeners: Sequence[CheckpointSaverListener] | None, *, starts_input_over: bool
+    ) -> TrainingResult | None:
+        config = self._estimator.config
+        listeners = checked_listeners(listeners)
+        if self._announces:
+            listeners = (*listeners, _SavedListener(self._announce_again))
+        if self._status.over_at is not None:
+            logger.info("Training had ended when this process was killed; it takes no further step.")
+            strategy_of(config).dismiss(config, is_over=True)
+            return None
+        hooks = tuple(self._spec.hooks or ())
+        if config.num_ps_replicas:
+            hooks = (*hooks, _EndHook(self._announce_end))
+        return self._estimator._train(
+            self._spec.input_fn,
+            hooks,
+            listeners,
+            max_steps=self._spec.max_steps,
+            starts_input_over=starts_input_over,
+        )
+
+    def _announce_end(self) -> None:
+        # Parameter servers that have ended hold nothing to go on with, so the last checkpoint comes first.
+        self._estimator._wait_for_checkpoint()
+        self._status = replace(self._status, over_at=time.time())
+        self._write()
+
+    def _announce_again(self) -> None:
+        # A second chief, started by mistake, may have written its status before it noticed the first one.
+        if self._known_run() != self._status.run:
+            self._write()
+
+    def _known_run(self) -> str | None:
+        known = None
+        with suppress(CheckpointError):
+            known = read_status(self._estimator.model_dir) if self._announces else None
+        return None if known is None else known.run
+
+    def _write(self) -> None:
+        if self._announces:
+            write_status(self._estimator.model_dir, self._status)
+
+
+class _EndHook(Hook):
+    """Calls a function after all other hooks have ended, and before the parameter servers end."""
+
+    every_n_steps = None
+    after_saving = True
+
+    def __init__(self, announce: Callable[[], None]) -> None:
+        self._announce = announce
+
+    def end(self, context: RunContext) -> None:
+        if not context.preempted:
+            self._announce()
+
+
+class _SavedListener(CheckpointSaverListener):
+    """Calls a function with each checkpoint."""
+
+    reads_checkpoint = False
+
+    def __init__(self, announce: Callable[[], None]) -> None:
+        self._announce = announce
+
+    def after_save(self, global_step: int) -> None:
+        self._announce()
