@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import numbers
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -31,6 +30,15 @@ _WHOLE_NUMBERS: Final = (
     "keep_checkpoint_max",
     "log_step_count_steps",
 )
+
+_NO_SESSIONS = "PyTorch has neither sessions nor a graph that it would apply to"
+_DROPPED = {
+    "checkpoint_save_graph_def": _NO_SESSIONS,
+    "device_fn": _NO_SESSIONS,
+    "experimental_distribute": "train_distribute is its name",
+    "protocol": _NO_SESSIONS,
+    "session_config": _NO_SESSIONS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +101,12 @@ class RunConfig:
     session_creation_timeout_secs: float = WAIT_SECS
     experimental_max_worker_delay_secs: int | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
+
+    def __new__(cls, *args: Any, **settings: Any) -> RunConfig:
+        for name in settings:
+            if name in _DROPPED:
+                raise InvalidTypeError(f"RunConfig has no setting {name}: {_DROPPED[name]}; remove it.")
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         self._check_strategies()
@@ -311,27 +325,3 @@ def _check_mixed_precision(value: object) -> None:
         )
     if value not in (None, "bf16"):
         raise InvalidValueError(f"mixed_precision must be 'bf16' or None, but got {value!r}.")
-
-
-_NO_SESSIONS = "PyTorch has neither sessions nor a graph that it would apply to"
-_DROPPED = {
-    "checkpoint_save_graph_def": _NO_SESSIONS,
-    "device_fn": _NO_SESSIONS,
-    "experimental_distribute": "train_distribute is its name",
-    "protocol": _NO_SESSIONS,
-    "session_config": _NO_SESSIONS,
-}
-
-
-def _explaining_dropped_settings(init: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(init)
-    def explaining(self: RunConfig, *args: Any, **settings: Any) -> None:
-        for name in settings:
-            if name in _DROPPED:
-                raise InvalidTypeError(f"RunConfig has no setting {name}: {_DROPPED[name]}; remove it.")
-        init(self, *args, **settings)
-
-    return explaining
-
-
-RunConfig.__init__ = _explaining_dropped_settings(RunConfig.__init__)  # type: ignore[method-assign]
