@@ -5,7 +5,7 @@ import torch
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 from torch_estimator.heads import MultiLabelHead, Signature
-from torch_estimator.metrics.area import AreaUnderCurves
+from torch_estimator.metrics import AreaUnderCurves
 
 VOCABULARY = ["cat", "dog", "fox"]
 HOT = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]

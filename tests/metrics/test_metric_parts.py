@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_estimator.metrics.area import AreaUnderCurves
-from torch_estimator.metrics.buffered import Buffered
-from torch_estimator.metrics.confusion import ThresholdRates
-from torch_estimator.metrics.means import WeightedMeans
+from torch_estimator.metrics import AreaUnderCurves, Buffered, ThresholdRates, WeightedMeans
 
 
 @pytest.fixture(params=[0, 1, 2])

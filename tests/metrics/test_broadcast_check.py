@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import torch_estimator as te
-from torch_estimator.heads.pairs import PairCheck
+from torch_estimator.metrics.broadcast_check import BroadcastCheck
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 Y = X @ np.array([1.0, 2.0, 3.0, 4.0], np.float32)
@@ -73,7 +73,7 @@ def test_an_operation_that_makes_pairs_is_named_with_its_place(function: Callabl
     column, row = torch.rand(5, 1), torch.rand(5)
     message = r"^The loss compares each with each: \w+ of outputs \[5, 1\] and labels \[5\] makes \[5, 5\] \(.*line \d+"
     for _ in range(2):
-        check = PairCheck("The loss")
+        check = BroadcastCheck("The loss")
         # One row is no pair, and says nothing of others.
         check({"outputs": column[:1], "labels": row[:1]}, lambda: function(column[:1], row[:1]))
         with pytest.raises(te.errors.PairsError, match=message):
@@ -100,7 +100,7 @@ def test_an_operation_that_makes_pairs_is_named_with_its_place(function: Callabl
 def test_what_makes_no_pairs_or_means_them_is_left_alone(function: Callable[[Tensor, Tensor], Any]) -> None:
     column, row = torch.rand(5, 1), torch.rand(5)
     arguments = {"outputs": column, "labels": row}
-    assert float(PairCheck("The loss")(arguments, lambda: function(column, row))) == float(function(column, row))
+    assert float(BroadcastCheck("The loss")(arguments, lambda: function(column, row))) == float(function(column, row))
 
 
 @pytest.mark.runs_in_python
