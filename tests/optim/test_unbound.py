@@ -18,7 +18,7 @@ def _parameters():
 
 
 @every_kind
-def test_called_with_parameters_it_makes_an_optimizer_like_the_one_made_at_once(kind):
+def test_calling_it_equals_constructing_it_with_the_parameters(kind):
     unbound = kind(lr=0.3)
     made, at_once = unbound(_parameters()), kind(_parameters(), lr=0.3)
     assert type(made) is kind
@@ -29,7 +29,7 @@ def test_called_with_parameters_it_makes_an_optimizer_like_the_one_made_at_once(
     assert [set(state) for state in made.state.values()] == [set(state) for state in at_once.state.values()]
 
 
-def test_it_makes_any_number_of_optimizers_that_share_nothing():
+def test_the_optimizers_it_makes_share_nothing():
     unbound = optim.Adam(lr=torch.tensor(0.1), beta1=0.5)
     one, other = unbound(_parameters()), unbound(_parameters())
     one.param_groups[0]["lr"].fill_(0.2)
@@ -55,7 +55,7 @@ def test_tensorflows_name_of_the_learning_rate_is_taken_too(kind):
         kind(lr=0.1, learning_rate=0.3)
 
 
-def test_only_those_with_a_default_may_lack_a_learning_rate():
+def test_a_learning_rate_may_be_left_out_where_there_is_a_default():
     assert optim.Adam().defaults["lr"] == optim.AdamW().defaults["lr"] == 0.001
     with pytest.raises(InvalidValueError, match=r"^Ftrl needs a learning rate, but got none; write Ftrl\(lr=0.1\)"):
         optim.Ftrl()

@@ -1,6 +1,6 @@
 """Heads: what a model's logits mean. A head defines the loss, the metrics, the predictions and the exported graph.
 
-To add a head, write a subclass of `Head` in a file of its own and import it here. `tests/heads/test_own_head.py` has a
+To add a head, write a subclass of `Head` in a new file and import it here. `tests/heads/test_own_head.py` has a
 complete example.
 """
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Head(ABC):
     """The end of a model: what its logits mean, and so its loss, metrics, predictions and exported graph.
 
-    A subclass is usually a frozen dataclass. Of the settings below it declares those that its users can set as fields,
-    and `__post_init__` checks them. It must define `logits_dimension`, `prediction_keys`, `prepare_labels`,
+    A subclass is usually a frozen dataclass. It declares as fields the settings below that users may change, and
+    `__post_init__` checks them. It must define `logits_dimension`, `prediction_keys`, `prepare_labels`,
     `unweighted_loss` and `predictions`. The other methods have defaults: the only metric is the average loss, the only
     signature is ``predict``, and torch's exporter adds `predictions` to an exported graph.
 
@@ -107,8 +107,8 @@ class Head(ABC):
     def rows_are_independent(self) -> bool:
         """Whether loss, predictions and metrics treat every example by itself.
 
-        If so, evaluation and prediction may concatenate batches. Of a head or a loss that a user wrote this is not
-        known, and False.
+        If so, evaluation and prediction may concatenate batches. It is False for heads and losses that users wrote,
+        because those may compare the examples of a batch.
         """
         ours = type(self).__module__.partition(".")[0] == __name__.partition(".")[0]
         return ours and self.loss_fn is None

@@ -1,4 +1,4 @@
-"""What a head tells an export: its signatures, and the interface by which it adds its predictions to the ONNX graph.
+"""Interface between heads and exports: signatures, and the ONNX graph to which a head adds its predictions.
 
 Nothing here needs onnx: `torch_estimator.export` implements the graph.
 """

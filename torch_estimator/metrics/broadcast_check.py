@@ -90,7 +90,7 @@ class _Watch(TorchFunctionMode):
     """Mode that tracks the origins of tensors and checks the shapes of every operation.
 
     Attributes:
-        has_rows: Whether an argument has more than one row. With a single row a pair cannot be told from a row.
+        has_rows: Whether an argument has more than one row. With one row, [N, N] and [N, 1] are the same shape.
     """
 
     def __init__(self, what: str, arguments: Mapping[str, Any]) -> None:

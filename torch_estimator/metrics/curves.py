@@ -138,7 +138,7 @@ class AreaUnderCurves:
         summation: How the area under the precision-recall curve is summed up between two thresholds.
             ``"interpolation"``, as in `tf.keras.metrics.AUC`, interpolates true and false positives linearly (Davis and
             Goadrich, 2006). ``"trapezoidal"``, as in `tf.compat.v1.metrics.auc`, interpolates precision and recall.
-        curves: Number of classes, each with curves of its own.
+        curves: Number of classes; each has its own curves.
     """
 
     def __init__(self, summation: Summation = "interpolation", *, curves: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The accumulators against definitions written out example by example."""
+"""Rates, areas, means and the buffer, against definitions written out example by example."""
 
 import math
 from itertools import pairwise
@@ -101,7 +101,7 @@ class Recorder:
         return {}
 
 
-def test_batches_are_handed_on_in_order_once_there_are_enough_rows():
+def test_batches_are_passed_on_in_order_once_there_are_enough_rows():
     recorder = Recorder()
     buffered = Buffered(recorder, rows=3)
     reused = torch.zeros(2, 1)
