@@ -86,8 +86,8 @@ class MetricFunctions:
 
     * If it returns metric objects that it created and updated, and that can be merged, it is called for every batch,
       and the objects are merged.
-    * Otherwise it is called once, at the end, with all batches concatenated. Until then the values that it read on the
-      first batch are kept in host memory, of every batch, once for all functions.
+    * Otherwise it is called once, at the end, with all batches concatenated. The values that it read on the first batch
+      decide what is collected from every batch, in host memory. Functions that read the same values share them.
 
     Where a function would broadcast labels ``[N]`` against predictions ``[N, 1]``, it is called again with labels of
     the shape that the loss got. If it broadcasts these as well, the evaluation fails.
