@@ -101,7 +101,7 @@ def test_fractional_labels_count_as_positive_but_never_as_right():
     assert (measured["accuracy"], measured["precision"], measured["recall"]) == (0.5, 1.0, 1.0)
 
 
-def test_a_loss_fn_replaces_the_loss_and_is_told_the_reduction():
+def test_a_loss_fn_replaces_the_loss_and_gets_the_reduction():
     seen = []
 
     def hinge(labels, logits, loss_reduction):

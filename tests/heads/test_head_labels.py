@@ -111,7 +111,7 @@ def test_a_long_vocabulary_is_not_listed_whole():
         (RegressionHead(2), [[0.0, 1.0], [2.0, np.nan]], 1, "label nan is not a finite number"),
     ],
 )
-def test_a_number_that_is_no_label_is_named_with_its_row(head, labels, row, problem):
+def test_a_bad_number_is_named_with_its_row(head, labels, row, problem):
     with pytest.raises(RowError) as caught:
         head.prepare_labels(np.array(labels))
     assert (caught.value.row, caught.value.problem) == (row, problem)

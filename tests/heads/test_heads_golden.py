@@ -30,7 +30,7 @@ every_head = pytest.mark.parametrize(("entry", "head"), HEADS.items(), ids=HEADS
 
 
 class Given(nn.Module):
-    """Answers with the logits that lie in the data."""
+    """Module that returns the feature "logits" as its logits."""
 
     def __init__(self) -> None:
         super().__init__()

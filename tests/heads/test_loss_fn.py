@@ -45,7 +45,7 @@ def test_features_are_given_to_a_function_that_names_them():
     assert metrics.compute()["average_loss"] == 3.0
 
 
-def test_features_that_are_wanted_must_be_given():
+def test_missing_features_are_an_error():
     head = RegressionHead(loss_fn=lambda labels, logits, features: labels - logits)
     with pytest.raises(InvalidValueError, match="loss_fn takes features, but the head was called without them"):
         head.loss(torch.zeros(2, 1), torch.ones(2, 1))

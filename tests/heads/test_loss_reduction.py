@@ -25,7 +25,7 @@ def test_reductions_follow_tensorflows_definitions(reduction, unweighted, weight
 
 @pytest.mark.parametrize("reduction", LossReduction)
 @pytest.mark.parametrize("width", [1, 2])
-def test_batches_that_come_together_are_reduced_one_by_one(reduction, width):
+def test_concatenated_batches_are_reduced_one_by_one(reduction, width):
     losses = torch.rand(12, 2, generator=torch.Generator().manual_seed(1))
     weights = torch.tensor([[2.0, 0.5], [0.0, 1.0], *[[0.0, 0.0]] * 2, *[[3.0, 0.0]] * 8])[:, :width]
     for given in (None, weights, weights[:, 0]):
@@ -37,7 +37,7 @@ def test_batches_that_come_together_are_reduced_one_by_one(reduction, width):
 
 
 @pytest.mark.parametrize("reduction", LossReduction)
-def test_nothing_to_divide_by_gives_zero_with_a_finite_gradient(reduction):
+def test_a_divisor_of_zero_gives_zero_with_a_finite_gradient(reduction):
     assert reduction.reduce(torch.zeros(0, 1)).item() == 0.0
     losses = torch.ones(2, 1, requires_grad=True)
     loss = reduction.reduce(losses, torch.zeros(2, 1))
@@ -70,7 +70,7 @@ def test_other_names_are_refused():
         LossReduction.of(None)
 
 
-# torch imports torch.jit while it compiles for the first time, and warns of that itself.
+# The first compilation of torch imports torch.jit, which is deprecated and warns.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
 @pytest.mark.parametrize("reduction", LossReduction)
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -68,7 +68,7 @@ def test_predictions_have_the_heads_names_in_their_keys():
     assert predictions["buys", "all_classes"].tolist() == [["no", "yes"]] * 2
 
 
-def test_metrics_are_the_heads_and_the_mean_of_each_ones_losses():
+def test_metrics_are_those_of_the_heads_and_their_mean_losses():
     logits, labels, weights = batch()
     head = MultiHead([BUYS, COLOUR, VISITS], head_weights=[7, 7, 7])
     metrics, alone = head.metrics(), {one.name: one.metrics() for one in head.heads}
@@ -146,7 +146,7 @@ def test_logits_that_do_not_fit_are_refused(logits, message):
         MultiHead([BUYS, VISITS]).predictions(logits)
 
 
-def test_signatures_are_those_of_the_heads_and_one_for_all():
+def test_signatures_are_those_of_the_heads_and_one_for_all_heads():
     head = MultiHead([VISITS, COLOUR])
     signatures = head.signatures()
     assert list(signatures) == [
@@ -163,7 +163,7 @@ def test_signatures_are_those_of_the_heads_and_one_for_all():
     assert raw["colour"] == raw["colour/predict"] == signatures["colour/predict"]
 
 
-def test_weight_columns_are_the_heads():
+def test_weight_columns_are_those_of_the_heads():
     head = MultiHead([BUYS, COLOUR, RegressionHead(name="pays", weight_column="v")])
     assert head.weight_columns == {"buys": "w", "pays": "v"}
     assert BUYS.weight_columns == {None: "w"}

@@ -5,7 +5,7 @@ import torch
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 from torch_estimator.heads import MultiLabelHead, Signature
-from torch_estimator.metrics.area import AreaUnderCurves
+from torch_estimator.metrics import AreaUnderCurves
 
 VOCABULARY = ["cat", "dog", "fox"]
 HOT = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
@@ -108,7 +108,7 @@ def test_no_rows_give_no_rows(labels):
         (np.array([[0, 1, 0, 0]]), 0, r"class ids \[0, 1, 0, 0\] repeat 0 or 1"),
     ],
 )
-def test_what_is_no_label_is_named_with_its_row(labels, row, problem):
+def test_a_bad_label_is_named_with_its_row(labels, row, problem):
     with pytest.raises(RowError, match=problem) as caught:
         MultiLabelHead(3).prepare_labels(labels)
     assert caught.value.row == row

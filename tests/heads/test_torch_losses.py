@@ -1,4 +1,4 @@
-"""Labels as torch's own losses take them."""
+"""Shape and dtype of labels for torch's own losses."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_labels_get_the_shape_and_dtype(
         (nn.CrossEntropyLoss(), [4, 3], torch.ones(3, dtype=torch.int64)),
     ],
 )
-def test_what_cannot_be_compared_is_refused(loss: Any, outputs: list[int], labels: torch.Tensor) -> None:
+def test_labels_that_cannot_be_compared_are_refused(loss: Any, outputs: list[int], labels: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"^(MSELoss compares|CrossEntropyLoss takes)") as raised:
         fitted(loss, outputs, labels)
     assert "\n" not in str(raised.value)

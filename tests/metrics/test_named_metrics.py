@@ -1,4 +1,4 @@
-"""The metrics of an EstimatorSpec: functions, metric objects and what makes them, over the whole evaluation."""
+"""Metrics of an EstimatorSpec over a whole evaluation: functions, metric objects and their classes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_root_mean_square_is_exact_however_it_is_given(metric: Any, sizes: tup
     assert over_batches({"rmse": metric}, sizes) == {"rmse": pytest.approx(expected, rel=1e-6)}
 
 
-def test_a_class_will_do() -> None:
+def test_a_class_is_instantiated() -> None:
     assert over_batches({"mse": torchmetrics.MeanSquaredError})["mse"] == pytest.approx(1.95)
 
 
@@ -120,7 +120,7 @@ def test_batches_of_different_shapes_cannot_be_put_together() -> None:
         (lambda labels, predictions: "high", TypeError, "The metric 'm' must be one number, but is 'high'"),
     ],
 )
-def test_what_is_no_metric_is_said(metric: Any, error: type[Exception], message: str) -> None:
+def test_other_values_are_refused(metric: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=f"^{message}"):
         over_batches({"m": metric})
 
@@ -155,7 +155,7 @@ def test_later_batches_must_give_the_same_metrics() -> None:
 
 
 class MeanState(torchmetrics.Metric):
-    """torchmetrics merges a mean as if the other object were empty."""
+    """Metric with a state that torchmetrics merges wrongly: as if the other object were empty."""
 
     full_state_update = False
     mean: Tensor
@@ -180,7 +180,7 @@ def test_states_that_merge_wrongly_are_not_merged() -> None:
     assert over_batches({"mean": metric}) == {"mean": pytest.approx(float(LABELS.mean()))}
 
 
-def test_an_evaluation_gives_them(tmp_path: Path) -> None:
+def test_an_evaluation_reports_the_metrics(tmp_path: Path) -> None:
     def model_fn(mode: str) -> te.EstimatorSpec:
         return te.EstimatorSpec(
             mode=mode,

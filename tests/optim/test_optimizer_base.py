@@ -17,7 +17,7 @@ FACTORIES = {
     "RMSProp": partial(optim.RMSProp, lr=0.1, momentum=0.5),
 }
 every_optimizer = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
-# torch imports torch.jit while it compiles for the first time, and warns of that itself.
+# The first compilation of torch imports torch.jit, which is deprecated and warns.
 compiles = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")
 
 

@@ -1,4 +1,4 @@
-"""Optimizers without parameters: settings that make optimizers, as TensorFlow's instances are."""
+"""Optimizers without parameters, which hold settings and return optimizers when they are called."""
 
 import copy
 import pickle
@@ -8,7 +8,6 @@ import torch
 
 from torch_estimator import optim
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.optim.factories import check_factory
 
 KINDS = [optim.Adagrad, optim.Adam, optim.AdamW, optim.Ftrl, optim.GradientDescent, optim.RMSProp]
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -19,7 +18,7 @@ def _parameters():
 
 
 @every_kind
-def test_called_with_parameters_it_makes_an_optimizer_like_the_one_made_at_once(kind):
+def test_calling_it_equals_constructing_it_with_the_parameters(kind):
     unbound = kind(lr=0.3)
     made, at_once = unbound(_parameters()), kind(_parameters(), lr=0.3)
     assert type(made) is kind
@@ -30,7 +29,7 @@ def test_called_with_parameters_it_makes_an_optimizer_like_the_one_made_at_once(
     assert [set(state) for state in made.state.values()] == [set(state) for state in at_once.state.values()]
 
 
-def test_it_makes_any_number_of_optimizers_that_share_nothing():
+def test_the_optimizers_it_makes_share_nothing():
     unbound = optim.Adam(lr=torch.tensor(0.1), beta1=0.5)
     one, other = unbound(_parameters()), unbound(_parameters())
     one.param_groups[0]["lr"].fill_(0.2)
@@ -56,41 +55,19 @@ def test_tensorflows_name_of_the_learning_rate_is_taken_too(kind):
         kind(lr=0.1, learning_rate=0.3)
 
 
-def test_only_those_with_a_default_may_lack_a_learning_rate():
+def test_a_learning_rate_may_be_left_out_where_there_is_a_default():
     assert optim.Adam().defaults["lr"] == optim.AdamW().defaults["lr"] == 0.001
     with pytest.raises(InvalidValueError, match=r"^Ftrl needs a learning rate, but got none; write Ftrl\(lr=0.1\)"):
         optim.Ftrl()
 
 
-def test_a_rate_in_the_place_of_the_parameters_is_told():
+def test_a_rate_in_place_of_the_parameters_is_refused():
     with pytest.raises(InvalidTypeError, match=r"^Adagrad takes its parameters first, but got 0.1; write Adagrad\(lr"):
         optim.Adagrad(0.1)
 
 
-def test_it_cannot_step_and_a_bound_one_makes_no_other():
+def test_an_unbound_one_cannot_step_and_a_bound_one_cannot_be_called():
     with pytest.raises(InvalidTypeError, match=r"^This Ftrl has no parameters yet"):
         optim.Ftrl(lr=0.1).step()
     with pytest.raises(InvalidTypeError, match=r"^This Ftrl has parameters already"):
         optim.Ftrl(_parameters(), lr=0.1)(_parameters())
-
-
-@pytest.mark.parametrize("factory", [optim.Ftrl(lr=0.1), torch.optim.Adam, optim.AdamW, lambda named: None])
-def test_a_factory_is_anything_that_takes_parameters(factory):
-    check_factory(factory)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "message"),
-    [
-        (torch.optim.Adam(_parameters(), lr=0.02), r"but got Adam with parameters; write functools\.partial\(torch\.o"),
-        (optim.Ftrl(_parameters(), lr=0.02), r"but got Ftrl with parameters; write te\.optim\.Ftrl\(lr=0\.02\)\.$"),
-        (
-            torch.optim.lr_scheduler.StepLR(torch.optim.Adam(_parameters()), 2),
-            r"^A schedule must be made with its optimizer.* but got StepLR of an existing one; give a function",
-        ),
-        ("Adam", r"^An optimizer must be a function from named parameters to an optimizer, .* but got 'Adam'\.$"),
-    ],
-)
-def test_what_is_no_factory_is_told_what_to_write(optimizer, message):
-    with pytest.raises(InvalidTypeError, match=message):
-        check_factory(optimizer)

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
-from torch_estimator.export.heads import Prediction, dtype_name
+from torch_estimator.export.heads import dtype_name
 from torch_estimator.export.module_inputs import ModuleInputs
 from torch_estimator.export.torch_callable import inline
 from torch_estimator.floating import cast, floating_dtype
+from torch_estimator.heads.serving import Prediction
 
 _WIDENED = {
     torch.float16: torch.float32,

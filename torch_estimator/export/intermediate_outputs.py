@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.hash_chains import select
-from torch_estimator.export.heads import Prediction
+from torch_estimator.heads.serving import Prediction
 from torch_estimator.models.inner_layers import LayerOutputs, find_layer
 
 _Outputs = Callable[[Any], Mapping[str, Tensor]]

@@ -13,7 +13,6 @@ from torch import nn
 from torch_estimator.export.any_module import logits_of, lower_module
 from torch_estimator.export.graph import DOUBLE, FLOAT, GraphBuilder
 from torch_estimator.export.hash_chains import concat, select
-from torch_estimator.export.heads import Prediction
 from torch_estimator.export.intermediate_outputs import Taps
 from torch_estimator.export.module_inputs import ModuleInputs
 from torch_estimator.export.torch_callable import Inlined, inline
@@ -31,6 +30,7 @@ from torch_estimator.feature_column.layouts import (
 from torch_estimator.feature_column.linear_model import LinearModel
 from torch_estimator.feature_column.pooling import clip_norms
 from torch_estimator.feature_column.table import Table
+from torch_estimator.heads.serving import Prediction
 from torch_estimator.models.bias_only import ROWS, Baseline
 from torch_estimator.models.from_module.column_module import ColumnsThenModule
 

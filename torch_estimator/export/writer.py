@@ -20,7 +20,7 @@ from torch_estimator.export.cleanup import TEMPORARY, owned, remove_leftovers
 from torch_estimator.export.export_problems import in_module
 from torch_estimator.export.forwarded import lower_forwarded, with_forwarded
 from torch_estimator.export.graph import GraphBuilder
-from torch_estimator.export.heads import lower_predictions, signatures
+from torch_estimator.export.heads import lower_predictions, signatures, tensor_info
 from torch_estimator.export.intermediate_outputs import Taps
 from torch_estimator.export.module_inputs import ModuleInputs, named_inputs, raw_inputs
 from torch_estimator.export.names import export_names
@@ -137,7 +137,7 @@ def build(
     for key, prediction in predictions.items():
         # An input and an output of the graph cannot have one name.
         name = graph.name(key if key not in received.inputs else f"{key}_out")
-        outputs[key] = prediction.info(name)
+        outputs[key] = tensor_info(prediction, name)
         graph.output(name, prediction.tensor, outputs[key])
     described = _with_lengths(received.inputs, transform)
     manifest = Manifest(

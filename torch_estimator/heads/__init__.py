@@ -1,26 +1,20 @@
-"""Heads: what a model's logits mean, how wrong they are, and what is reported and served."""
+"""Heads: what a model's logits mean. A head defines the loss, the metrics, the predictions and the exported graph.
 
-from torch_estimator.heads.base import Head, Metrics
-from torch_estimator.heads.binary_class import BinaryClassHead
-from torch_estimator.heads.logistic_regression import LogisticRegressionHead
-from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.multi_class import MultiClassHead
-from torch_estimator.heads.multi_head import MultiHead
-from torch_estimator.heads.multi_label import MultiLabelHead
-from torch_estimator.heads.poisson_regression import PoissonRegressionHead
-from torch_estimator.heads.regression import RegressionHead
-from torch_estimator.heads.signature import Signature
+To add a head, write a subclass of `Head` in a new file and import it here. `tests/heads/test_own_head.py` has a
+complete example.
+"""
 
-__all__ = [
-    "BinaryClassHead",
-    "Head",
-    "LogisticRegressionHead",
-    "LossReduction",
-    "Metrics",
-    "MultiClassHead",
-    "MultiHead",
-    "MultiLabelHead",
-    "PoissonRegressionHead",
-    "RegressionHead",
-    "Signature",
-]
+from torch_estimator.heads.base import Head as Head
+from torch_estimator.heads.binary_class import BinaryClassHead as BinaryClassHead
+from torch_estimator.heads.classification import ClassificationHead as ClassificationHead
+from torch_estimator.heads.loss_reduction import LossReduction as LossReduction
+from torch_estimator.heads.multi_class import MultiClassHead as MultiClassHead
+from torch_estimator.heads.multi_head import MultiHead as MultiHead
+from torch_estimator.heads.multi_label import MultiLabelHead as MultiLabelHead
+from torch_estimator.heads.regression import LogisticRegressionHead as LogisticRegressionHead
+from torch_estimator.heads.regression import PoissonRegressionHead as PoissonRegressionHead
+from torch_estimator.heads.regression import RegressionHead as RegressionHead
+from torch_estimator.heads.serving import Graph as Graph
+from torch_estimator.heads.serving import Prediction as Prediction
+from torch_estimator.heads.serving import Signature as Signature
+from torch_estimator.metrics import Metrics as Metrics

@@ -1,77 +1,121 @@
-"""What every head offers."""
+"""Base class of all heads, and the checks that they share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.heads.loss_fn import Features, wants_features
+from torch_estimator.heads.loss_fn import LossFn, UserLoss
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.signature import SERVING_DEFAULT, Signature
+from torch_estimator.heads.serving import SERVING_DEFAULT, Graph, Prediction, Signature, signatures_of
+from torch_estimator.metrics import Buffered, Features, MeanMetrics, Metrics
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels
 
 
-class Metrics(Protocol):
-    """Metrics of one evaluation, accumulated in float64 over its batches."""
-
-    def update(
-        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
-    ) -> None:
-        """Takes in a batch; the arguments are those of `Head.loss`."""
-
-    def compute(self) -> dict[str, float]:
-        """Returns every metric over all batches so far; zeros if there were none."""
-
-
 class Head(ABC):
-    """The end of a model: what logits mean, how wrong they are, and what is reported and served.
+    """The end of a model: what its logits mean, and so its loss, metrics, predictions and exported graph.
+
+    A subclass is usually a frozen dataclass. It declares as fields the settings below that users may change, and
+    `__post_init__` checks them. It must define `logits_dimension`, `prediction_keys`, `prepare_labels`,
+    `unweighted_loss` and `predictions`. The other methods have defaults: the only metric is the average loss, the only
+    signature is ``predict``, and torch's exporter adds `predictions` to an exported graph.
 
     Attributes:
         name: Suffix ``/<name>`` of the metrics' keys, or None.
         weight_column: Feature that holds the examples' weights, or None.
-        loss_reduction: How the losses of a batch become the training loss; heads here keep the member
-            that a name given to them means.
+        loss_reduction: How the losses of a batch become the training loss: a member or its name. After `__post_init__`
+            it is a member.
+        loss_fn: Function of the user that replaces the head's loss, or None.
+
+    >>> from dataclasses import dataclass
+    >>> import torch
+    >>> from torch_estimator.heads.labels import numeric_labels
+    >>> @dataclass(frozen=True)
+    ... class HuberHead(Head):
+    ...     weight_column: str | None = None
+    ...     logits_dimension = 1
+    ...     prediction_keys = ("predictions",)
+    ...     def prepare_labels(self, labels):
+    ...         return numeric_labels(labels, dimension=1)
+    ...     def unweighted_loss(self, logits, labels, features=None):
+    ...         return torch.nn.functional.huber_loss(logits, labels, reduction="none")
+    ...     def predictions(self, logits):
+    ...         return {"predictions": logits}
+    >>> HuberHead().loss(torch.tensor([[0.0]]), torch.tensor([[3.0]]))
+    tensor(2.5000)
     """
 
-    name: str | None
-    weight_column: str | None
-    loss_reduction: LossReduction | str
+    name: str | None = None
+    weight_column: str | None = None
+    loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE
+    loss_fn: LossFn | None = None
+    _user_loss: UserLoss | None = None
+
+    def __post_init__(self) -> None:
+        """Check the settings that heads share. Dataclasses call this at the end of ``__init__``.
+
+        Raises:
+            InvalidTypeError: A setting has the wrong type.
+            InvalidValueError: A setting has a value that is not allowed.
+        """
+        check_name(self.name)
+        reduction = LossReduction.of(self.loss_reduction)
+        self._set(
+            weight_column=weight_key(self.weight_column),
+            loss_reduction=reduction,
+            _user_loss=None if self.loss_fn is None else UserLoss(self.loss_fn, reduction),
+        )
+
+    def _set(self, **values: Any) -> None:
+        """Set attributes of a frozen dataclass; only `__post_init__` may do this."""
+        for attribute, value in values.items():
+            object.__setattr__(self, attribute, value)
 
     @property
     @abstractmethod
     def logits_dimension(self) -> int:
-        """Number of logits per example that the model must give."""
-
-    @property
-    def weight_columns(self) -> Mapping[str | None, str]:
-        """Features that hold weights, by what `loss` takes them as: None is the head's own, a name that of a head."""
-        return {} if self.weight_column is None else {None: self.weight_column}
-
-    @property
-    def wants_features(self) -> bool:
-        """Whether the loss depends on features beside logits and labels."""
-        return wants_features(getattr(self, "loss_fn", None))
-
-    @property
-    def class_names(self) -> list[str] | None:
-        """Names of the classes in the order of their ids; None where there are no classes."""
-        return None
+        """Number of logits per example that the model must compute."""
 
     @property
     @abstractmethod
     def prediction_keys(self) -> tuple[str, ...]:
         """Keys of the predictions, in order, as `decode` returns them."""
 
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes in the order of their ids; None for a head without classes."""
+        return None
+
+    @property
+    def weight_columns(self) -> Mapping[str | None, str]:
+        """Features that hold weights: by head in a `MultiHead`, with the key None in every other head."""
+        return {} if self.weight_column is None else {None: self.weight_column}
+
+    @property
+    def wants_features(self) -> bool:
+        """Whether the loss needs the features of a batch in addition to logits and labels."""
+        return self._user_loss is not None and self._user_loss.wants_features
+
+    @property
+    def rows_are_independent(self) -> bool:
+        """Whether loss, predictions and metrics treat every example by itself.
+
+        If so, evaluation and prediction may concatenate batches. It is False for heads and losses that users wrote,
+        because those may compare the examples of a batch.
+        """
+        ours = type(self).__module__.partition(".")[0] == __name__.partition(".")[0]
+        return ours and self.loss_fn is None
+
     @abstractmethod
     def prepare_labels(self, labels: Labels) -> Any:
-        """Turns raw labels into those that `loss` takes; one call per chunk of rows, before training.
+        """Convert raw labels to what `loss` takes. It is called once per chunk of rows, before training.
 
         Args:
             labels: [N] or [N, 1], or [N, label dimension]: numbers, booleans, or strings as an Arrow array or
@@ -79,23 +123,23 @@ class Head(ABC):
 
         Raises:
             RowError: A label is unknown, out of range or not a number.
-            InvalidValueError: The shape or the kind of labels does not fit the head.
+            InvalidValueError: The shape or the type of the labels does not fit the head.
         """
 
     @abstractmethod
     def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
-        """Returns one loss per example and output."""
+        """Return one loss per example and output, [N, D]; the arguments are those of `loss`."""
 
     def loss(
         self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
     ) -> Tensor:
-        """Returns the training loss of a batch, a scalar.
+        """Return the training loss of a batch, a scalar.
 
         Args:
-            logits: float32 [N, logits dimension].
-            labels: As `prepare_labels` makes them.
-            weights: [N] or [N, 1], or None for ones.
-            features: What a ``loss_fn`` that names them is called with.
+            logits: Logits of the model, float32 [N, logits dimension].
+            labels: Labels as `prepare_labels` returns them.
+            weights: Weights of the examples, [N] or [N, 1], or None for ones.
+            features: Features of the batch, for a ``loss_fn`` that takes them.
 
         Raises:
             InvalidValueError: A shape does not fit the head.
@@ -103,52 +147,63 @@ class Head(ABC):
         reduction = LossReduction.of(self.loss_reduction)
         return reduction.reduce(self.unweighted_loss(logits, labels, features), weights)
 
-    @property
-    def rows_are_independent(self) -> bool:
-        """Whether loss, predictions and metrics see every example by itself, so that batches can be put together."""
-        # A subclass or a function of a user's may look at a batch as a whole.
-        ours = type(self).__module__.partition(".")[0] == __package__.partition(".")[0]
-        return ours and getattr(self, "loss_fn", None) is None and getattr(self, "inverse_link_fn", None) is None
-
     def batch_losses(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, *, batches: int) -> Tensor:
-        """Returns the `loss` of each of several batches of the same length, one after the other: float64 [batches].
+        """Return the `loss` of each of several concatenated batches of the same length, float64 [batches].
 
-        Only for a head whose `rows_are_independent`.
+        The head's `rows_are_independent` must be true.
         """
         reduction = LossReduction.of(self.loss_reduction)
         return reduction.reduce_batches(self.unweighted_loss(logits, labels), weights, batches=batches)
 
     @abstractmethod
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
-        """Returns the numeric predictions of a batch of logits [N, logits dimension]."""
+        """Return the numeric predictions of a batch of logits [N, logits dimension]."""
 
     def decode(self, predictions: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        """Adds what is not numeric, the names of classes, to the predictions of a batch."""
+        """Add predictions that are not numeric, such as names of classes, to the predictions of a batch."""
         return predictions
 
-    @abstractmethod
     def metrics(self) -> Metrics:
-        """Returns fresh metrics for one evaluation."""
+        """Return new metrics for one evaluation."""
+        return Buffered(MeanMetrics(["average_loss"], lambda *batch: [self.unweighted_loss(*batch)], name=self.name))
 
-    @abstractmethod
     def signatures(self) -> dict[str, Signature]:
-        """Describes how an export of the model can be called, by signature name."""
+        """Return the ways to call an exported model, by name of the signature."""
+        return signatures_of(self.prediction_keys)
 
     def raw_signatures(self) -> dict[str, Signature]:
-        """Describes the same where examples are not given as one string each, which only prediction can do without."""
+        """Return the ways to call an exported model whose inputs are separate columns.
+
+        TensorFlow's classification and regression take each example as one string, so only ``predict`` remains.
+        """
         predict = self.signatures()["predict"]
         return {SERVING_DEFAULT: predict, "predict": predict}
 
+    def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
+        """Add the predictions to an ONNX graph, those of `decode` included.
+
+        This default passes `predictions` through torch's exporter. A head whose `decode` adds predictions overrides it,
+        and so does one whose exported graph should be smaller or faster.
+
+        Args:
+            graph: Graph to which nodes are added.
+            logits: Logits in the graph, float32 [N, logits dimension].
+
+        Returns:
+            The predictions by key, in the order of `prediction_keys`.
+        """
+        return graph.trace(self.predictions, logits, what=f"the predictions of {type(self).__name__}")
+
 
 def check_head(head: object) -> Head:
-    """Returns `head`; raises InvalidTypeError if it is none."""
+    """Return `head`; raise InvalidTypeError if it is not a head."""
     if not isinstance(head, Head):
         raise InvalidTypeError(f"head must be a head such as te.BinaryClassHead(), but got {head!r}.")
     return head
 
 
 def check_logits(logits: Tensor, dimension: int) -> None:
-    """Raises unless the last of at least two dimensions of `logits` is `dimension`."""
+    """Raise InvalidValueError unless `logits` has two or more dimensions, the last one of size `dimension`."""
     if logits.dim() < 2 or logits.shape[-1] != dimension:
         raise InvalidValueError(
             f"The head takes logits of shape [N, {dimension}], but the model gave {list(logits.shape)}."
@@ -156,14 +211,14 @@ def check_logits(logits: Tensor, dimension: int) -> None:
 
 
 def check_labels(labels: Tensor, logits: Tensor, dimension: int) -> None:
-    """Raises unless `labels` has one row of `dimension` per row of `logits`."""
+    """Raise InvalidValueError unless `labels` has `dimension` values for each row of `logits`."""
     expected = (*logits.shape[:-1], dimension)
     if labels.shape != expected:
         raise InvalidValueError(f"The head takes labels of shape {list(expected)} here, but got {list(labels.shape)}.")
 
 
 def check_name(name: str | None) -> None:
-    """Raises unless a head's name is None or a string that is not empty."""
+    """Raise unless a head's name is None or a string that is not empty."""
     if name is not None and not isinstance(name, str):
         raise InvalidTypeError(f"A head's name must be a string, but got {name!r}.")
     if name == "":
@@ -171,10 +226,17 @@ def check_name(name: str | None) -> None:
 
 
 def weight_key(weight_column: object) -> str | None:
-    """Returns the feature that `weight_column` means: a key, or a numeric column without a normalizer.
+    """Return the key of the feature that holds the weights.
+
+    Args:
+        weight_column: The key itself, a numeric column without a normalizer, or None.
 
     Raises:
-        InvalidTypeError: It is something else.
+        InvalidTypeError: `weight_column` is something else.
+
+    >>> from torch_estimator.feature_column import numeric_column
+    >>> weight_key(numeric_column("fnlwgt"))
+    'fnlwgt'
     """
     if weight_column is None or isinstance(weight_column, str):
         return weight_column
@@ -185,8 +247,3 @@ def weight_key(weight_column: object) -> str | None:
         f"weight_column must be the name of a feature or a numeric column without a normalizer_fn, "
         f"but got {weight_column!r}."
     )
-
-
-def metric_key(key: str, name: str | None) -> str:
-    """Returns the key of a metric of the head called `name`."""
-    return key if name is None else f"{key}/{name}"

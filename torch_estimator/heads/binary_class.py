@@ -1,9 +1,9 @@
-"""Classification into two classes."""
+"""Head for two classes: sigmoid cross entropy over one logit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,34 +11,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torch_estimator.heads import classes, signature
-from torch_estimator.heads.base import Head, Metrics, check_labels, check_logits, check_name, weight_key
+from torch_estimator.heads.base import check_labels, check_logits
+from torch_estimator.heads.classification import ClassificationHead, check_thresholds, class_predictions
 from torch_estimator.heads.labels import binary_labels
-from torch_estimator.heads.loss_fn import Features, LossFn, UnweightedLoss, unweighted_loss
+from torch_estimator.heads.loss_fn import LossFn
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.thresholds import check_thresholds
-from torch_estimator.metrics import BinaryMetrics, Buffered
-from torch_estimator.metrics.area import Summation
+from torch_estimator.heads.serving import Graph, Prediction, Signature, classification, regression, signatures_of
+from torch_estimator.metrics import (
+    AreaUnderCurves,
+    Buffered,
+    Features,
+    Metrics,
+    Summation,
+    ThresholdRates,
+    WeightedMeans,
+    metric_key,
+)
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels
 
 
 @dataclass(frozen=True)
-class BinaryClassHead(Head):
+class BinaryClassHead(ClassificationHead):
     """Sigmoid cross entropy over one logit per example.
 
     Args:
         weight_column: Feature that holds the examples' weights.
-        thresholds: Probabilities between 0 and 1 at which accuracy, precision and recall are reported, too.
-        label_vocabulary: The two labels as strings, the negative one first; without it labels are 0 and 1.
-        loss_reduction: How the losses of a batch become the training loss; a member or its name.
-        loss_fn: Called with ``labels`` (float32 [N, 1]) and ``logits`` by keyword, and with
-            ``features`` and ``loss_reduction`` if it names those; returns losses [N, 1]. Replaces sigmoid
-            cross entropy.
+        thresholds: Probabilities between 0 and 1 at which accuracy, precision and recall are reported as well.
+        label_vocabulary: The two labels as strings, the negative one first. Without it labels are 0 and 1.
+        loss_reduction: How the losses of a batch become the training loss: a member or its name.
+        loss_fn: Function that replaces the sigmoid cross entropy. It is called by keyword with ``labels``
+            (float32 [N, 1]) and ``logits``, and with ``features`` and ``loss_reduction`` if it has parameters of these
+            names. It returns losses [N, 1].
         name: Suffix ``/<name>`` of the metrics' keys.
-        pr_summation: How ``auc_precision_recall`` is summed up: ``"interpolation"`` as tf.estimator's v2 heads did, or
-            ``"trapezoidal"`` as its v1 classes did.
+        pr_summation: How the area under the precision-recall curve is summed up: ``"interpolation"`` as in
+            tf.estimator's v2 heads, or ``"trapezoidal"`` as in its v1 classes.
 
     Raises:
         InvalidValueError: An argument is out of range.
@@ -58,89 +66,103 @@ class BinaryClassHead(Head):
     loss_fn: LossFn | None = None
     name: str | None = None
     pr_summation: Summation = "interpolation"
-    _unweighted_loss: UnweightedLoss = field(init=False, repr=False, compare=False)
+
+    n_classes = 2
+    logits_dimension = 1
+    prediction_keys = ("logits", "logistic", "probabilities", "class_ids", "classes", "all_class_ids", "all_classes")
 
     def __post_init__(self) -> None:
-        check_name(self.name)
-        reduction = LossReduction.of(self.loss_reduction)
-        loss = unweighted_loss(self.loss_fn, reduction, width=1, default=_sigmoid_cross_entropy)
-        checked = {
-            "weight_column": weight_key(self.weight_column),
-            "thresholds": check_thresholds(self.thresholds),
-            "label_vocabulary": classes.check_vocabulary(self.label_vocabulary, 2),
-            "loss_reduction": reduction,
-            "_unweighted_loss": loss,
-        }
-        for attribute, value in checked.items():
-            object.__setattr__(self, attribute, value)
-
-    @property
-    def logits_dimension(self) -> int:
-        """1: the logit of the second class."""
-        return 1
-
-    @property
-    def class_names(self) -> list[str]:
-        """The label vocabulary, or ``["0", "1"]``."""
-        return classes.class_names(self.label_vocabulary, 2)
-
-    @property
-    def prediction_keys(self) -> tuple[str, ...]:
-        """Keys of the predictions, in order."""
-        return (
-            "logits",
-            "logistic",
-            "probabilities",
-            "class_ids",
-            "classes",
-            "all_class_ids",
-            "all_classes",
-        )
+        super().__post_init__()
+        self._set(thresholds=check_thresholds(self.thresholds))
 
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
-        """Returns float32 [N, 1] with 0 and 1, or the number between that a numeric label is."""
+        """Return float32 [N, 1] with 0 and 1, or with numbers between where numeric labels are such."""
         return binary_labels(labels, vocabulary=self.label_vocabulary)
 
     def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
-        """Returns one loss per example, [N, 1]."""
+        """Return one loss per example, [N, 1]."""
         check_logits(logits, 1)
         check_labels(labels, logits, 1)
-        return self._unweighted_loss(labels, logits, features)
+        if self._user_loss is not None:
+            return self._user_loss(labels, logits, features, width=1)
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
-        """Returns logits, logistic, class_ids [N, 1], probabilities and all_class_ids [N, 2]."""
+        """Return logits, logistic and class_ids [N, 1], probabilities and all_class_ids [N, 2]."""
         check_logits(logits, 1)
         both = torch.cat((torch.zeros_like(logits), logits), -1)
-        return {
-            "logits": logits,
-            "logistic": torch.sigmoid(logits),
-            **classes.class_predictions(both),
-        }
-
-    def decode(self, predictions: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        """Adds classes [N, 1] and all_classes [N, 2], arrays of str."""
-        return classes.add_class_names(predictions, self.class_names, self.prediction_keys)
+        return {"logits": logits, "logistic": torch.sigmoid(logits), **class_predictions(both)}
 
     def metrics(self) -> Metrics:
-        """Returns fresh `BinaryMetrics`."""
-        return Buffered(
-            BinaryMetrics(
-                unweighted_loss=self._unweighted_loss,
-                thresholds=self.thresholds or (),
-                name=self.name,
-                summation=self.pr_summation,
-            )
-        )
+        """Return new `BinaryMetrics`."""
+        return Buffered(BinaryMetrics(self))
 
-    def signatures(self) -> dict[str, signature.Signature]:
-        """Returns classification (the default), regression on the probability, and prediction."""
+    def signatures(self) -> dict[str, Signature]:
+        """Return classification (the default), regression on the probability, and prediction."""
+        return signatures_of(self.prediction_keys, classification=classification(), regression=regression("logistic"))
+
+    def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
+        """Add the predictions to an ONNX graph; see `Head.lower`."""
+        logistic = graph.op("Sigmoid", logits.tensor)
+        negative = graph.op("Sigmoid", graph.op("Neg", logits.tensor))
+        # The class is 0 where logit <= 0, rather than 1 where logit > 0: NaN gives class 1, as torch's argmax does.
+        at_most_0 = graph.op("LessOrEqual", logits.tensor, graph.constant(0, np.float32))
+        class_ids = graph.op("Where", at_most_0, graph.constant(0, np.int64), graph.constant(1, np.int64))
+        probabilities = graph.op("Concat", negative, logistic, axis=1)
         return {
-            signature.SERVING_DEFAULT: signature.classification(),
-            "classification": signature.classification(),
-            "regression": signature.regression("logistic"),
-            "predict": signature.prediction(self.prediction_keys),
+            "logits": logits,
+            "logistic": Prediction(tensor=logistic, dtype="DT_FLOAT", row_shape=(1,)),
+            "probabilities": Prediction(tensor=probabilities, dtype="DT_FLOAT", row_shape=(2,)),
+            **self.lower_class(graph, class_ids),
+            **self.lower_all_classes(graph, class_ids),
         }
 
 
-def _sigmoid_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+class BinaryMetrics:
+    """Loss, accuracy, precision, recall, areas under curves and means, with the keys of tf.estimator.
+
+    Args:
+        head: Head whose metrics these are.
+    """
+
+    def __init__(self, head: BinaryClassHead) -> None:
+        self._head = head
+        self._means = WeightedMeans(3)
+        # The class is 1 where the logit is above 0. In float32 its probability may still be one half.
+        self._rates = ThresholdRates([0.0])
+        self._threshold_rates = ThresholdRates(head.thresholds or ())
+        self._areas = AreaUnderCurves(head.pr_summation)
+
+    @torch.no_grad()
+    def update(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
+    ) -> None:
+        """Add a batch: logits and labels [N, 1], weights [N], [N, 1] or None for ones."""
+        probabilities = torch.sigmoid(logits)
+        losses = self._head.unweighted_loss(logits, labels, features)
+        self._means.update(losses, labels, probabilities, weights=weights)
+        labels, probabilities = labels.flatten(), probabilities.flatten()
+        weights = None if weights is None else weights.flatten().double()
+        self._rates.update(logits.flatten(), labels, weights)
+        self._areas.update(probabilities, labels, weights)
+        self._threshold_rates.update(probabilities, labels, weights)
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics over all batches, or zeros if there were none."""
+        (rates,) = self._rates.compute()
+        average_loss, label_mean, prediction_mean = self._means.compute()
+        # Without any weight the mean is 0, and the baseline must be 0 as well instead of 1 - 0.
+        baseline = max(label_mean, 1.0 - label_mean) if self._means.weight else 0.0
+        metrics = {
+            "average_loss": average_loss,
+            "accuracy": rates.accuracy,
+            "precision": rates.precision,
+            "recall": rates.recall,
+            "prediction/mean": prediction_mean,
+            "label/mean": label_mean,
+            "accuracy_baseline": baseline,
+            "auc": self._areas.roc(),
+            "auc_precision_recall": self._areas.precision_recall(),
+            **self._threshold_rates.metrics(),
+        }
+        return {metric_key(key, self._head.name): value for key, value in metrics.items()}

@@ -1,4 +1,4 @@
-"""A model's end given as plain functions."""
+"""Head made of the plain functions of an `EstimatorSpec`: a loss, predictions and metrics."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch import Tensor
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.pairs import PairCheck
-from torch_estimator.heads.signature import Signature
+from torch_estimator.heads.serving import Graph, Prediction, Signature
 from torch_estimator.heads.torch_losses import fitted_labels, loss_kind, reshaped_labels
+from torch_estimator.metrics.broadcast_check import BroadcastCheck
 from torch_estimator.metrics.named import NamedMetrics
 
 
 class FunctionHead:
-    """Offers what the engine asks of a head, made of the functions of an `EstimatorSpec`.
+    """Head made of the functions of an `EstimatorSpec`, with the interface that training needs of a `Head`.
 
     Args:
-        loss: ``loss(outputs, labels)`` -> scalar tensor; torch's own get labels of the shape and dtype they take.
-        predictions: ``predictions(outputs)`` -> dict of tensors; None where the outputs are the predictions: a dict of
-            them, one called ``output``, a tuple of ``output_0``, ``output_1``, …, or a dataclass or named tuple, whose
-            fields name them (None is left out).
-        metrics: Name -> what gives its value; see `NamedMetrics`.
+        loss: ``loss(outputs, labels)`` -> scalar tensor. Losses of torch get labels of the shape and dtype they need.
+        predictions: ``predictions(outputs)`` -> dict of tensors. None takes the outputs themselves: a dict as it is; a
+            single tensor as ``output``; a tuple as ``output_0``, ``output_1`` and so on; a dataclass or a named tuple
+            by its fields, without those that are None.
+        metrics: Name -> function or metric object; see `NamedMetrics`.
     """
 
     name = None
@@ -46,31 +46,37 @@ class FunctionHead:
         self._predictions = predictions
         self._metrics = dict(metrics or {})
         self._kind = loss_kind(loss)
-        self._check = PairCheck("The loss")
+        self._check = BroadcastCheck("The loss")
 
     def prepare_labels(self, labels: Any) -> Any:
+        """Return the labels as they are."""
         return labels
 
     def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
-        if self._loss is None:
+        """Return the loss of a batch, a scalar.
+
+        Raises:
+            InvalidValueError: There is no loss function, or it does not return a tensor with one number.
+        """
+        loss_fn = self._loss
+        if loss_fn is None:
             raise InvalidValueError("The EstimatorSpec has no loss, which training and evaluation need.")
-        loss = self._computed(self._loss, logits, labels)
+        if self._kind is None:
+            loss = self._check({"outputs": logits, "labels": labels}, lambda: loss_fn(logits, labels))
+        else:
+            loss = loss_fn(logits, fitted_labels(self._kind, loss_fn, logits, labels))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
             raise InvalidValueError(f"The loss of an EstimatorSpec must return one number as a tensor, but got {got}.")
         return loss.reshape(())
 
-    def _computed(self, loss: Callable[[Any, Any], Tensor], logits: Any, labels: Any) -> Tensor:
-        if self._kind is None:
-            return self._check({"outputs": logits, "labels": labels}, lambda: loss(logits, labels))
-        return loss(logits, fitted_labels(self._kind, loss, logits, labels))
-
     def label_dims(self, logits: Any, labels: Any) -> int | None:
-        """Return how many dimensions the labels have that the loss gets; None where they are no tensor."""
+        """Return the number of dimensions of the labels that the loss gets, or None if they are not a tensor."""
         labels = reshaped_labels(self._kind, logits, labels)
         return labels.dim() if isinstance(labels, Tensor) else None
 
     def predictions(self, logits: Any) -> dict[str, Tensor]:
+        """Return the predictions of a batch by name."""
         if self._predictions is not None:
             return dict(self._predictions(logits))
         if isinstance(logits, Mapping):
@@ -83,30 +89,40 @@ class FunctionHead:
         return {"output": logits}
 
     def decode(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the predictions as they are: all are numeric."""
         return predictions
 
     def metrics(self) -> _FunctionMetrics:
+        """Return new metrics for one evaluation."""
         return _FunctionMetrics(self, NamedMetrics(self._metrics))
 
     def signatures(self) -> dict[str, Signature]:
+        """Return no signatures: the export has a single one, with everything that the graph computes."""
         return {}
+
+    def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
+        """Add the predictions to an ONNX graph through torch's exporter; see `Head.lower`."""
+        return graph.trace(self.predictions, logits, what=f"the predictions of {type(self).__name__}")
 
 
 def _field_names(outputs: Any) -> Sequence[str] | None:
+    """Return the fields of a dataclass or a named tuple, or None for anything else."""
     if dataclasses.is_dataclass(outputs):
         return [field.name for field in dataclasses.fields(outputs)]
     return getattr(outputs, "_fields", None) if isinstance(outputs, tuple) else None
 
 
 class _FunctionMetrics:
-    """Named metrics, given outputs in the place of predictions."""
+    """Named metrics, updated with a model's outputs: the head converts them to predictions."""
 
     def __init__(self, head: FunctionHead, metrics: NamedMetrics) -> None:
         self._head = head
         self._metrics = metrics
 
     def update(self, logits: Any, labels: Any, weights: Tensor | None = None) -> None:
+        """Add a batch."""
         self._metrics.update(labels, self._head.predictions(logits), self._head.label_dims(logits, labels))
 
     def compute(self) -> dict[str, float]:
+        """Return every metric over all batches so far."""
         return self._metrics.compute()

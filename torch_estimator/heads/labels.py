@@ -1,4 +1,7 @@
-"""Raw labels to the ids and numbers that losses take, a chunk of rows at a time."""
+"""Conversion of raw labels to the ids and numbers that losses take, for a chunk of rows at a time.
+
+Raw labels are NumPy or Arrow arrays of numbers, booleans or strings. `RowError` names the first row that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,24 @@ _MIXED = "labels are neither all numbers nor all strings (in UTF-8); make them o
 
 
 def class_ids(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | None) -> Array:
-    """Returns the class of every row.
+    """Return the class of every row.
 
     Args:
-        labels: [N] or [N, 1]: strings if there is a vocabulary, else integers (or booleans, or floats without
-            a fraction) from 0 to ``n_classes - 1``.
+        labels: [N] or [N, 1]: strings if there is a vocabulary, otherwise integers from 0 to ``n_classes - 1``, also
+            as booleans or as floats without a fraction.
         n_classes: Number of classes.
-        vocabulary: The string of every class, in the order of the ids.
+        vocabulary: Strings of the classes, in the order of their ids; None where labels are ids.
 
     Returns:
-        int64 [N, 1].
+        The ids of the classes, int64 [N, 1].
 
     Raises:
         RowError: A label is unknown, out of range or not a number.
         InvalidTypeError: Strings without a vocabulary, or numbers with one.
-        InvalidValueError: Another shape.
+        InvalidValueError: The labels have another shape.
+
+    >>> class_ids(np.array(["fox", "cat"]), n_classes=2, vocabulary=["cat", "fox"]).tolist()
+    [[1], [0]]
     """
     column = _column(labels, dimension=1)
     if vocabulary is not None:
@@ -48,19 +54,19 @@ def class_ids(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | Non
 
 
 def binary_labels(labels: Labels, *, vocabulary: Sequence[str] | None) -> Array:
-    """Returns 0 or 1 for every row, or the number between them that the label is.
+    """Return the label of every row as a number from 0 to 1.
 
     Args:
-        labels: [N] or [N, 1]: strings if there is a vocabulary, else numbers from 0 to 1 or booleans.
-        vocabulary: The strings of class 0 and class 1.
+        labels: [N] or [N, 1]: strings if there is a vocabulary, otherwise numbers from 0 to 1 or booleans.
+        vocabulary: Strings of class 0 and class 1; None where labels are numbers.
 
     Returns:
-        float32 [N, 1].
+        The labels, float32 [N, 1].
 
     Raises:
         RowError: A label is unknown, out of range or not a number.
         InvalidTypeError: Strings without a vocabulary, or numbers with one.
-        InvalidValueError: Another shape.
+        InvalidValueError: The labels have another shape.
     """
     column = _column(labels, dimension=1)
     if vocabulary is not None:
@@ -72,19 +78,19 @@ def binary_labels(labels: Labels, *, vocabulary: Sequence[str] | None) -> Array:
 
 
 def numeric_labels(labels: Labels, *, dimension: int) -> Array:
-    """Returns the targets of a regression.
+    """Return the targets of a regression.
 
     Args:
         labels: Numbers or booleans, [N, dimension], or [N] if `dimension` is 1.
-        dimension: Targets per row.
+        dimension: Number of targets per row.
 
     Returns:
-        float32 [N, dimension].
+        The targets, float32 [N, dimension].
 
     Raises:
-        RowError: A label is NaN or infinite, or would be as float32.
+        RowError: A label is NaN or infinite, or too large for float32.
         InvalidTypeError: Labels are not numbers.
-        InvalidValueError: Another shape.
+        InvalidValueError: The labels have another shape.
     """
     column = _column(labels, dimension=dimension)
     values = as_numbers(column, hint=None).reshape(-1, dimension)
@@ -96,7 +102,7 @@ def numeric_labels(labels: Labels, *, dimension: int) -> Array:
 
 
 def check_range(values: Array, *, least: float, most: float | None = None) -> Array:
-    """Returns targets [N, D]; raises RowError for one out of range."""
+    """Return the targets [N, D] as they are; raise RowError if one is less than `least` or greater than `most`."""
     bad = values < least
     if most is not None:
         bad |= values > most
@@ -108,7 +114,7 @@ def check_range(values: Array, *, least: float, most: float | None = None) -> Ar
 
 
 def _column(labels: Labels, dimension: int) -> Array | pa.Array:
-    """Returns `labels` with [N] or [N, dimension] checked; [N, 1] loses its last dimension."""
+    """Return labels whose shape is [N] or [N, dimension], with [N, 1] squeezed to [N]; raise for other shapes."""
     check_one_column(labels)
     if isinstance(labels, pa.Array):
         if is_list_type(labels.type):
@@ -126,7 +132,7 @@ def _column(labels: Labels, dimension: int) -> Array | pa.Array:
 
 
 def check_one_column(labels: Any) -> None:
-    """Raises unless labels are one column, not a dict or tuple of them."""
+    """Raise InvalidTypeError if labels are a dict or tuple of columns instead of one column."""
     if isinstance(labels, Mapping):
         raise InvalidTypeError(
             f"labels are a dict with {', '.join(map(str, labels))}, but the model's head takes one column of labels; "
@@ -142,6 +148,7 @@ def _wrong_shape(shape: list[int], dimension: int) -> InvalidValueError:
 
 
 def _look_up(column: Array | pa.Array, vocabulary: Sequence[str]) -> Array:
+    """Return the place of every label in the vocabulary, int64 [N]; raise RowError for an unknown one."""
     strings = look_up_strings(column)
     ids = vocabulary_ids(strings, vocabulary)
     unknown = np.flatnonzero(ids < 0)
@@ -152,10 +159,10 @@ def _look_up(column: Array | pa.Array, vocabulary: Sequence[str]) -> Array:
 
 
 def look_up_strings(column: Array | pa.Array) -> pa.Array:
-    """Returns labels that a vocabulary explains as an Arrow array of strings.
+    """Return the labels of a head with a vocabulary as an Arrow array of strings.
 
     Raises:
-        InvalidTypeError: They are no strings.
+        InvalidTypeError: The labels are not strings.
     """
     strings = as_strings(column)
     if strings is None:
@@ -167,10 +174,10 @@ def look_up_strings(column: Array | pa.Array) -> pa.Array:
 
 
 def vocabulary_ids(strings: pa.Array, vocabulary: Sequence[str]) -> Array:
-    """Returns the place of every string in the vocabulary; -1 for one that is missing or not in it."""
+    """Return the place of every string in the vocabulary, int64 [N]; -1 for null and for unknown strings."""
     encoded = strings if isinstance(strings, pa.DictionaryArray) else strings.dictionary_encode()
     id_of = {string: i for i, string in enumerate(vocabulary)}
-    # One place more than there are distinct strings, so that a missing label (index -1) is unknown, too.
+    # A null has the index -1 and so takes the last entry, which makes it unknown as well.
     distinct = [id_of.get(string, -1) for string in encoded.dictionary.to_pylist()]
     lookup = np.array([*distinct, -1], dtype=np.int64)
     indices = pc.fill_null(encoded.indices, -1) if encoded.null_count else encoded.indices
@@ -179,22 +186,26 @@ def vocabulary_ids(strings: pa.Array, vocabulary: Sequence[str]) -> Array:
 
 
 def choices(vocabulary: Sequence[str]) -> str:
-    """Names the labels of a vocabulary, or the first of them, for messages."""
+    """Return a list of the labels of a vocabulary for an error message, cut off after the first ten."""
     named = ", ".join(repr(label) for label in vocabulary[:_MOST_LABELS_NAMED])
     more = len(vocabulary) - _MOST_LABELS_NAMED
     return f"one of {named}" + (f" or {more} more" if more > 0 else "")
 
 
 def as_numbers(column: Array | pa.Array, hint: str | None) -> Array:
-    """Returns numbers, with NaN for missing ones; `hint` is what to give if the labels are strings.
+    """Return labels as an array of numbers, with NaN for missing ones.
+
+    Args:
+        column: The labels, [N].
+        hint: What the user should give to a head whose labels are strings; None for a regression.
 
     Raises:
-        RowError: A label is missing where all are missing or strings.
-        InvalidTypeError: They are strings, or neither all numbers nor all strings.
+        RowError: A label is missing, and all others are missing or strings.
+        InvalidTypeError: The labels are strings, or a mixture of numbers and strings.
     """
     strings = as_strings(column)
     if strings is not None:
-        # No labels at all carry no type to object to.
+        # An empty chunk has no type that could be wrong.
         if len(strings) == 0:
             return np.zeros(0, dtype=np.int64)
         if strings.null_count:
@@ -217,7 +228,7 @@ def as_numbers(column: Array | pa.Array, hint: str | None) -> Array:
 
 
 def as_strings(column: Array | pa.Array) -> pa.Array | None:
-    """Returns `column` as an Arrow array of strings, maybe a dictionary; None if it holds something else."""
+    """Return labels as an Arrow array of strings, possibly dictionary-encoded; None if they are not strings."""
     if isinstance(column, pa.Array):
         values = column.type.value_type if isinstance(column, pa.DictionaryArray) else column.type
         is_string = pa.types.is_string(values) or pa.types.is_large_string(values)
@@ -235,11 +246,18 @@ def as_strings(column: Array | pa.Array) -> pa.Array | None:
 
 
 def kind_of(column: Array | pa.Array) -> str:
-    """Names the type of labels for messages."""
+    """Return the name of the type of labels for an error message."""
     return str(column.type if isinstance(column, pa.Array) else column.dtype)
 
 
 def _check_rows(good: Array, values: Array, problem: str) -> None:
+    """Raise RowError for the first row that is not good.
+
+    Args:
+        good: Whether each row is good, bool [N].
+        values: Labels, [N].
+        problem: End of the message, after ``label <value>``; NaN is always reported as "not a number".
+    """
     if good.all():
         return
     row = int(np.flatnonzero(~good)[0])

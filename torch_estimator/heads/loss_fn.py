@@ -1,60 +1,76 @@
-"""A head's own loss, or one given by its user."""
+"""Loss that a user gives to a head in place of the head's own."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.pairs import PairCheck
+from torch_estimator.metrics import Features
+from torch_estimator.metrics.broadcast_check import BroadcastCheck
 
 LossFn = Callable[..., Tensor]
-Features = Mapping[str, Any]
+"""Function of ``labels`` and ``logits``, called by keyword; it may also take ``features`` and ``loss_reduction``."""
 
 _ARGUMENTS = ("labels", "logits", "features", "loss_reduction")
 
 
-class UnweightedLoss(Protocol):
-    """From labels [N, D'] and logits [N, D] to losses [N, width]."""
-
-    def __call__(self, labels: Tensor, logits: Tensor, features: Features | None = None) -> Tensor: ...
-
-
-def unweighted_loss(
-    loss_fn: LossFn | None, reduction: LossReduction, *, width: int, default: Callable[[Tensor, Tensor], Tensor]
-) -> UnweightedLoss:
-    """Returns the function from (labels [N, D'], logits [N, D]) to losses [N, width] that a head is to use.
+class UserLoss:
+    """A user's loss function with its arguments and results checked.
 
     Args:
-        loss_fn: The user's ``loss_fn(labels, logits)``, called by keyword; it may take ``features`` and
-            ``loss_reduction``, too. None chooses `default`.
-        reduction: What `loss_fn` is given as ``loss_reduction`` if it asks for it.
-        width: Losses per example that it must return.
-        default: The head's own loss.
+        loss_fn: The user's function.
+        reduction: Value of the argument ``loss_reduction``, if the function takes it.
+
+    Attributes:
+        wants_features: Whether the function takes ``features``.
 
     Raises:
-        InvalidTypeError: `loss_fn` cannot be called.
-        InvalidValueError: `loss_fn` lacks an argument or has another one.
+        InvalidTypeError: `loss_fn` is not callable.
+        InvalidValueError: `loss_fn` lacks a required argument or has an unknown one.
     """
-    if loss_fn is None:
-        return partial(_default_loss, default)
-    names = _argument_names(loss_fn)
-    keywords = {"loss_reduction": reduction} if "loss_reduction" in names else {}
-    bound = partial(loss_fn, **keywords)
-    return partial(_checked_loss, bound, width, "features" in names, PairCheck("The loss_fn"))
 
+    def __init__(self, loss_fn: LossFn, reduction: LossReduction) -> None:
+        names = _argument_names(loss_fn)
+        self._loss_fn = partial(loss_fn, loss_reduction=reduction) if "loss_reduction" in names else loss_fn
+        self._check = BroadcastCheck("The loss_fn")
+        self.wants_features = "features" in names
 
-def wants_features(loss_fn: LossFn | None) -> bool:
-    """Whether a loss_fn names ``features``."""
-    return loss_fn is not None and "features" in _argument_names(loss_fn)
+    def __call__(self, labels: Tensor, logits: Tensor, features: Features | None, *, width: int) -> Tensor:
+        """Return the losses, [N, width].
+
+        Args:
+            labels: Labels of the batch, as the head prepares them.
+            logits: Logits of the batch, [N, D].
+            features: Features of the batch; None only if the function does not take them.
+            width: Number of losses per example that the function must return.
+
+        Raises:
+            InvalidValueError: The features are missing, or the losses have another shape.
+            PairsError: The function pairs every example with every other one.
+        """
+        arguments: dict[str, Any] = {"labels": labels, "logits": logits}
+        if self.wants_features:
+            if features is None:
+                raise InvalidValueError("loss_fn takes features, but the head was called without them.")
+            arguments["features"] = features
+        losses = self._check(arguments, lambda: self._loss_fn(**arguments))
+        expected = (*logits.shape[:-1], width)
+        if losses.shape != expected:
+            raise InvalidValueError(
+                f"loss_fn must return one loss per example and output, of shape {list(expected)}, "
+                f"but it returned shape {list(losses.shape)}."
+            )
+        return losses
 
 
 def _argument_names(loss_fn: LossFn) -> list[str]:
+    """Return the names of the arguments of a loss function that are not bound yet."""
     if not callable(loss_fn):
         raise InvalidTypeError(f"loss_fn must be a function of labels and logits, but got {loss_fn!r}.")
     bound = loss_fn.keywords if isinstance(loss_fn, partial) else {}
@@ -73,33 +89,3 @@ def _argument_names(loss_fn: LossFn) -> list[str]:
             "else must be bound with functools.partial."
         )
     return names
-
-
-def _default_loss(
-    function: Callable[[Tensor, Tensor], Tensor], labels: Tensor, logits: Tensor, features: Features | None = None
-) -> Tensor:
-    return function(labels, logits)
-
-
-def _checked_loss(
-    loss_fn: LossFn,
-    width: int,
-    with_features: bool,
-    check: PairCheck,
-    labels: Tensor,
-    logits: Tensor,
-    features: Features | None = None,
-) -> Tensor:
-    if with_features and features is None:
-        raise InvalidValueError("loss_fn takes features, but the head was called without them.")
-    arguments: dict[str, Any] = {"labels": labels, "logits": logits}
-    if with_features:
-        arguments["features"] = features
-    losses = check(arguments, lambda: loss_fn(**arguments))
-    expected = (*logits.shape[:-1], width)
-    if losses.shape != expected:
-        raise InvalidValueError(
-            f"loss_fn must return one loss per example and output, of shape {list(expected)}, "
-            f"but it returned shape {list(losses.shape)}."
-        )
-    return losses

@@ -1,4 +1,4 @@
-"""How the losses of a batch become the training loss."""
+"""Reductions: how the losses of a batch become one training loss."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.metrics import align_weights
 
 
 class LossReduction(Enum):
-    """How the weighted losses of a batch are combined into the one that is trained on.
+    """How the weighted losses of a batch are combined into the training loss.
 
     With losses l and weights w, broadcast to the shape of l:
 
@@ -19,6 +20,9 @@ class LossReduction(Enum):
     * ``SUM_OVER_BATCH_SIZE``: Σ w·l divided by the number of losses; the default of the heads.
     * ``MEAN``: Σ w·l / Σ w.
     * ``SUM_OVER_NONZERO_WEIGHTS``: Σ w·l divided by the number of weights that are not zero.
+
+    >>> LossReduction.MEAN.reduce(torch.tensor([[1.0], [4.0]]), weights=torch.tensor([2.0, 1.0]))
+    tensor(2.)
     """
 
     SUM = "sum"
@@ -29,14 +33,15 @@ class LossReduction(Enum):
 
     @classmethod
     def of(cls, value: LossReduction | str) -> LossReduction:
-        """Returns `value` itself, or the reduction that a string names.
+        """Return a reduction for a member or its name.
 
-        Strings are the members' names in either case and the values of TensorFlow's two enumerations
-        (``"sum_over_batch_size"``, ``"weighted_sum"``, ``"auto"`` and so on).
+        Args:
+            value: A member, the name of a member in either case, or a value of TensorFlow's two enumerations:
+                ``"sum_over_batch_size"``, ``"weighted_sum"``, ``"auto"`` and so on.
 
         Raises:
-            InvalidTypeError: `value` is neither.
-            InvalidValueError: There is no such reduction; losses that are not reduced cannot be trained on.
+            InvalidTypeError: `value` is neither a member nor a string.
+            InvalidValueError: There is no such reduction. ``"none"`` is none: training needs a scalar loss.
 
         >>> LossReduction.of("weighted_mean")
         <LossReduction.MEAN: 'mean'>
@@ -55,11 +60,11 @@ class LossReduction(Enum):
             raise InvalidValueError(f"Invalid loss_reduction {value!r}; it must be one of {names}.") from None
 
     def reduce(self, losses: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Returns the scalar training loss; 0 where the divisor would be 0.
+        """Return the training loss, a scalar; 0 where the divisor is 0.
 
         Args:
             losses: One loss per example and output, [N, D].
-            weights: [N], [N, 1] or [N, D], or None for ones.
+            weights: Weights [N], [N, 1] or [N, D], or None for ones.
         """
         if weights is None:
             total = losses.sum()
@@ -72,12 +77,16 @@ class LossReduction(Enum):
             return total / max(losses.numel(), 1)
         weights = weights.expand_as(losses)
         divisor = weights.sum() if self is LossReduction.MEAN else (weights != 0).sum()
+        # The inner `where` keeps the gradient finite: that of the branch not taken would be 0 * inf = NaN.
         return torch.where(divisor == 0, 0.0, total / torch.where(divisor == 0, 1.0, divisor))
 
     def reduce_batches(self, losses: Tensor, weights: Tensor | None = None, *, batches: int) -> Tensor:
-        """Returns what `reduce` gives for each of several batches of the same length, one after the other: [batches].
+        """Return `reduce` of each of several concatenated batches of the same length, float64 [batches].
 
-        Summed up in float64.
+        Args:
+            losses: One loss per example and output, [batches * N, D].
+            weights: Weights [batches * N], [batches * N, 1] or [batches * N, D], or None for ones.
+            batches: Number of batches.
         """
         aligned = torch.ones(()) if weights is None else align_weights(weights, losses).double()
         expanded = aligned.to(losses.device).expand_as(losses).reshape(batches, -1)
@@ -88,17 +97,3 @@ class LossReduction(Enum):
             return total / expanded.shape[1]
         divisor = expanded.sum(1) if self is LossReduction.MEAN else (expanded != 0).sum(1)
         return torch.where(divisor == 0, 0.0, total / torch.where(divisor == 0, 1.0, divisor))
-
-
-def align_weights(weights: Tensor, losses: Tensor) -> Tensor:
-    """Returns float weights that broadcast against `losses` example by example.
-
-    Raises:
-        InvalidValueError: `weights` is not [N], [N, 1] or of the shape of `losses`.
-    """
-    aligned = weights.unsqueeze(-1) if weights.dim() == losses.dim() - 1 else weights
-    if aligned.shape != losses.shape and aligned.shape != (*losses.shape[:-1], 1):
-        raise InvalidValueError(
-            f"weights must have shape {[*losses.shape[:-1], 1]} or {list(losses.shape)}, but got {list(weights.shape)}."
-        )
-    return aligned.to(losses.dtype)

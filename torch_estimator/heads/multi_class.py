@@ -1,38 +1,39 @@
-"""Classification into more than two classes."""
+"""Head for more than two classes: softmax cross entropy over one logit per class."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from torch_estimator.heads import classes, signature
-from torch_estimator.heads.base import Head, Metrics, check_labels, check_logits, check_name, weight_key
+from torch_estimator.heads.base import check_labels, check_logits
+from torch_estimator.heads.classification import ClassificationHead, check_n_classes, class_predictions
 from torch_estimator.heads.labels import class_ids
-from torch_estimator.heads.loss_fn import Features, LossFn, UnweightedLoss, unweighted_loss
+from torch_estimator.heads.loss_fn import LossFn
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.metrics import Buffered, MultiClassMetrics
+from torch_estimator.heads.serving import Graph, Prediction, Signature, classification, signatures_of
+from torch_estimator.metrics import Buffered, Features, MeanMetrics, Metrics
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels
 
 
 @dataclass(frozen=True)
-class MultiClassHead(Head):
+class MultiClassHead(ClassificationHead):
     """Softmax cross entropy over one logit per class.
 
     Args:
         n_classes: Number of classes, more than 2.
         weight_column: Feature that holds the examples' weights.
-        label_vocabulary: The labels as strings in the order of their ids; without it labels are the ids.
-        loss_reduction: How the losses of a batch become the training loss; a member or its name.
-        loss_fn: Called with ``labels`` (int64 [N, 1]) and ``logits`` by keyword, and with
-            ``features`` and ``loss_reduction`` if it names those; returns losses [N, 1]. Replaces softmax
-            cross entropy.
+        label_vocabulary: The labels as strings in the order of their ids. Without it labels are the ids.
+        loss_reduction: How the losses of a batch become the training loss: a member or its name.
+        loss_fn: Function that replaces the softmax cross entropy. It is called by keyword with ``labels`` (int64
+            [N, 1]) and ``logits``, and with ``features`` and ``loss_reduction`` if it has parameters of these names.
+            It returns losses [N, 1].
         name: Suffix ``/<name>`` of the metrics' keys.
 
     Raises:
@@ -50,70 +51,57 @@ class MultiClassHead(Head):
     loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE
     loss_fn: LossFn | None = None
     name: str | None = None
-    _unweighted_loss: UnweightedLoss = field(init=False, repr=False, compare=False)
+
+    prediction_keys = ("logits", "probabilities", "class_ids", "classes", "all_class_ids", "all_classes")
 
     def __post_init__(self) -> None:
-        check_name(self.name)
-        reduction = LossReduction.of(self.loss_reduction)
-        n_classes = classes.check_n_classes(self.n_classes, more_than=2)
-        loss = unweighted_loss(self.loss_fn, reduction, width=1, default=_softmax_cross_entropy)
-        checked = {
-            "n_classes": n_classes,
-            "weight_column": weight_key(self.weight_column),
-            "label_vocabulary": classes.check_vocabulary(self.label_vocabulary, n_classes),
-            "loss_reduction": reduction,
-            "_unweighted_loss": loss,
-        }
-        for attribute, value in checked.items():
-            object.__setattr__(self, attribute, value)
+        self._set(n_classes=check_n_classes(self.n_classes, more_than=2))
+        super().__post_init__()
 
     @property
     def logits_dimension(self) -> int:
         """The number of classes."""
         return self.n_classes
 
-    @property
-    def class_names(self) -> list[str]:
-        """The label vocabulary, or the ids in decimal."""
-        return classes.class_names(self.label_vocabulary, self.n_classes)
-
-    @property
-    def prediction_keys(self) -> tuple[str, ...]:
-        """Keys of the predictions, in order."""
-        return ("logits", "probabilities", "class_ids", "classes", "all_class_ids", "all_classes")
-
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
-        """Returns the class of every row, int64 [N, 1]."""
+        """Return the class of every row, int64 [N, 1]."""
         return class_ids(labels, n_classes=self.n_classes, vocabulary=self.label_vocabulary)
 
     def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
-        """Returns one loss per example, [N, 1]."""
+        """Return one loss per example, [N, 1]."""
         check_logits(logits, self.n_classes)
         check_labels(labels, logits, 1)
-        return self._unweighted_loss(labels, logits, features)
+        if self._user_loss is not None:
+            return self._user_loss(labels, logits, features, width=1)
+        losses = F.cross_entropy(logits.movedim(-1, 1), labels.squeeze(-1), reduction="none")
+        return losses.unsqueeze(-1)
 
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
-        """Returns logits, probabilities and all_class_ids [N, n_classes], and class_ids [N, 1]."""
+        """Return logits, probabilities and all_class_ids [N, n_classes], and class_ids [N, 1]."""
         check_logits(logits, self.n_classes)
-        return {"logits": logits, **classes.class_predictions(logits)}
-
-    def decode(self, predictions: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        """Adds classes [N, 1] and all_classes [N, n_classes], arrays of str."""
-        return classes.add_class_names(predictions, self.class_names, self.prediction_keys)
+        return {"logits": logits, **class_predictions(logits)}
 
     def metrics(self) -> Metrics:
-        """Returns fresh `MultiClassMetrics`."""
-        return Buffered(MultiClassMetrics(unweighted_loss=self._unweighted_loss, name=self.name))
+        """Return new metrics: the average loss and the accuracy."""
+        return Buffered(MeanMetrics(["average_loss", "accuracy"], self._loss_and_hits, name=self.name))
 
-    def signatures(self) -> dict[str, signature.Signature]:
-        """Returns classification (the default) and prediction."""
+    def _loss_and_hits(self, logits: Tensor, labels: Tensor, features: Features | None) -> list[Tensor]:
+        """Return the losses and whether the predicted class is right, each [N, 1]."""
+        losses = self.unweighted_loss(logits, labels, features)
+        right = logits.argmax(-1, keepdim=True) == labels
+        return [losses, right.to(losses.dtype)]
+
+    def signatures(self) -> dict[str, Signature]:
+        """Return classification (the default) and prediction."""
+        return signatures_of(self.prediction_keys, classification=classification())
+
+    def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
+        """Add the predictions to an ONNX graph; see `Head.lower`."""
+        probabilities = graph.op("Softmax", logits.tensor, axis=-1)
+        class_ids = graph.op("ArgMax", logits.tensor, axis=1, keepdims=1)
         return {
-            signature.SERVING_DEFAULT: signature.classification(),
-            "classification": signature.classification(),
-            "predict": signature.prediction(self.prediction_keys),
+            "logits": logits,
+            "probabilities": Prediction(tensor=probabilities, dtype="DT_FLOAT", row_shape=(self.n_classes,)),
+            **self.lower_class(graph, class_ids),
+            **self.lower_all_classes(graph, class_ids),
         }
-
-
-def _softmax_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
-    losses = F.cross_entropy(logits.movedim(-1, 1), labels.squeeze(-1), reduction="none")
-    return losses.unsqueeze(-1)

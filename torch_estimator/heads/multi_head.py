@@ -1,4 +1,4 @@
-"""Several heads on one model."""
+"""Head that combines several heads on one model, each with its own labels and logits."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ import torch
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
-from torch_estimator.heads.base import Head, Metrics
-from torch_estimator.heads.loss_fn import Features
+from torch_estimator.heads.base import Head
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.heads.signature import SERVING_DEFAULT, Signature, prediction
-from torch_estimator.metrics import MultiHeadMetrics
+from torch_estimator.heads.serving import SERVING_DEFAULT, Graph, Prediction, Signature, prediction
+from torch_estimator.metrics import Features, Metrics
 
 Logits = Tensor | Mapping[str, Tensor]
-Key = tuple[str, str]
+"""Logits of all heads side by side, or by head."""
 
 
 @dataclass(frozen=True)
 class MultiHead(Head):
     """Several objectives on one model: the loss is the heads' weighted sum.
 
-    Labels are a dict by head, as ``Dataset.label([...])`` makes them. Logits are a dict by head, or one tensor with the
-    heads' logits side by side. Predictions have keys ``(head, key)``, in exports ``<head>/<key>``. Metrics are those of
-    the heads and ``loss/<head>``.
+    Labels are a dict by head, as ``Dataset.label([...])`` returns them. Logits are a dict by head, or one tensor with
+    the heads' logits side by side. Predictions have keys ``(head, key)``, which become ``<head>/<key>`` in exports. The
+    metrics are those of the heads and ``loss/<head>``.
 
     Args:
-        heads: Heads with distinct names and one loss reduction.
+        heads: Heads with distinct names and the same loss reduction.
         head_weights: Factor of each head's loss in the sum, or None for ones.
 
     Attributes:
@@ -38,7 +37,7 @@ class MultiHead(Head):
 
     Raises:
         InvalidValueError: There is no head, one lacks a name, two share one, or `head_weights` has another length.
-        InvalidTypeError: Something else than a head, or a weight that is no number.
+        InvalidTypeError: `heads` holds something other than a head, or a weight is not a number.
 
     >>> from torch_estimator.heads import BinaryClassHead, RegressionHead
     >>> head = MultiHead([BinaryClassHead(name="buys"), RegressionHead(name="pays")], head_weights=[1.0, 0.5])
@@ -50,17 +49,16 @@ class MultiHead(Head):
     head_weights: Sequence[float] | None = None
     by_name: Mapping[str, Head] = field(init=False, repr=False, compare=False)
 
-    name = None
-    weight_column = None
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "heads", _checked_heads(self.heads))
-        object.__setattr__(self, "head_weights", _checked_weights(self.head_weights, self.heads))
-        object.__setattr__(self, "by_name", {str(head.name): head for head in self.heads})
+        self._set(heads=_checked_heads(self.heads))
+        self._set(
+            head_weights=_checked_weights(self.head_weights, self.heads),
+            by_name={str(head.name): head for head in self.heads},
+        )
 
     @property
     def loss_reduction(self) -> LossReduction:  # type: ignore[override]
-        """The heads' own."""
+        """The loss reduction of the heads."""
         return LossReduction.of(self.heads[0].loss_reduction)
 
     @property
@@ -70,17 +68,17 @@ class MultiHead(Head):
 
     @property
     def weight_columns(self) -> Mapping[str | None, str]:
-        """The heads' weight columns, by head."""
+        """Features that hold weights, by head."""
         return {name: head.weight_column for name, head in self.by_name.items() if head.weight_column is not None}
 
     @property
     def wants_features(self) -> bool:
-        """Whether one of the heads does."""
+        """Whether the loss of one of the heads needs the features of a batch."""
         return any(head.wants_features for head in self.heads)
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether they are for every head."""
+        """Whether every head treats every example by itself; see `Head`."""
         return type(self) is MultiHead and all(head.rows_are_independent for head in self.heads)
 
     @property
@@ -89,10 +87,15 @@ class MultiHead(Head):
         return tuple((name, key) for name, head in self.by_name.items() for key in head.prediction_keys)
 
     def prepare_labels(self, labels: Any) -> dict[str, Any]:
-        """Returns what each head makes of its labels, by head.
+        """Return the prepared labels of every head, by head.
 
         Args:
-            labels: A dict by head; what belongs to no head is left out.
+            labels: Raw labels by head; keys that are not the name of a head are ignored.
+
+        Raises:
+            InvalidTypeError: `labels` is not a dict, or those of a head have the wrong type.
+            InvalidValueError: The labels of a head are missing, or have the wrong shape.
+            RowError: A label is not allowed; the error names the head.
         """
         if not isinstance(labels, Mapping):
             raise InvalidTypeError(
@@ -108,19 +111,19 @@ class MultiHead(Head):
         return {name: _prepared(name, head, labels[name]) for name, head in self.by_name.items()}
 
     def unweighted_loss(self, logits: Any, labels: Any, features: Features | None = None) -> Tensor:
-        """Returns every head's losses side by side, unweighted."""
+        """Return the unweighted losses of all heads side by side."""
         logits = self.split(logits)
         losses = [head.unweighted_loss(logits[name], labels[name], features) for name, head in self.by_name.items()]
         return torch.cat(losses, -1)
 
     def loss(self, logits: Any, labels: Any, weights: Any = None, features: Features | None = None) -> Tensor:
-        """Returns the weighted sum of the heads' training losses, a scalar.
+        """Return the weighted sum of the heads' training losses, a scalar.
 
         Args:
-            logits: float32 [N, logits dimension], or a dict by head.
-            labels: As `prepare_labels` makes them.
-            weights: By head, [N] or [N, 1], for the heads that have some; or None.
-            features: What a ``loss_fn`` that names them is called with.
+            logits: Logits, float32 [N, logits dimension], or a dict by head.
+            labels: Labels as `prepare_labels` returns them.
+            weights: Weights [N] or [N, 1] by head, for the heads that have some; or None.
+            features: Features of the batch, for a ``loss_fn`` that takes them.
         """
         logits = self.split(logits)
         weights = weights or {}
@@ -129,7 +132,7 @@ class MultiHead(Head):
         )
 
     def batch_losses(self, logits: Any, labels: Any, weights: Any = None, *, batches: int) -> Tensor:
-        """Returns the `loss` of each of several batches of the same length, one after the other: float64 [batches]."""
+        """Return the `loss` of each of several concatenated batches of the same length, float64 [batches]."""
         logits = self.split(logits)
         weights = weights or {}
         return self._sum(
@@ -140,10 +143,10 @@ class MultiHead(Head):
         )
 
     def split(self, logits: Logits) -> dict[str, Tensor]:
-        """Returns the logits by head.
+        """Return the logits by head.
 
         Raises:
-            InvalidValueError: A head has none, or a tensor does not have the logits of all heads.
+            InvalidValueError: A head has no logits, or a tensor has another width than all heads together.
         """
         if isinstance(logits, Mapping):
             missing = [name for name in self.by_name if name not in logits]
@@ -162,11 +165,11 @@ class MultiHead(Head):
         return dict(zip(self.by_name, torch.split(logits, sizes, -1), strict=True))
 
     def joined(self, logits: Logits) -> Tensor:
-        """Returns the heads' logits side by side; the opposite of `split`."""
+        """Return the heads' logits side by side; the inverse of `split`."""
         return logits if isinstance(logits, Tensor) else torch.cat(list(self.split(logits).values()), -1)
 
     def predictions(self, logits: Any) -> dict[Any, Tensor]:
-        """Returns every head's predictions with keys ``(head, key)``."""
+        """Return the predictions of every head with keys ``(head, key)``."""
         logits = self.split(logits)
         return {
             (name, key): value
@@ -175,7 +178,7 @@ class MultiHead(Head):
         }
 
     def decode(self, predictions: dict[Any, np.ndarray[Any, Any]]) -> dict[Any, np.ndarray[Any, Any]]:
-        """Adds what is not numeric to each head's predictions."""
+        """Add predictions that are not numeric, head by head."""
         decoded: dict[Any, np.ndarray[Any, Any]] = {}
         for name, head in self.by_name.items():
             own = {key[1]: value for key, value in predictions.items() if key[0] == name}
@@ -183,19 +186,35 @@ class MultiHead(Head):
         return decoded
 
     def metrics(self) -> Metrics:
-        """Returns fresh `MultiHeadMetrics`."""
-        return MultiHeadMetrics(self.by_name, self.split)
+        """Return new `MultiHeadMetrics`."""
+        return MultiHeadMetrics(self)
 
     def signatures(self) -> dict[str, Signature]:
-        """Returns each head's own as ``<head>/<signature>``, its default as ``<head>``, and ``predict`` for all.
+        """Return the signatures of the heads as ``<head>/<signature>``, and one for all heads as ``predict``.
 
-        The default is the first head's.
+        The default signature of a head is called ``<head>``; that of the first head is the default of all.
         """
         return self._merged({name: head.signatures() for name, head in self.by_name.items()})
 
     def raw_signatures(self) -> dict[str, Signature]:
-        """Returns the same where only prediction is left."""
+        """Return the signatures of an exported model whose inputs are separate columns; see `Head.raw_signatures`."""
         return self._merged({name: head.raw_signatures() for name, head in self.by_name.items()})
+
+    def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
+        """Add the predictions of every head to an ONNX graph, with the keys ``<head>/<key>``."""
+        predictions: dict[str, Prediction] = {}
+        start = 0
+        for name, head in self.by_name.items():
+            stop = start + head.logits_dimension
+            bounds = [graph.constant([place], np.int64) for place in (start, stop, 1)]
+            part = Prediction(
+                tensor=graph.op("Slice", logits.tensor, *bounds),
+                dtype=logits.dtype,
+                row_shape=(head.logits_dimension,),
+            )
+            predictions |= {exported_key((name, key)): one for key, one in head.lower(graph, part).items()}
+            start = stop
+        return predictions
 
     def _sum(self, losses: Sequence[Tensor]) -> Tensor:
         factors = self.head_weights or [1.0] * len(losses)
@@ -213,12 +232,61 @@ class MultiHead(Head):
         return {SERVING_DEFAULT: merged[next(iter(described))], **merged, "predict": everything}
 
 
+class MultiHeadMetrics:
+    """The metrics of every head, and ``loss/<head>``: the mean training loss of the head over the batches.
+
+    In this mean every batch counts the same, whatever its weights.
+
+    Args:
+        head: Head whose metrics these are.
+    """
+
+    def __init__(self, head: MultiHead) -> None:
+        self._head = head
+        self._metrics: dict[str, Any] = {name: one.metrics() for name, one in head.by_name.items()}
+        self._losses: dict[str, float | Tensor] = dict.fromkeys(head.by_name, 0.0)
+        self._batches = 0
+
+    @torch.no_grad()
+    def update(self, logits: Any, labels: Any, weights: Any = None, features: Features | None = None) -> None:
+        """Add a batch; the arguments are those of `MultiHead.loss`."""
+        self._batches += 1
+        split = self._head.split(logits)
+        for name, head in self._head.by_name.items():
+            batch = (split[name], labels[name], (weights or {}).get(name), features)
+            self._losses[name] += head.loss(*batch).double()
+            self._metrics[name].update(*batch)
+
+    @torch.no_grad()
+    def update_batches(self, logits: Any, labels: Any, weights: Any = None, *, batches: int) -> None:
+        """Add several concatenated batches of the same length; the head's `rows_are_independent` must be true."""
+        self._batches += batches
+        split = self._head.split(logits)
+        for name, head in self._head.by_name.items():
+            several = (split[name], labels[name], (weights or {}).get(name))
+            self._losses[name] += head.batch_losses(*several, batches=batches).sum()
+            self._metrics[name].update(*several)
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics over all batches, or zeros if there were none."""
+        results: dict[str, float] = {}
+        for name, metrics in self._metrics.items():
+            results[f"loss/{name}"] = float(self._losses[name]) / max(self._batches, 1)
+            results |= metrics.compute()
+        return results
+
+
 def exported_key(key: Any) -> str:
-    """Returns the name that a prediction has in exports: ``<head>/<key>`` for a key ``(head, key)``."""
+    """Return the name that a prediction has in exports: ``<head>/<key>`` for a key ``(head, key)``.
+
+    >>> exported_key(("buys", "logits"))
+    'buys/logits'
+    """
     return "/".join(key) if isinstance(key, tuple) else str(key)
 
 
 def _prepared(name: str, head: Head, labels: Any) -> Any:
+    """Return the prepared labels of a head; errors name the head."""
     try:
         return head.prepare_labels(labels)
     except RowError as error:

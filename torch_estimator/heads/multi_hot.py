@@ -1,4 +1,4 @@
-"""Raw labels of several classes per row to multi-hot ones, a chunk of rows at a time."""
+"""Conversion of raw labels with several classes per row to multi-hot labels, for a chunk of rows at a time."""
 
 from __future__ import annotations
 
@@ -24,25 +24,31 @@ from torch_estimator.heads.labels import (
 
 
 def multi_hot(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | None) -> Array:
-    """Returns which classes every row has.
+    """Return which classes every row has.
 
-    Which of the forms labels have is a matter of their type and width, never of their values.
+    Labels come in several forms. Their type and their width decide which form they have, never their values:
+
+    * Strings, if there is a vocabulary: lists of strings, or an array [N, any width] or [N] padded with ``''``.
+    * Numbers from 0 to 1, one per class: an array [N, n_classes], or lists of `n_classes` floats or booleans.
+    * Class ids: lists of integers, or an integer array [N] or [N, another width] padded with -1.
+
+    Lists are Arrow lists, or an object array of lists.
 
     Args:
-        labels: With a vocabulary: lists of strings, or an array [N, any width] (or [N]) padded with ``''``. Without
-            one: numbers from 0 to 1, [N, n_classes] or in lists of `n_classes` floats or booleans; or class ids: lists
-            of integers, or an integer array of another width (or [N]), padded with -1. Lists are Arrow lists, or
-            an object array of lists.
+        labels: The labels in one of these forms.
         n_classes: Number of classes.
-        vocabulary: The string of every class, in the order of the ids.
+        vocabulary: Strings of the classes, in the order of their ids; None where labels are numbers.
 
     Returns:
         [N, n_classes]: uint8 with 0 and 1, or float32 where labels are floats.
 
     Raises:
         RowError: A label is unknown, out of range, missing or repeated.
-        InvalidTypeError: Strings without a vocabulary, or numbers with one.
-        InvalidValueError: Another shape.
+        InvalidTypeError: Labels are strings without a vocabulary, or numbers with one.
+        InvalidValueError: Labels have another shape.
+
+    >>> multi_hot(np.array([[0, 2], [1, -1]]), n_classes=3, vocabulary=None).tolist()
+    [[1, 0, 1], [0, 1, 0]]
     """
     check_one_column(labels)
     lists = _lists(labels)
@@ -68,7 +74,7 @@ def multi_hot(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | Non
 
 
 def _lists(labels: Labels) -> pa.Array | None:
-    """Returns labels as an Arrow array of lists, if that is what they are."""
+    """Return labels as an Arrow array of lists, or None if they are not lists."""
     if isinstance(labels, pa.Array):
         return labels if is_list_type(labels.type) else None
     if not isinstance(labels, np.ndarray) or labels.dtype != object or labels.ndim != 1:
@@ -84,6 +90,7 @@ def _lists(labels: Labels) -> pa.Array | None:
 
 
 def _of_lists(lists: pa.Array, n_classes: int, vocabulary: Sequence[str] | None) -> Array:
+    """Return multi-hot labels for lists of strings, of one number per class, or of class ids."""
     if lists.null_count:
         row = int(np.flatnonzero(lists.is_null().to_numpy(zero_copy_only=False))[0])
         raise RowError("the label is missing; give an empty list where no class applies", row=row)
@@ -113,6 +120,10 @@ def _of_lists(lists: pa.Array, n_classes: int, vocabulary: Sequence[str] | None)
 
 
 def _of_strings(strings: pa.Array, rows: Array, count: int, vocabulary: Sequence[str]) -> Array:
+    """Return multi-hot labels for flat strings; `rows` has the row of each string, and `count` is the number of rows.
+
+    Empty and missing strings are padding.
+    """
     ids = vocabulary_ids(strings, vocabulary)
     empty = _is_empty(strings)
     unknown = np.flatnonzero((ids < 0) & ~empty)
@@ -127,7 +138,7 @@ def _of_strings(strings: pa.Array, rows: Array, count: int, vocabulary: Sequence
 
 
 def _is_empty(strings: pa.Array) -> Array:
-    """Whether each string is '' or missing."""
+    """Return whether each string is empty or missing, bool [N]."""
     encoded = strings if isinstance(strings, pa.DictionaryArray) else strings.dictionary_encode()
     lookup = np.array([*(not value for value in encoded.dictionary.to_pylist()), True])
     empty: Array = lookup[np.asarray(encoded.indices.fill_null(-1))]
@@ -135,6 +146,7 @@ def _is_empty(strings: pa.Array) -> Array:
 
 
 def _of_ids(values: Array, rows: Array, count: int, n_classes: int) -> Array:
+    """Return multi-hot labels for flat class ids; `rows` has the row of each id, and `count` is the number of rows."""
     good = (values >= -1) & (values < n_classes) & (values == np.floor(values))
     if not good.all():
         place = int(np.flatnonzero(~good)[0])
@@ -154,7 +166,7 @@ def _of_ids(values: Array, rows: Array, count: int, n_classes: int) -> Array:
 
 
 def _check_not_multi_hot(rows: Array, ids: Array, hot: Array) -> None:
-    """Raises for multi-hot labels read as class ids: their rows repeat 0 or 1 and have no other id."""
+    """Raise RowError if class ids look like multi-hot labels: a row repeats an id, and has no id but 0 and 1."""
     count, n_classes = hot.shape
     repeats = np.bincount(rows, minlength=count) > hot.sum(1, dtype=np.int64)
     repeats[rows[ids > 1]] = False
@@ -168,7 +180,8 @@ def _check_not_multi_hot(rows: Array, ids: Array, hot: Array) -> None:
 
 
 def _in_range(values: Array) -> Array:
-    # NaN is neither.
+    """Return multi-hot labels [N, n_classes] as float32 or uint8; raise RowError if one is not from 0 to 1."""
+    # NaN fails both comparisons.
     good = (values >= 0) & (values <= 1)
     if not good.all():
         row, place = (int(i) for i in np.argwhere(~good)[0])

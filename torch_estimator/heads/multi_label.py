@@ -1,9 +1,9 @@
-"""Classification into any number of classes at once."""
+"""Head for examples with any number of classes: sigmoid cross entropy over one logit per class."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,33 +12,42 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.heads import classes, signature
-from torch_estimator.heads.base import Head, Metrics, check_labels, check_logits, check_name, weight_key
-from torch_estimator.heads.loss_fn import Features, LossFn, UnweightedLoss, unweighted_loss
+from torch_estimator.heads.base import check_labels, check_logits
+from torch_estimator.heads.classification import ClassificationHead, check_n_classes, check_thresholds
+from torch_estimator.heads.loss_fn import LossFn
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.heads.multi_hot import multi_hot
-from torch_estimator.heads.thresholds import check_thresholds
-from torch_estimator.metrics import Buffered, MultiLabelMetrics
+from torch_estimator.heads.serving import Graph, Prediction, Signature, classification, signatures_of
+from torch_estimator.metrics import (
+    AreaUnderCurves,
+    Buffered,
+    Features,
+    Metrics,
+    ThresholdRates,
+    WeightedMeans,
+    align_weights,
+    metric_key,
+)
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels
 
 
 @dataclass(frozen=True)
-class MultiLabelHead(Head):
+class MultiLabelHead(ClassificationHead):
     """Sigmoid cross entropy over one logit per class, averaged over the classes; an example may have several classes.
 
     Args:
         n_classes: Number of classes, more than 1.
         weight_column: Feature that holds the examples' weights.
-        thresholds: Probabilities between 0 and 1 at which accuracy, precision and recall are reported, too.
+        thresholds: Probabilities between 0 and 1 at which accuracy, precision and recall are reported as well.
         label_vocabulary: The labels as strings in the order of their ids.
-        loss_reduction: How the losses of a batch become the training loss; a member or its name.
-        loss_fn: Called with ``labels`` (float32 [N, n_classes], multi-hot) and ``logits`` by keyword, and with
-            ``features`` and ``loss_reduction`` if it names those; returns losses [N, 1]. Replaces sigmoid
-            cross entropy.
-        classes_for_class_based_metrics: Ids or, with a vocabulary, strings of the classes that have metrics of their
-            own: ``probability_mean``, ``auc`` and ``auc_precision_recall``, with the suffix ``/class<id>``, or
+        loss_reduction: How the losses of a batch become the training loss: a member or its name.
+        loss_fn: Function that replaces the sigmoid cross entropy. It is called by keyword with ``labels`` (float32
+            [N, n_classes], multi-hot) and ``logits``, and with ``features`` and ``loss_reduction`` if it has parameters
+            of these names. It returns losses [N, 1].
+        classes_for_class_based_metrics: Ids or, with a vocabulary, strings of the classes that get their own metrics
+            ``probability_mean``, ``auc`` and ``auc_precision_recall``. The suffix of their keys is ``/class<id>``, or
             ``/<string>`` with a vocabulary.
         name: Suffix ``/<name>`` of the metrics' keys.
 
@@ -59,94 +68,157 @@ class MultiLabelHead(Head):
     loss_fn: LossFn | None = None
     classes_for_class_based_metrics: Sequence[int | str] | None = None
     name: str | None = None
-    _unweighted_loss: UnweightedLoss = field(init=False, repr=False, compare=False)
+
+    prediction_keys = ("logits", "probabilities", "classes")
 
     def __post_init__(self) -> None:
-        check_name(self.name)
-        reduction = LossReduction.of(self.loss_reduction)
-        n_classes = classes.check_n_classes(self.n_classes, more_than=1)
-        vocabulary = classes.check_vocabulary(self.label_vocabulary, n_classes)
-        checked = {
-            "n_classes": n_classes,
-            "weight_column": weight_key(self.weight_column),
-            "thresholds": check_thresholds(self.thresholds),
-            "label_vocabulary": vocabulary,
-            "loss_reduction": reduction,
-            "classes_for_class_based_metrics": _class_ids(self.classes_for_class_based_metrics, n_classes, vocabulary),
-            "_unweighted_loss": unweighted_loss(self.loss_fn, reduction, width=1, default=_sigmoid_cross_entropy),
-        }
-        for attribute, value in checked.items():
-            object.__setattr__(self, attribute, value)
+        self._set(n_classes=check_n_classes(self.n_classes, more_than=1), thresholds=check_thresholds(self.thresholds))
+        super().__post_init__()
+        chosen = _class_ids(self.classes_for_class_based_metrics, self.n_classes, self.label_vocabulary)
+        self._set(classes_for_class_based_metrics=chosen)
 
     @property
     def logits_dimension(self) -> int:
         """The number of classes."""
         return self.n_classes
 
-    @property
-    def class_names(self) -> list[str]:
-        """The label vocabulary, or the ids in decimal."""
-        return classes.class_names(self.label_vocabulary, self.n_classes)
-
-    @property
-    def prediction_keys(self) -> tuple[str, ...]:
-        """Keys of the predictions, in order."""
-        return ("logits", "probabilities", "classes")
-
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
-        """Returns which classes each row has, [N, n_classes], of lists, padded arrays or multi-hot ones.
+        """Return which classes each row has, [N, n_classes], for lists, padded arrays or multi-hot labels.
 
-        uint8, an eighth of a float64's memory where there are thousands of classes; float32 where labels are floats.
+        The dtype is float32 where labels are floats, and otherwise uint8: with thousands of classes, labels take an
+        eighth of the memory that float64 needs.
         """
         return multi_hot(labels, n_classes=self.n_classes, vocabulary=self.label_vocabulary)
 
     def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
-        """Returns one loss per example, [N, 1]."""
+        """Return one loss per example, [N, 1]."""
         check_logits(logits, self.n_classes)
         check_labels(labels, logits, self.n_classes)
-        return self._unweighted_loss(labels.to(logits.dtype), logits, features)
+        labels = labels.to(logits.dtype)
+        if self._user_loss is not None:
+            return self._user_loss(labels, logits, features, width=1)
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(-1, keepdim=True)
 
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
-        """Returns logits and probabilities, [N, n_classes]."""
+        """Return logits and probabilities, [N, n_classes]."""
         check_logits(logits, self.n_classes)
         return {"logits": logits, "probabilities": torch.sigmoid(logits)}
 
     def decode(self, predictions: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        """Adds classes [N, n_classes]: the names of all classes, in the order of the probabilities."""
+        """Add classes [N, n_classes]: the names of all classes, in the order of the probabilities."""
         names = np.array(self.class_names, dtype=object)
         rows = len(next(iter(predictions.values())))
         return {**predictions, "classes": np.broadcast_to(names, (rows, self.n_classes))}
 
     def metrics(self) -> Metrics:
-        """Returns fresh `MultiLabelMetrics`."""
-        chosen = [int(one) for one in self.classes_for_class_based_metrics or ()]
-        names = self.label_vocabulary
-        return Buffered(
-            MultiLabelMetrics(
-                unweighted_loss=self._unweighted_loss,
-                thresholds=self.thresholds or (),
-                classes={f"class{one}" if names is None else names[one]: one for one in chosen},
-                name=self.name,
-            )
-        )
+        """Return new `MultiLabelMetrics`."""
+        return Buffered(MultiLabelMetrics(self))
 
-    def signatures(self) -> dict[str, signature.Signature]:
-        """Returns classification (the default) and prediction."""
-        classification = signature.classification(classes="classes")
+    def signatures(self) -> dict[str, Signature]:
+        """Return classification (the default) and prediction."""
+        return signatures_of(self.prediction_keys, classification=classification(classes="classes"))
+
+    def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
+        """Add the predictions to an ONNX graph; see `Head.lower`."""
+        probabilities = graph.op("Sigmoid", logits.tensor)
         return {
-            signature.SERVING_DEFAULT: classification,
-            "classification": classification,
-            "predict": signature.prediction(self.prediction_keys),
+            "logits": logits,
+            "probabilities": Prediction(tensor=probabilities, dtype="DT_FLOAT", row_shape=(self.n_classes,)),
+            "classes": self.lower_all_classes(graph, probabilities)["all_classes"],
         }
 
 
-def _sigmoid_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
-    return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(-1, keepdim=True)
+class MultiLabelMetrics:
+    """Loss, areas under curves and rates over all classes together, and metrics of chosen classes by themselves.
+
+    Args:
+        head: Head whose metrics these are.
+    """
+
+    def __init__(self, head: MultiLabelHead) -> None:
+        self._head = head
+        self._loss = WeightedMeans(1)
+        self._areas = AreaUnderCurves()
+        self._rates = ThresholdRates(head.thresholds or ())
+        chosen = [int(one) for one in head.classes_for_class_based_metrics or ()]
+        names = head.label_vocabulary
+        classes = {f"class{one}" if names is None else names[one]: one for one in chosen}
+        self._by_class = _MetricsByClass(classes) if classes else None
+
+    @torch.no_grad()
+    def update(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
+    ) -> None:
+        """Add a batch: logits and labels [N, classes], weights [N], [N, 1] or None for ones."""
+        labels = labels.to(logits.dtype)
+        losses = self._head.unweighted_loss(logits, labels, features)
+        self._loss.update(losses, weights=weights)
+        probabilities = torch.sigmoid(logits)
+        if weights is not None:
+            weights = align_weights(weights, losses).double().expand_as(probabilities)
+        flat = None if weights is None else weights.flatten()
+        self._areas.update(probabilities.flatten(), labels.flatten(), flat)
+        self._rates.update(probabilities.flatten(), labels.flatten(), flat)
+        if self._by_class is not None:
+            self._by_class.update(probabilities, labels, weights)
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics over all batches, or zeros if there were none."""
+        metrics = {
+            "average_loss": self._loss.compute()[0],
+            "auc": self._areas.roc(),
+            "auc_precision_recall": self._areas.precision_recall(),
+            **self._rates.metrics(),
+        }
+        if self._by_class is not None:
+            metrics |= self._by_class.compute()
+        return {metric_key(key, self._head.name): value for key, value in metrics.items()}
+
+
+class _MetricsByClass:
+    """Mean probability and areas under curves for each of several classes.
+
+    Args:
+        classes: Suffix of the keys -> id of the class.
+    """
+
+    def __init__(self, classes: Mapping[str, int]) -> None:
+        self._suffixes = list(classes)
+        self._ids = torch.tensor(list(classes.values()), dtype=torch.int64)
+        self._areas = AreaUnderCurves(curves=len(classes))
+        self._totals = torch.zeros(len(classes), dtype=torch.float64)
+        self._weight = torch.zeros((), dtype=torch.float64)
+
+    def update(self, probabilities: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        """Add a batch of probabilities, labels and weights (None for ones), each [N, all classes]."""
+        self._ids = self._ids.to(probabilities.device)
+        chosen, labels = probabilities[:, self._ids], labels[:, self._ids]
+        weights = torch.ones_like(chosen, dtype=torch.float64) if weights is None else weights[:, self._ids]
+        self._areas.update(chosen, labels, weights)
+        self._totals = self._totals.to(chosen.device) + (chosen * weights).sum(0)
+        # The weight belongs to the example, so it is the same for every class.
+        self._weight = self._weight.to(chosen.device) + weights[:, 0].sum()
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics of all classes, class by class."""
+        weight = float(self._weight)
+        means = [total / weight if weight else 0.0 for total in self._totals.tolist()]
+        by_key = {
+            "probability_mean": means,
+            "auc": self._areas.roc_by_curve(),
+            "auc_precision_recall": self._areas.precision_recall_by_curve(),
+        }
+        return {
+            f"{key}/{suffix}": values[place]
+            for place, suffix in enumerate(self._suffixes)
+            for key, values in by_key.items()
+        }
 
 
 def _class_ids(
     chosen: Sequence[int | str] | None, n_classes: int, vocabulary: Sequence[str] | None
 ) -> tuple[int, ...] | None:
+    """Return the ids of the classes that have metrics of their own, checked."""
     if chosen is None:
         return None
     if not isinstance(chosen, (list, tuple, np.ndarray)):

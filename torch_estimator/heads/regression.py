@@ -1,25 +1,29 @@
-"""Regression."""
+"""Regression heads: squared error, Poisson and logistic, as in tf.estimator's regression_head."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.heads import signature
-from torch_estimator.heads.base import Head, Metrics, check_labels, check_logits, check_name, weight_key
-from torch_estimator.heads.labels import numeric_labels
-from torch_estimator.heads.loss_fn import Features, LossFn, UnweightedLoss, unweighted_loss
+from torch_estimator.heads.base import Head, check_labels, check_logits
+from torch_estimator.heads.labels import check_range, numeric_labels
+from torch_estimator.heads.loss_fn import LossFn
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.metrics import Buffered, RegressionMetrics
+from torch_estimator.heads.serving import Graph, Prediction, Signature, regression, signatures_of
+from torch_estimator.metrics import Buffered, Features, MeanMetrics, Metrics
 
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels
+
+# Inverse links that are one ONNX operator, and that treat every element by itself.
+_LINKS: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = ((torch.exp, "Exp"), (torch.sigmoid, "Sigmoid"))
 
 
 @dataclass(frozen=True)
@@ -27,13 +31,14 @@ class RegressionHead(Head):
     """Squared error over one logit per target.
 
     Args:
-        label_dimension: Targets per example.
+        label_dimension: Number of targets per example.
         weight_column: Feature that holds the examples' weights.
-        loss_reduction: How the losses of a batch become the training loss; a member or its name.
-        loss_fn: Called with ``labels`` and ``logits`` (float32 [N, label_dimension]) by keyword, and with
-            ``features`` and ``loss_reduction`` if it names those; returns losses of the same shape. Replaces
-            the squared error.
-        inverse_link_fn: From logits to predicted values, where these differ; the loss is of the logits.
+        loss_reduction: How the losses of a batch become the training loss: a member or its name.
+        loss_fn: Function that replaces the squared error. It is called by keyword with ``labels`` and ``logits``
+            (float32 [N, label_dimension]), and with ``features`` and ``loss_reduction`` if it has parameters of these
+            names. It returns losses of the same shape.
+        inverse_link_fn: Function from logits to predicted values; None where the logits are the values. The loss is
+            always that of the logits.
         name: Suffix ``/<name>`` of the metrics' keys.
 
     Raises:
@@ -50,23 +55,12 @@ class RegressionHead(Head):
     loss_fn: LossFn | None = None
     inverse_link_fn: Callable[[Tensor], Tensor] | None = None
     name: str | None = None
-    _unweighted_loss: UnweightedLoss = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_name(self.name)
-        reduction = LossReduction.of(self.loss_reduction)
-        dimension = _check_label_dimension(self.label_dimension)
+        self._set(label_dimension=_check_label_dimension(self.label_dimension))
         if self.inverse_link_fn is not None and not callable(self.inverse_link_fn):
             raise InvalidTypeError(f"inverse_link_fn must be a function of logits, but got {self.inverse_link_fn!r}.")
-        loss = unweighted_loss(self.loss_fn, reduction, width=dimension, default=_squared_error)
-        checked = {
-            "label_dimension": dimension,
-            "weight_column": weight_key(self.weight_column),
-            "loss_reduction": reduction,
-            "_unweighted_loss": loss,
-        }
-        for attribute, value in checked.items():
-            object.__setattr__(self, attribute, value)
+        super().__post_init__()
 
     @property
     def logits_dimension(self) -> int:
@@ -78,48 +72,150 @@ class RegressionHead(Head):
         """``predictions``, and ``logits`` if there is an inverse link."""
         return ("predictions",) if self.inverse_link_fn is None else ("predictions", "logits")
 
+    @property
+    def rows_are_independent(self) -> bool:
+        """Whether loss, predictions and metrics treat every example by itself; see `Head`."""
+        return super().rows_are_independent and (self.inverse_link_fn is None or self._link is not None)
+
+    @property
+    def _link(self) -> str | None:
+        """ONNX operator of the inverse link; None if there is no such operator."""
+        return next((kind for function, kind in _LINKS if function is self.inverse_link_fn), None)
+
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
-        """Returns the targets, float32 [N, label_dimension]."""
+        """Return the targets, float32 [N, label_dimension]."""
         return numeric_labels(labels, dimension=self.label_dimension)
 
     def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
-        """Returns one loss per example and target, [N, label_dimension]."""
+        """Return one loss per example and target, [N, label_dimension]."""
         check_logits(logits, self.label_dimension)
         check_labels(labels, logits, self.label_dimension)
-        return self._unweighted_loss(labels, logits, features)
+        if self._user_loss is not None:
+            return self._user_loss(labels, logits, features, width=self.label_dimension)
+        return self._own_loss(logits, labels)
+
+    def _own_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.mse_loss(logits, labels, reduction="none")
 
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
-        """Returns predictions, and logits if there is an inverse link, each [N, label_dimension]."""
+        """Return predictions, and logits if there is an inverse link, each [N, label_dimension]."""
         check_logits(logits, self.label_dimension)
         if self.inverse_link_fn is None:
             return {"predictions": logits}
         return {"predictions": self.inverse_link_fn(logits), "logits": logits}
 
     def metrics(self) -> Metrics:
-        """Returns fresh `RegressionMetrics`."""
+        """Return new metrics: the average loss, and the means of predictions and labels over examples and targets."""
         return Buffered(
-            RegressionMetrics(
-                unweighted_loss=self._unweighted_loss,
-                predict=self.inverse_link_fn or _identity,
-                name=self.name,
-            )
+            MeanMetrics(["average_loss", "prediction/mean", "label/mean"], self._averaged_values, name=self.name)
         )
 
-    def signatures(self) -> dict[str, signature.Signature]:
-        """Returns regression (the default) and prediction."""
-        return {
-            signature.SERVING_DEFAULT: signature.regression("predictions"),
-            "regression": signature.regression("predictions"),
-            "predict": signature.prediction(self.prediction_keys),
-        }
+    def _averaged_values(self, logits: Tensor, labels: Tensor, features: Features | None) -> list[Tensor]:
+        predictions = logits if self.inverse_link_fn is None else self.inverse_link_fn(logits)
+        return [self.unweighted_loss(logits, labels, features), predictions, labels]
+
+    def signatures(self) -> dict[str, Signature]:
+        """Return regression (the default) and prediction."""
+        return signatures_of(self.prediction_keys, regression=regression("predictions"))
+
+    def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
+        """Add the predictions to an ONNX graph; see `Head.lower`."""
+        link = self.inverse_link_fn
+        if link is None:
+            return {"predictions": logits}
+        if self._link is not None:
+            tensor = graph.op(self._link, logits.tensor)
+            predictions = Prediction(tensor=tensor, dtype="DT_FLOAT", row_shape=logits.row_shape)
+        else:
+            predictions = graph.trace(lambda values: {"value": link(values)}, logits, what="inverse_link_fn")["value"]
+        return {"predictions": predictions, "logits": logits}
 
 
-def _squared_error(labels: Tensor, logits: Tensor) -> Tensor:
-    return F.mse_loss(logits, labels, reduction="none")
+@dataclass(frozen=True, init=False)
+class PoissonRegressionHead(RegressionHead):
+    """Negative log likelihood of a Poisson distribution; the logit is the logarithm of its mean.
+
+    The predictions are ``predictions``, which are the means, and ``logits``.
+
+    Args:
+        label_dimension: Number of targets per example.
+        weight_column: Feature that holds the examples' weights.
+        loss_reduction: How the losses of a batch become the training loss: a member or its name.
+        compute_full_loss: Whether the loss includes the term that depends on the labels alone, Stirling's approximation
+            of the logarithm of the factorial. It changes no gradient.
+        name: Suffix ``/<name>`` of the metrics' keys.
+
+    Raises:
+        InvalidValueError: An argument is out of range.
+        InvalidTypeError: An argument is of the wrong type.
+
+    >>> PoissonRegressionHead().predictions(torch.zeros(1, 1))["predictions"].tolist()
+    [[1.0]]
+    """
+
+    compute_full_loss: bool = True
+
+    def __init__(
+        self,
+        label_dimension: int = 1,
+        weight_column: str | None = None,
+        loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE,
+        compute_full_loss: bool = True,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(compute_full_loss, bool):
+            raise InvalidTypeError(f"compute_full_loss must be True or False, but got {compute_full_loss!r}.")
+        self._set(compute_full_loss=compute_full_loss)
+        super().__init__(
+            label_dimension=label_dimension,
+            weight_column=weight_column,
+            loss_reduction=loss_reduction,
+            inverse_link_fn=torch.exp,
+            name=name,
+        )
+
+    def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
+        """Return the targets, float32 [N, label_dimension]; a negative one is a `RowError`."""
+        return check_range(super().prepare_labels(labels), least=0)
+
+    def _own_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.poisson_nll_loss(logits, labels, log_input=True, full=self.compute_full_loss, reduction="none")
 
 
-def _identity(logits: Tensor) -> Tensor:
-    return logits
+class LogisticRegressionHead(RegressionHead):
+    """Sigmoid cross entropy over one logit per example; labels are numbers from 0 to 1 instead of classes.
+
+    The predictions are ``predictions``, which are the probabilities, and ``logits``.
+
+    Args:
+        weight_column: Feature that holds the examples' weights.
+        loss_reduction: How the losses of a batch become the training loss: a member or its name.
+        name: Suffix ``/<name>`` of the metrics' keys.
+
+    Raises:
+        InvalidValueError: An argument is out of range.
+        InvalidTypeError: An argument is of the wrong type.
+
+    >>> LogisticRegressionHead().predictions(torch.zeros(1, 1))["predictions"].tolist()
+    [[0.5]]
+    """
+
+    def __init__(
+        self,
+        weight_column: str | None = None,
+        loss_reduction: LossReduction | str = LossReduction.SUM_OVER_BATCH_SIZE,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            weight_column=weight_column, loss_reduction=loss_reduction, inverse_link_fn=torch.sigmoid, name=name
+        )
+
+    def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
+        """Return the targets, float32 [N, 1]; one outside of 0 to 1 is a `RowError`."""
+        return check_range(super().prepare_labels(labels), least=0, most=1)
+
+    def _own_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
 
 def _check_label_dimension(dimension: int) -> int:

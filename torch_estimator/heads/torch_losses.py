@@ -1,4 +1,4 @@
-"""What torch's own losses want of labels: a dtype and a shape that the input seldom has by itself."""
+"""Labels for torch's own losses, which need a dtype and a shape that the labels of the input seldom have."""
 
 from __future__ import annotations
 
@@ -29,9 +29,14 @@ _VALUE_FUNCTIONS = (
 
 
 def loss_kind(loss: object) -> Kind | None:
-    """Returns what a loss of torch compares outputs with, or None for any other function.
+    """Return what a loss of torch compares outputs with, or None for any other function.
 
-    ``"values"`` are as many as the outputs; ``"classes"`` are one id for each row of scores.
+    Returns:
+        ``"values"`` for a loss that takes one label for every output, ``"classes"`` for one that takes one class id for
+        every row of scores.
+
+    >>> loss_kind(nn.MSELoss()), loss_kind(functional.cross_entropy), loss_kind(max)
+    ('values', 'classes', None)
     """
     while isinstance(loss, partial):
         loss = loss.func
@@ -43,17 +48,20 @@ def loss_kind(loss: object) -> Kind | None:
 
 
 def fitted_labels(kind: Kind | None, loss: Callable[..., Any], outputs: Any, labels: Any) -> Any:
-    """Returns labels as a loss of torch takes them: ``[N]`` for ``[N, 1]`` or the reverse, of the dtype it needs.
+    """Return labels in the shape and dtype that a loss of torch needs: ``[N]`` as ``[N, 1]``, or the reverse.
 
     Args:
-        kind: Of the loss; see `loss_kind`.
-        loss: Named in errors.
-        outputs: Of the module.
-        labels: As the input has them.
+        kind: Kind of the loss; see `loss_kind`.
+        loss: The loss, which errors name.
+        outputs: Outputs of the module.
+        labels: Labels as the input has them. A NumPy array holds strings.
 
     Raises:
         InvalidTypeError: The labels are strings.
-        InvalidValueError: They cannot be compared: torch would broadcast ``[N]`` against ``[N, 1]`` to ``[N, N]``.
+        InvalidValueError: Outputs and labels cannot be compared. torch would broadcast some of them to ``[N, N]``.
+
+    >>> fitted_labels("values", nn.MSELoss(), torch.zeros(3, 1), torch.tensor([1, 2, 3])).tolist()
+    [[1.0], [2.0], [3.0]]
     """
     if kind is not None and isinstance(labels, np.ndarray):
         raise InvalidTypeError(
@@ -62,11 +70,11 @@ def fitted_labels(kind: Kind | None, loss: Callable[..., Any], outputs: Any, lab
         )
     if kind is None or not isinstance(outputs, Tensor) or not isinstance(labels, Tensor):
         return labels
-    return _values(loss, outputs, labels) if kind == "values" else _classes(loss, outputs, labels)
+    return _fitted_values(loss, outputs, labels) if kind == "values" else _fitted_classes(loss, outputs, labels)
 
 
 def reshaped_labels(kind: Kind | None, outputs: Any, labels: Any) -> Any:
-    """Return labels of the shape that `fitted_labels` gives them, in their own dtype."""
+    """Return labels in the shape that `fitted_labels` gives them, with their dtype unchanged."""
     if kind is None or not isinstance(outputs, Tensor) or not isinstance(labels, Tensor):
         return labels
     if kind == "classes":
@@ -80,10 +88,11 @@ def reshaped_labels(kind: Kind | None, outputs: Any, labels: Any) -> Any:
 
 
 def _are_probabilities(outputs: Tensor, labels: Tensor) -> bool:
+    """Return whether labels are a probability for every class, which torch's cross entropy takes as well as ids."""
     return outputs.dim() > 1 and labels.shape == outputs.shape and labels.is_floating_point()
 
 
-def _values(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> Tensor:
+def _fitted_values(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> Tensor:
     labels = reshaped_labels("values", outputs, labels)
     if labels.shape != outputs.shape:
         raise InvalidValueError(
@@ -93,7 +102,7 @@ def _values(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> Tensor
     return labels.to(outputs.dtype)
 
 
-def _classes(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> Tensor:
+def _fitted_classes(loss: Callable[..., Any], outputs: Tensor, labels: Tensor) -> Tensor:
     if _are_probabilities(outputs, labels):
         return labels.to(outputs.dtype)
     per_row = outputs.shape[:1] + outputs.shape[2:]

@@ -1,20 +1,32 @@
-"""Metrics of whole evaluations: accumulated in float64 batch by batch, as tf.estimator defines them."""
+"""Metrics of whole evaluations, accumulated in float64 batch by batch, as tf.estimator defines them.
 
-from torch_estimator.metrics.binary import BinaryMetrics
-from torch_estimator.metrics.buffered import Buffered
+`base` and `curves` hold the parts that the metrics of heads are made of; each head has its metrics in its own file.
+`named` and `functions` evaluate metrics that users give: functions and torchmetrics objects.
+"""
+
+from torch_estimator.metrics.base import (
+    Buffered,
+    Features,
+    MeanMetrics,
+    Metrics,
+    WeightedMeans,
+    align_weights,
+    metric_key,
+)
+from torch_estimator.metrics.curves import AreaUnderCurves, Summation, ThresholdRates
 from torch_estimator.metrics.functions import MetricFunction, MetricFunctions
-from torch_estimator.metrics.multi_class import MultiClassMetrics
-from torch_estimator.metrics.multi_head import MultiHeadMetrics
-from torch_estimator.metrics.multi_label import MultiLabelMetrics
-from torch_estimator.metrics.regression import RegressionMetrics
 
 __all__ = [
-    "BinaryMetrics",
+    "AreaUnderCurves",
     "Buffered",
+    "Features",
+    "MeanMetrics",
     "MetricFunction",
     "MetricFunctions",
-    "MultiClassMetrics",
-    "MultiHeadMetrics",
-    "MultiLabelMetrics",
-    "RegressionMetrics",
+    "Metrics",
+    "Summation",
+    "ThresholdRates",
+    "WeightedMeans",
+    "align_weights",
+    "metric_key",
 ]

@@ -1,4 +1,4 @@
-"""Batches kept in host memory until they are looked at as one."""
+"""Batches kept in host memory, to evaluate a metric function once over all of them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,30 @@ from torch import Tensor
 from torch_estimator.errors import InvalidValueError
 
 WHOLE = ""
-"""In the place of a key: all of what is no mapping."""
+"""Key that stands for a whole argument, where the argument is not a mapping."""
 
 
-class Reading(Mapping[Any, Any]):
-    """A mapping that notes which of its values are read.
+class ReadRecorder(Mapping[Any, Any]):
+    """Mapping that records which of its values are read.
 
     Args:
-        values: The values, or some of them.
-        keys: All keys; None for those of ``values``.
-        what: Names the mapping in the message about a value that is not there, though its key is.
+        values: All values, or some of them.
+        keys: Keys that iteration gives; None for the keys of `values`.
+        what: Name of the mapping in the error about a key without a value.
 
     Attributes:
         read: Keys of the values that were read, in order.
-        values_there: The values, for a look that is not noted.
+        unrecorded: The values as a plain mapping; reading it is not recorded.
+
+    >>> predictions = ReadRecorder({"logits": 1, "classes": 2})
+    >>> predictions["classes"]
+    2
+    >>> list(predictions.read)
+    ['classes']
     """
 
     def __init__(self, values: Mapping[Any, Any], keys: Sequence[Any] | None = None, what: str = "") -> None:
-        self._values = self.values_there = values
+        self._values = self.unrecorded = values
         self._keys = tuple(values if keys is None else keys)
         self._what = what
         self.read: dict[Any, None] = {}
@@ -51,11 +57,11 @@ class Reading(Mapping[Any, Any]):
         return len(self._keys)
 
 
-class Collected:
-    """Keeps some values of every batch.
+class CollectedBatches:
+    """Copies of chosen arguments of every batch.
 
     Args:
-        wanted: For each argument of a function the keys to keep, or `WHOLE`.
+        wanted: Name of each argument -> the keys of it to keep, or `WHOLE`.
     """
 
     def __init__(self, wanted: Mapping[str, Sequence[Any]]) -> None:
@@ -64,7 +70,7 @@ class Collected:
         self._batches: list[dict[tuple[str, Any], Any]] = []
 
     def add(self, arguments: Mapping[str, Any]) -> None:
-        """Copies what is wanted of a batch."""
+        """Copy the wanted values of a batch."""
         batch = {}
         for name, keys in self._wanted.items():
             value = arguments[name]
@@ -74,12 +80,13 @@ class Collected:
                 batch[name, key] = _copied(value if key == WHOLE and not isinstance(value, Mapping) else value[key])
         self._batches.append(batch)
 
-    def whole(self) -> dict[str, Any]:
-        """The arguments over all batches."""
+    def concatenated(self) -> dict[str, Any]:
+        """Return the arguments over all batches; mappings raise for keys that were not kept."""
         arguments: dict[str, Any] = {}
         for name, keys in self._wanted.items():
             values = {key: self._joined(name, key) for key in keys}
-            arguments[name] = Reading(values, self._keys[name], name) if name in self._keys else values.get(WHOLE)
+            is_mapping = name in self._keys
+            arguments[name] = ReadRecorder(values, self._keys[name], name) if is_mapping else values.get(WHOLE)
         return arguments
 
     def _joined(self, name: str, key: Any) -> Any:
@@ -88,7 +95,7 @@ class Collected:
 
 
 def on_host(value: Any) -> Any:
-    """Tensors, alone or in dicts and tuples, on the host."""
+    """Return a nested structure with its tensors detached and moved to the CPU."""
     if isinstance(value, Mapping):
         return {key: on_host(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -97,7 +104,7 @@ def on_host(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """A copy: whoever gave a batch may use its memory for the next."""
+    """Return a copy of the tensors and arrays of a structure; their owner may reuse the memory for the next batch."""
     if isinstance(value, Mapping):
         return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

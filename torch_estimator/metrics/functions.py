@@ -1,4 +1,4 @@
-"""Metrics given as functions, over a whole evaluation and exactly."""
+"""Metrics that users give as functions, evaluated exactly over all batches of an evaluation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, PairsError
-from torch_estimator.heads.pairs import PairCheck
-from torch_estimator.metrics.collected import WHOLE, Collected, Reading
+from torch_estimator.metrics.broadcast_check import BroadcastCheck
+from torch_estimator.metrics.collected import WHOLE, CollectedBatches, ReadRecorder
 from torch_estimator.metrics.metric_objects import (
     can_merge,
     is_collection,
@@ -24,18 +24,19 @@ from torch_estimator.metrics.metric_objects import (
 )
 
 RESERVED = ("loss", "global_step")
+"""Keys that the evaluation itself adds to the results, which no metric may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MetricFunction:
-    """A function from a batch, or from a whole evaluation, to metrics by name.
+    """Function that returns metrics by name, for one batch or for all batches of an evaluation.
 
     Attributes:
-        function: Called by keyword.
-        arguments: What it takes of ``labels``, ``predictions`` and ``features``.
-        bound: What it takes beside these.
-        user: The user's own function, where ``function`` is one around it.
-        names: Of the metrics it gave last.
+        function: Function to call, by keyword.
+        arguments: Names of the arguments it takes, out of ``labels``, ``predictions`` and ``features``.
+        bound: Values of further arguments, by name.
+        user: Function that the user gave, where `function` wraps it.
+        names: Names of the metrics that the last call returned.
     """
 
     function: Callable[..., Any]
@@ -46,14 +47,18 @@ class MetricFunction:
 
     @property
     def own(self) -> Callable[..., Any]:
-        """The user's function."""
+        """Function that the user gave."""
         return self.user or self.function
 
     def __call__(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Its metrics by name: numbers or metric objects.
+        """Return the metrics by name: numbers or metric objects.
+
+        Args:
+            arguments: Values of at least the arguments that the function takes.
 
         Raises:
-            InvalidTypeError, InvalidValueError: It gives something else.
+            InvalidTypeError: The function does not return a dict, or one of its values is not a number.
+            InvalidValueError: A metric has a reserved name.
         """
         result = self.function(**{name: arguments[name] for name in self.arguments}, **self.bound)
         if is_collection(result):
@@ -75,41 +80,47 @@ class MetricFunction:
 
 
 class MetricFunctions:
-    """The values of metric functions over the batches of one evaluation.
+    """Values of metric functions over the batches of one evaluation.
 
-    A function that returns metric objects on the first batch, which it made and updated, is called for every batch, and
-    their states are merged. Any other is called once, at the end, with all that it read of the first batch put
-    together from all batches; until then that is kept in host memory, once for all functions. So is what objects
-    that cannot be merged are made of.
+    A metric function is evaluated in one of two ways, which its first call decides:
 
-    A function that would compare each label with each prediction, because one has the shape ``[N]`` and the other
-    ``[N, 1]``, gets labels of the shape that the loss got; where that is no better, it is an error.
+    * If it returns metric objects that it created and updated, and that can be merged, it is called for every batch,
+      and the objects are merged.
+    * Otherwise it is called once, at the end, with all batches concatenated. The values that it read on the first batch
+      decide what is collected from every batch, in host memory. Functions that read the same values share them.
+
+    Where a function would broadcast labels ``[N]`` against predictions ``[N, 1]``, it is called again with labels of
+    the shape that the loss got. If it broadcasts these as well, the evaluation fails.
 
     Args:
-        functions: In the order of their metrics; later ones replace equal names.
+        functions: Functions in the order of their metrics; later ones replace metrics of the same name.
 
     Attributes:
-        label_dims: How many dimensions the labels have that the loss got; None where nobody knows.
+        label_dims: Number of dimensions of the labels that the loss got, or None where it is unknown.
     """
 
     def __init__(self, functions: Iterable[MetricFunction]) -> None:
         self._functions = tuple(functions)
-        self._checks = {function: PairCheck(f"The metric function {function}") for function in self._functions}
+        self._checks = {function: BroadcastCheck(f"The metric function {function}") for function in self._functions}
         self.label_dims: int | None = None
         self._merged: dict[MetricFunction, dict[str, Any]] = {}
-        self._collected: Collected | None = None
+        self._collected: CollectedBatches | None = None
 
     @property
     def arguments(self) -> set[str]:
-        """What the functions take of ``labels``, ``predictions`` and ``features``."""
+        """Names of the arguments that the functions take, out of ``labels``, ``predictions`` and ``features``."""
         return {name for function in self._functions for name in function.arguments}
 
     def update(self, arguments: Mapping[str, Any]) -> None:
-        """Takes in a batch: `arguments` by name, tensors on the host.
+        """Add a batch.
+
+        Args:
+            arguments: Arguments of the functions by name, with tensors on the CPU.
 
         Raises:
-            InvalidTypeError, InvalidValueError: A function gives no metrics, or uses a metric object that it did not
-                make, which would go on from the last call's batch.
+            InvalidTypeError: A function does not return metrics.
+            InvalidValueError: A function returns other metrics than on the first batch, or uses a metric object that
+                it did not create, which would add this batch to the previous ones.
         """
         if self._collected is None:
             self._collected = self._begin(arguments)
@@ -119,30 +130,32 @@ class MetricFunctions:
         self._collected.add(arguments)
 
     def compute(self) -> dict[str, float]:
-        """All metrics; without batches those that the functions gave in an earlier evaluation, as zeros."""
+        """Return all metrics; without batches, zeros for the metrics that an earlier evaluation had."""
         if self._collected is None:
             return {name: 0.0 for function in self._functions for name in function.names}
         results: dict[str, float] = {}
         with torch.inference_mode():
-            whole = self._collected.whole()
+            whole = self._collected.concatenated()
             for function in self._functions:
                 values = self._merged[function] if function in self._merged else self._called(function, whole)
                 results.update({name: as_number(value, name) for name, value in values.items()})
         return results
 
-    def _begin(self, arguments: Mapping[str, Any]) -> Collected:
-        """Calls every function on the first batch, and sees what it returns and reads."""
+    def _begin(self, arguments: Mapping[str, Any]) -> CollectedBatches:
+        """Call every function on the first batch, and decide by what it returns and reads how to evaluate it."""
         wanted: dict[str, dict[Any, None]] = {}
         for function in self._functions:
-            noted = {name: Reading(value) if isinstance(value, Mapping) else value for name, value in arguments.items()}
-            values = self._first_call(function, noted)
+            recorded = {
+                name: ReadRecorder(value) if isinstance(value, Mapping) else value for name, value in arguments.items()
+            }
+            values = self._first_call(function, recorded)
             if all(is_metric(value) and can_merge(value) for value in values.values()):
                 self._merged[function] = values
                 continue
             for name in function.arguments:
-                value = noted[name]
-                wanted.setdefault(name, {}).update(value.read if isinstance(value, Reading) else {WHOLE: None})
-        return Collected({name: tuple(keys) for name, keys in wanted.items()})
+                value = recorded[name]
+                wanted.setdefault(name, {}).update(value.read if isinstance(value, ReadRecorder) else {WHOLE: None})
+        return CollectedBatches({name: tuple(keys) for name, keys in wanted.items()})
 
     def _first_call(self, function: MetricFunction, arguments: Mapping[str, Any]) -> dict[str, Any]:
         outside = metrics_outside(function.own)
@@ -150,22 +163,28 @@ class MetricFunctions:
         values = self._called(function, arguments)
         for (name, metric), count in zip(outside, before, strict=True):
             if updates(metric) != count or any(value is metric for value in values.values()):
-                raise _made_outside(function, name or type(metric).__name__)
+                raise _created_outside(function, name or type(metric).__name__)
         return values
 
     def _called(self, function: MetricFunction, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        check, own = self._checks[function], _unnoted(arguments)
+        check, plain = self._checks[function], _unrecorded(arguments)
         try:
-            return check(own, lambda: function(arguments))
+            return check(plain, lambda: function(arguments))
         except PairsError:
-            labels = with_dims(own.get("labels"), self.label_dims)
-            if labels is own.get("labels"):
+            labels = with_dims(plain.get("labels"), self.label_dims)
+            if labels is plain.get("labels"):
                 raise
-        return check({**own, "labels": labels}, lambda: function({**arguments, "labels": labels}))
+        return check({**plain, "labels": labels}, lambda: function({**arguments, "labels": labels}))
 
 
 def with_dims(labels: Any, dims: int | None) -> Any:
-    """Return labels with as many dimensions as given, where that only takes or adds a last one of size 1."""
+    """Return labels with `dims` dimensions, where that only drops or adds a last dimension of size 1.
+
+    Other labels are returned as they are, and so are all labels where `dims` is None.
+
+    >>> list(with_dims(torch.zeros(3, 1), 1).shape)
+    [3]
+    """
     if not isinstance(labels, Tensor) or dims is None:
         return labels
     if labels.dim() == dims + 1 and labels.shape[-1] == 1:
@@ -173,16 +192,20 @@ def with_dims(labels: Any, dims: int | None) -> Any:
     return labels.unsqueeze(-1) if labels.dim() + 1 == dims else labels
 
 
-def _unnoted(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without noting that anything of them is read."""
-    return {name: one.values_there if isinstance(one, Reading) else one for name, one in arguments.items()}
+def _unrecorded(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments as plain mappings, so that looking at them does not count as reading."""
+    return {name: one.unrecorded if isinstance(one, ReadRecorder) else one for name, one in arguments.items()}
 
 
 def as_number(value: Any, name: str) -> float:
-    """The value of a metric as a float.
+    """Return the value of a metric as a float.
+
+    Args:
+        value: A number, a tensor or array with one element, or a metric object.
+        name: Name of the metric in errors.
 
     Raises:
-        InvalidTypeError: It is not one number.
+        InvalidTypeError: The value is not one number.
     """
     if is_metric(value):
         value = value.compute()
@@ -198,6 +221,7 @@ def as_number(value: Any, name: str) -> float:
 
 
 def _merge(function: MetricFunction, merged: dict[str, Any], values: dict[str, Any]) -> None:
+    """Merge the metric objects of a later batch into those of the first one."""
     if list(merged) != list(values):
         raise InvalidValueError(
             f"The metric function {function} returned {list(merged)} for the first batch, but {list(values)} for a "
@@ -205,7 +229,7 @@ def _merge(function: MetricFunction, merged: dict[str, Any], values: dict[str, A
         )
     for name, metric in merged.items():
         if values[name] is metric:
-            raise _made_outside(function, name)
+            raise _created_outside(function, name)
         if not is_metric(values[name]):
             raise InvalidTypeError(
                 f"The metric function {function} returned a metric object {name!r} for the first batch, but "
@@ -214,7 +238,7 @@ def _merge(function: MetricFunction, merged: dict[str, Any], values: dict[str, A
         merge(metric, values[name])
 
 
-def _made_outside(function: MetricFunction, name: str) -> InvalidValueError:
+def _created_outside(function: MetricFunction, name: str) -> InvalidValueError:
     return InvalidValueError(
         f"The metric function {function} uses the metric object {name!r}, which was made outside of it and would add "
         "one call to the next; make it inside of the function."

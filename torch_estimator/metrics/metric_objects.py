@@ -1,6 +1,6 @@
-"""Metric objects, such as torchmetrics': things that are updated batch by batch, and asked for their value at the end.
+"""Metric objects, such as torchmetrics': they are updated batch by batch and compute their value at the end.
 
-torchmetrics is never imported here: whoever gives its objects has done so.
+This module never imports torchmetrics. Where a user gives its objects, the user has imported it.
 """
 
 from __future__ import annotations
@@ -15,27 +15,30 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 _METHODS = ("update", "compute", "reset")
-# Further away are libraries' own functions.
+# How far `metrics_outside` follows references, and how many items of a collection. What lies further away belongs to
+# libraries, and searching it takes long.
 _DEPTH = 4
 _MOST_ITEMS = 1000
-_ADDS_UP = ("dim_zero_sum", "dim_zero_max", "dim_zero_min", "dim_zero_cat")
+# Reductions of torchmetrics' states by which two states can be merged exactly.
+_MERGEABLE = ("dim_zero_sum", "dim_zero_max", "dim_zero_min", "dim_zero_cat")
 
 
 def is_metric(value: object) -> bool:
-    """Whether something is a metric object: one with `update`, `compute` and `reset`, and no class."""
+    """Return whether a value is a metric object: not a class, and with `update`, `compute` and `reset`."""
     return not isinstance(value, type) and all(callable(getattr(value, method, None)) for method in _METHODS)
 
 
 def is_collection(value: object) -> bool:
-    """Whether something is torchmetrics' MetricCollection."""
+    """Return whether a value is a MetricCollection of torchmetrics."""
     torchmetrics = sys.modules.get("torchmetrics")
     return torchmetrics is not None and isinstance(value, torchmetrics.MetricCollection)
 
 
 def can_merge(metric: Any) -> bool:
-    """Whether two of a metric, updated with a batch each, can be made one that was updated with both.
+    """Return whether two metric objects of this kind, each updated with one batch, can be merged exactly.
 
-    torchmetrics merges more kinds of states than it merges rightly: a mean is merged as if the other were empty.
+    torchmetrics also merges states for which its result is wrong: a mean is merged as if the other were empty. Those
+    are not accepted here.
     """
     merge = getattr(type(metric), "merge_state", None)
     if merge is None:
@@ -43,22 +46,23 @@ def can_merge(metric: Any) -> bool:
     reductions = getattr(metric, "_reductions", None)
     if reductions is None or merge.__module__ != "torchmetrics.metric":
         return True
-    known = all(getattr(reduction, "__name__", "") in _ADDS_UP for reduction in reductions.values())
+    known = all(getattr(reduction, "__name__", "") in _MERGEABLE for reduction in reductions.values())
     return known and metric.full_state_update is False and not metric.dist_sync_on_step
 
 
 def merge(metric: Any, other: Any) -> None:
-    """Adds to a metric what another was updated with."""
+    """Merge another metric object into `metric`."""
     metric.merge_state(other)
     if hasattr(metric, "_computed"):
-        # torchmetrics would return what the metric was before, if somebody has computed it already.
+        # If the value has been computed before, torchmetrics would return that cached value.
         metric._computed = None
 
 
 def metrics_outside(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    """The metric objects, each with a name, that a function uses and did not make.
+    """Return the metric objects, each with a name, that a function refers to and so did not create itself.
 
-    They are those of its closure, globals, bound arguments and object, and of the functions and objects among these.
+    The search covers the function's closure, globals, bound arguments and bound object, and follows the functions and
+    objects among them.
     """
     found: list[tuple[str, Any]] = []
     seen: set[int] = set()
@@ -67,19 +71,20 @@ def metrics_outside(function: Callable[..., Any]) -> list[tuple[str, Any]]:
         level = [(name, value) for name, value in level if id(value) not in seen]
         seen.update(id(value) for _, value in level)
         found += [(name, value) for name, value in level if is_metric(value) or is_collection(value)]
-        level = [item for _, value in level for item in _reached(value)]
+        level = [item for _, value in level for item in _references(value)]
     return found
 
 
 def updates(metric: Any) -> int:
-    """How often a metric object was updated since it was made or reset, as far as it says."""
+    """Return how often a metric object was updated since it was created or reset; 0 if it does not count."""
     if is_collection(metric):
         return sum(updates(member) for member in metric.values(copy_state=False))
     count = getattr(metric, "update_count", 0)
     return count if isinstance(count, int) else 0
 
 
-def _reached(value: Any) -> Iterator[tuple[str, Any]]:
+def _references(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values, each with a name, that a function, collection or object refers to."""
     if isinstance(value, functools.partial):
         yield "", value.func
         yield from ((str(position), argument) for position, argument in enumerate(value.args))
@@ -88,7 +93,8 @@ def _reached(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value.__func__
         yield from getattr(value.__self__, "__dict__", {}).items()
     elif isinstance(value, FunctionType):
-        with contextlib.suppress(ValueError):  # a variable of the closure that has no value yet
+        # A variable of the closure may not have a value yet.
+        with contextlib.suppress(ValueError):
             used = inspect.getclosurevars(value)
             yield from used.nonlocals.items()
             yield from used.globals.items()

@@ -1,4 +1,4 @@
-"""The metrics of an `EstimatorSpec`: names, and what gives their values."""
+"""Metrics of an `EstimatorSpec`: a function or a metric object for each name."""
 
 from __future__ import annotations
 
@@ -13,43 +13,49 @@ import torch
 from torch import Tensor
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.heads.pairs import PairCheck
+from torch_estimator.metrics.broadcast_check import BroadcastCheck
 from torch_estimator.metrics.collected import on_host
 from torch_estimator.metrics.functions import MetricFunction, MetricFunctions, as_number, with_dims
 from torch_estimator.metrics.metric_objects import is_metric
 
 
 class NamedMetrics:
-    """Values over the batches of one evaluation, exactly.
+    """Values of named metrics over the batches of one evaluation, exactly.
 
     Args:
-        metrics: Name -> one of
+        metrics: Name -> one of the following.
 
-            - a function ``metric(labels, predictions)``; see `MetricFunctions` for when it is called;
-            - a metric object, such as torchmetrics': a copy of it is updated batch by batch with the model's only
-              prediction and the labels, in the shape of the prediction where the loss got them so;
-            - a class, or a function of no arguments, that makes one.
+            - A function ``metric(labels, predictions)``. `MetricFunctions` says when it is called.
+            - A metric object, such as torchmetrics'. A copy of it is updated batch by batch with the model's only
+              prediction and the labels. Labels have the shape of the prediction if they come in it, or else the shape
+              that the loss got.
+            - A class, or a function without arguments, that returns a metric object.
 
     Raises:
-        InvalidTypeError: Something else.
+        InvalidTypeError: A value is none of these.
+
+    >>> metrics = NamedMetrics({"error": lambda labels, predictions: (labels - predictions["output"]).abs().mean()})
+    >>> metrics.update(torch.tensor([1.0, 2.0]), {"output": torch.tensor([1.0, 4.0])})
+    >>> metrics.compute()
+    {'error': 1.0}
     """
 
     def __init__(self, metrics: Mapping[str, Any]) -> None:
         self._names = tuple(metrics)
-        self._objects = {name: _fresh(value, name) for name, value in metrics.items() if _gives_object(value, name)}
+        self._objects = {name: _fresh(value, name) for name, value in metrics.items() if _creates_object(value, name)}
         self._functions = MetricFunctions(
             _as_metric_function(name, value) for name, value in metrics.items() if name not in self._objects
         )
-        self._checks = {name: PairCheck(f"The metric {name!r}") for name in self._objects}
+        self._checks = {name: BroadcastCheck(f"The metric {name!r}") for name in self._objects}
         self._empty = True
 
     def update(self, labels: Any, predictions: Mapping[str, Tensor], label_dims: int | None = None) -> None:
-        """Takes in a batch.
+        """Add a batch.
 
         Args:
-            labels: As the input has them.
-            predictions: By name.
-            label_dims: How many dimensions the labels have that the loss got; None where nobody knows.
+            labels: Labels as the input has them.
+            predictions: Predictions of the model by name.
+            label_dims: Number of dimensions of the labels that the loss got, or None where it is unknown.
         """
         if not self._names:
             return
@@ -65,7 +71,7 @@ class NamedMetrics:
             self._functions.update({"labels": labels, "predictions": predictions})
 
     def compute(self) -> dict[str, float]:
-        """All metrics in their order; zeros without batches."""
+        """Return all metrics in the order of their names; zeros without batches."""
         if self._empty:
             return dict.fromkeys(self._names, 0.0)
         values = self._functions.compute()
@@ -82,7 +88,8 @@ def _as_metric_function(name: str, function: Callable[[Any, Any], Any]) -> Metri
     )
 
 
-def _gives_object(value: Any, name: str) -> bool:
+def _creates_object(value: Any, name: str) -> bool:
+    """Return whether a value is a metric object or creates one, rather than a function of labels and predictions."""
     made_by = value.func if isinstance(value, functools.partial) else value
     if is_metric(value) or isinstance(made_by, type):
         return True
@@ -95,12 +102,13 @@ def _gives_object(value: Any, name: str) -> bool:
         parameters = inspect.signature(value).parameters.values()
     except ValueError:
         return False
-    # A function of labels and predictions may have defaults for both, but it has a place for them.
-    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
-    return not places
+    # A metric function may have defaults for both arguments, but it has positional parameters for them.
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    return not positional
 
 
 def _fresh(value: Any, name: str) -> Any:
+    """Return a new metric object without updates: a copy of `value`, or what `value` creates."""
     made = copy.deepcopy(value) if is_metric(value) else value()
     if not is_metric(made):
         raise InvalidTypeError(
@@ -112,6 +120,7 @@ def _fresh(value: Any, name: str) -> Any:
 
 
 def _only(predictions: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return the only prediction; raise InvalidValueError where there are several."""
     if len(predictions) != 1:
         raise InvalidValueError(
             f"The metric {name!r} is an object that takes one prediction, but the model gives "

@@ -15,8 +15,7 @@ from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads.base import Head
 from torch_estimator.models.networks import DNN, Activation, Linear, WideAndDeep
-from torch_estimator.optim.by_name import by_name
-from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, check_factory
+from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, by_name, check_factory
 from torch_estimator.specs import EstimatorSpec
 
 OptimizerArgument = str | OptimizerFactory

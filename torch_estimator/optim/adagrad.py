@@ -1,4 +1,4 @@
-"""Adagrad."""
+"""Adagrad, as in TensorFlow: an accumulator that starts above zero, and no epsilon."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_n
 class Adagrad(Optimizer):
     """``acc += g²; w -= lr * g / sqrt(acc)`` (`tf.compat.v1.train.AdagradOptimizer`).
 
-    Unlike `torch.optim.Adagrad` there is no epsilon; the accumulator starts above zero instead.
+    Unlike `torch.optim.Adagrad` it has no epsilon. Instead the accumulator starts above zero.
 
     Args:
-        params: Parameters, named parameters or groups, as for every torch optimizer; see `Optimizer` for None.
+        params: Parameters, named parameters or groups, as for every torch optimizer; None leaves it unbound.
         lr: Learning rate, not negative.
-        initial_accumulator_value: Start of the accumulator, greater than 0.
+        initial_accumulator_value: Initial value of the accumulator, greater than 0.
         learning_rate: TensorFlow's name for ``lr``.
 
     Raises:
@@ -41,11 +41,11 @@ class Adagrad(Optimizer):
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
-        """Returns the accumulator, of the shape of `param`."""
+        """Return the accumulator, in the shape of `param`."""
         return {"accumulator": torch.full_like(param.detach(), group["initial_accumulator_value"])}
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        """Applies `grad` to `param` and the accumulator, in place."""
+        """Update `param` and the accumulator in place."""
         accumulator = state["accumulator"].addcmul_(grad, grad)
         param.sub_(grad * group["lr"] * accumulator.rsqrt())

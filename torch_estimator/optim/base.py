@@ -1,4 +1,8 @@
-"""What the optimizers here have in common: rules that work on whole parameters and on gathered rows."""
+"""Base class of the optimizers: a torch optimizer whose rule is available as three functions of tensors.
+
+The training step calls these functions itself. It can so update only the rows of an embedding table that a batch
+contains, and compile the update into one graph with the forward and the backward pass.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +18,53 @@ from torch.optim.optimizer import ParamsT
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 State = dict[str, Tensor]
+"""State of one parameter by key: tensors of its shape, and 0-dimensional tensors such as a number of steps."""
+
 Group = dict[str, Any]
+"""Parameter group of a torch optimizer: its settings by name, and ``params``."""
 
 
 class Optimizer(torch.optim.Optimizer, ABC):
-    """A `torch.optim.Optimizer` whose rule can also be had as three functions of tensors.
+    """A `torch.optim.Optimizer` whose rule consists of three functions of tensors.
 
-    `step()` is made of them, and an engine may call them itself, under ``torch.no_grad()`` and inside
+    `step` calls them, and so does the training step, under ``torch.no_grad()`` and inside
     ``torch.compile(fullgraph=True)``:
 
-    * ``init_state(param, group)`` makes the state of one parameter; called when the parameter is added.
-    * ``update(param, grad, state, group)`` changes `param` and the elementwise entries of `state` in place.
-      It treats every element by itself, so all may be rows gathered from the whole. It only reads the
-      0-dimensional entries, so it may be called for several sets of rows in one step.
-    * ``advance(state, group)`` moves the 0-dimensional entries on; once a step, after all of its updates.
+    * ``init_state(param, group)`` returns the state of a parameter. It is called when the parameter is added.
+    * ``update(param, grad, state, group)`` changes `param` and the state in place, element by element. All tensors may
+      hold only some rows of a table. The 0-dimensional entries of the state must not change here, because one training
+      step may call this function for several sets of rows.
+    * ``advance(state, group)`` changes the 0-dimensional entries of the state. It is called once per training step,
+      after all updates.
 
-    `slot_names` gives, for every key of the state, the name that follows the variable's in TensorFlow's
-    checkpoints. The learning rate is ``group["lr"]``: a float, or a 0-dimensional tensor, which may change
-    without a recompilation.
+    The learning rate is ``group["lr"]``: a float, or a 0-dimensional tensor, which may change without a recompilation.
 
-    Made without parameters it is unbound, as TensorFlow's optimizers are: only a setting, which makes an optimizer of
-    its own kind whenever it is called with parameters.
+    Without parameters an optimizer is unbound, as TensorFlow's optimizers are: it only holds settings. Calling it with
+    parameters returns a new optimizer of these.
+
+    A rule for parameter servers is a separate function in numpy; `torch_estimator.optim` says how to add one.
 
     Args:
         params: Parameters, named parameters or groups, as for every torch optimizer; None leaves it unbound.
-        defaults: Settings of the groups, checked.
+        defaults: Settings of the groups. The subclass has checked them.
+
+    Attributes:
+        slot_names: Key of the state -> name of the slot. A checkpoint stores the state of a variable as
+            ``<variable>/<slot>``, as TensorFlow does.
 
     >>> import torch
-    >>> from torch_estimator.optim import Adagrad
-    >>> factory = Adagrad(lr=0.1)
-    >>> factory([torch.zeros(3, requires_grad=True)]).param_groups[0]["lr"]
-    0.1
+    >>> class SignDescent(Optimizer):
+    ...     def __init__(self, params=None, lr=0.1):
+    ...         super().__init__(params, {"lr": lr})
+    ...     @staticmethod
+    ...     def update(param, grad, state, group):
+    ...         param.sub_(grad.sign() * group["lr"])
+    >>> weight = torch.zeros(2, requires_grad=True)
+    >>> optimizer = SignDescent(lr=0.5)([weight])
+    >>> weight.grad = torch.tensor([3.0, -7.0])
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [-0.5, 0.5]
     """
 
     slot_names: ClassVar[dict[str, str]] = {}
@@ -54,14 +74,14 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     @property
     def unbound(self) -> bool:
-        """Whether it has no parameters yet."""
+        """Whether the optimizer has no parameters yet."""
         return not any(group["params"] for group in self.param_groups)
 
     def __call__(self, params: ParamsT) -> Self:
-        """Returns an optimizer of `params` with these settings; only an unbound one can.
+        """Return an optimizer of `params` with the settings of this one, which must be unbound.
 
         Raises:
-            InvalidTypeError: It has parameters of its own.
+            InvalidTypeError: This optimizer has parameters already.
         """
         if not self.unbound:
             raise InvalidTypeError(
@@ -70,14 +90,15 @@ class Optimizer(torch.optim.Optimizer, ABC):
             )
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
-        # The settings have been checked; a tensor among them must not be shared.
+        # Not the subclass's __init__, because the settings have been checked. Tensors among them are copied, so that
+        # changing one in this optimizer does not change the other.
         settings = {key: value.clone() if isinstance(value, Tensor) else value for key, value in self.defaults.items()}
         Optimizer.__init__(bound, params, settings)
         return bound
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group as torch does, and makes the state of its parameters at once."""
-        # What torch wraps around it would import its whole compiler, a second or two before the first step.
+        """Add a group as torch does, and create the state of its parameters."""
+        # torch wraps this method so that it imports the whole compiler, which takes a second or two.
         inherited = torch.optim.Optimizer.add_param_group
         getattr(inherited, "__wrapped__", inherited)(self, param_group)
         group = self.param_groups[-1]
@@ -86,17 +107,17 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
-        """Returns the state of `param` before the first step: tensors of its shape, or 0-dimensional ones."""
+        """Return the state of `param` before the first step: tensors of its shape, or 0-dimensional ones."""
         return {}
 
     @staticmethod
     @abstractmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        """Applies `grad` to `param` and `state`, in place."""
+        """Update `param` and `state` in place with the gradient `grad`."""
 
     @staticmethod
     def advance(state: State, group: Group) -> None:
-        """Moves the scalars of `state` on by one step, in place."""
+        """Update the 0-dimensional entries of `state` in place at the end of a step."""
         return
 
     @overload
@@ -106,16 +127,16 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def step(self, closure: Callable[[], float]) -> float: ...
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Updates every parameter that has a gradient.
+        """Update every parameter that has a gradient.
 
         Args:
-            closure: Computes the loss and the gradients anew, as for other torch optimizers.
+            closure: Function that computes the loss and the gradients, as for other torch optimizers.
 
         Returns:
-            What `closure` returned, or None.
+            The loss that `closure` returned, or None.
 
         Raises:
-            InvalidTypeError: It is unbound.
+            InvalidTypeError: This optimizer is unbound.
         """
         if self.unbound:
             raise InvalidTypeError(f"This {type(self).__name__} has no parameters yet; call it with them first.")
@@ -135,7 +156,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
 
 def check_learning_rate(lr: float | Tensor) -> None:
-    """Raises unless `lr` is a finite number that is not negative, or a tensor without dimensions."""
+    """Raise unless `lr` is a finite number or 0-dimensional tensor that is not negative."""
     if isinstance(lr, Tensor) and lr.dim() != 0:
         raise InvalidValueError(
             f"lr must be a number or a tensor without dimensions, but got a tensor of shape {list(lr.shape)}."
@@ -151,11 +172,18 @@ def one_learning_rate(
     *,
     default: float | None = None,
 ) -> float | Tensor:
-    """Returns the one of torch's `lr` and TensorFlow's `learning_rate` that was given, checked, or the default.
+    """Return the learning rate from torch's argument `lr` or TensorFlow's `learning_rate`.
+
+    Args:
+        optimizer: Class of the optimizer, which errors name.
+        params: First argument of the optimizer.
+        lr: The learning rate by torch's name, or None.
+        learning_rate: The learning rate by TensorFlow's name, or None.
+        default: Learning rate where neither is given; None makes one of them mandatory.
 
     Raises:
-        InvalidValueError: Both were given, or none where there is no default, or it is out of range.
-        InvalidTypeError: It was given in the place of `params`.
+        InvalidValueError: Both are given, neither is given and there is no default, or the rate is out of range.
+        InvalidTypeError: The learning rate is given in place of the parameters.
     """
     name = optimizer.__name__
     if isinstance(params, int | float):
@@ -181,7 +209,7 @@ def check_number(
     at_most: float = math.inf,
     below: float = math.inf,
 ) -> None:
-    """Raises unless `value` is a finite number within the bounds given; the message says them."""
+    """Raise unless `value` is a finite number within the given bounds; the message says the bounds."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Tensor)):
         raise InvalidTypeError(f"{name} must be a number, but got {value!r}.")
     number = float(value)

@@ -1,4 +1,7 @@
-"""Gradient clipping as a part of an optimizer, so that it happens inside the training step, compiled or not."""
+"""Gradient clipping as a setting of optimizers.
+
+The training step looks up the clippings of its optimizers and clips inside the step, whether it is compiled or not.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,14 @@ from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, T
 
 
 class Gradient(NamedTuple):
-    """The gradient of a parameter, or that of the elements of a table which a batch touched.
+    """Gradient of a parameter, or of the rows of an embedding table that a batch contains.
 
-    Args:
-        values: Of the parameter's shape, or ``[elements]``: the whole gradient of each element.
-        share: How much of each value counts in a norm, 0 in the row of missing values; None counts all of them. A row
-            met several times is there several times.
-        rows: Which elements these are, as the table's update understands it; None for a parameter.
+    Attributes:
+        values: The gradient, in the shape of the parameter or ``[elements]``. A row that the batch contains several
+            times has the whole gradient each time.
+        share: Fraction of each value that counts in a norm, so that a row's fractions add up to one. It is 0 in the row
+            of missing values. None counts every value once.
+        rows: The elements that the values belong to, as the table's update understands them; None for a parameter.
     """
 
     values: Tensor
@@ -32,16 +36,22 @@ class Gradient(NamedTuple):
 
 
 class Clipping(ABC):
-    """Changes gradients before an optimizer sees them."""
+    """Function that changes gradients before the optimizers use them.
+
+    Attributes:
+        needs_share: Whether it reads `Gradient.share`.
+    """
 
     needs_share = False
 
     @abstractmethod
     def __call__(self, gradients: Sequence[Gradient]) -> list[Tensor]:
-        """Returns the new values of all gradients of what one factory made."""
+        """Return the new values of all gradients of the parameters that one optimizer factory was called with."""
 
 
 class _ByNorm(Clipping):
+    """Scale all gradients by one factor, so that their global norm is at most `clip_norm`."""
+
     needs_share = True
 
     def __init__(self, clip_norm: float) -> None:
@@ -54,6 +64,8 @@ class _ByNorm(Clipping):
 
 
 class _ByValue(Clipping):
+    """Clamp every element of the gradients to ``[-clip_value, clip_value]``."""
+
     def __init__(self, clip_value: float) -> None:
         self._clip_value = clip_value
 
@@ -62,16 +74,18 @@ class _ByValue(Clipping):
 
 
 def _squares(gradient: Gradient) -> Tensor:
+    """Return the sum of the squares of a gradient, in float32."""
     values = gradient.values.float()
     squares = values * values
     return (squares if gradient.share is None else squares * gradient.share).sum()
 
 
+# The clippings of each optimizer, innermost first. torch's optimizers have no place to keep them.
 _CLIPPINGS: WeakKeyDictionary[torch.optim.Optimizer, list[Clipping]] = WeakKeyDictionary()
 
 
 def clippings_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[Clipping, list[torch.optim.Optimizer]]:
-    """Returns what is to be done to the gradients of `optimizers`, in order, each with those it is for."""
+    """Return the clippings of some optimizers in the order in which they apply, each with its optimizers."""
     held: dict[Clipping, list[torch.optim.Optimizer]] = {}
     depth: dict[Clipping, int] = {}
     for optimizer in optimizers:
@@ -83,13 +97,15 @@ def clippings_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[Clipping, 
 
 @dataclass(frozen=True, slots=True)
 class _Clipped:
+    """Optimizer factory that calls another one and registers a clipping for the optimizers it returns."""
+
     factory: OptimizerFactory
     make: Callable[[float], Clipping]
     limit: float
 
     def __call__(self, named: NamedParameters) -> Trainer | Sequence[Trainer]:
         made = self.factory(named)
-        # One for each call: the norm is that of what this call made.
+        # A new one for each call, because the norm is taken over the parameters of this call.
         clipping = self.make(self.limit)
         trainers = made if isinstance(made, Sequence) else [made]
         optimizers = [one.optimizer if isinstance(one, LRScheduler) else one for one in trainers]
@@ -99,20 +115,21 @@ class _Clipped:
 
 
 def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float) -> OptimizerFactory:
-    """Scales the gradients down where their global norm is larger than `clip_norm` (`tf.clip_by_global_norm`).
+    """Scale gradients down so that their global norm is at most `clip_norm` (`tf.clip_by_global_norm`).
 
-    The norm is taken over all that one call of `optimizer` makes: in a wide and deep model each half has its own. It
-    is the norm of the whole gradient, also where only rows of a table have one.
+    The norm is taken over all parameters of one call of `optimizer`: in a wide and deep model each half has its own. It
+    is the norm of the whole gradient, even where only some rows of a table have one.
 
     Args:
         optimizer: An unbound optimizer, a class, or a function from named parameters to optimizers or schedules.
-        clip_norm: Greater than 0.
+        clip_norm: Greatest norm, greater than 0.
 
     Returns:
-        A function like `optimizer`.
+        A function that takes the same arguments as `optimizer`.
 
     Raises:
-        InvalidTypeError, InvalidValueError: An argument is none of these.
+        InvalidTypeError: `optimizer` cannot be called with parameters, or `clip_norm` is not a number.
+        InvalidValueError: `clip_norm` is not greater than 0.
 
     >>> from torch_estimator.optim import Adagrad
     >>> factory = clip_gradients_by_norm(Adagrad(lr=0.1), 5.0)
@@ -123,10 +140,21 @@ def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float) -> Opt
 
 
 def clip_gradients_by_value(optimizer: OptimizerFactory, clip_value: float) -> OptimizerFactory:
-    """Moves every element of the gradients into ``[-clip_value, clip_value]``; else as `clip_gradients_by_norm`.
+    """Clamp every element of the gradients to ``[-clip_value, clip_value]``.
+
+    Args:
+        optimizer: An unbound optimizer, a class, or a function from named parameters to optimizers or schedules.
+        clip_value: Greatest absolute value, greater than 0.
+
+    Returns:
+        A function that takes the same arguments as `optimizer`.
 
     Raises:
-        InvalidTypeError, InvalidValueError: An argument is none of what it must be.
+        InvalidTypeError: `optimizer` cannot be called with parameters, or `clip_value` is not a number.
+        InvalidValueError: `clip_value` is not greater than 0.
+
+    >>> from torch_estimator.optim import Ftrl
+    >>> factory = clip_gradients_by_value(Ftrl(lr=0.1), 0.5)
     """
     check_factory(optimizer)
     check_number("clip_value", clip_value, above=0.0)

@@ -1,35 +1,76 @@
-"""What makes a model's optimizers: any function of named parameters, and the check that something is one."""
+"""Optimizer factories: functions from a model's named parameters to its optimizers, and optimizers by name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from torch_estimator.errors import InvalidTypeError
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.optim.adagrad import Adagrad
+from torch_estimator.optim.adam import Adam, AdamW
 from torch_estimator.optim.base import Optimizer
+from torch_estimator.optim.ftrl import Ftrl
+from torch_estimator.optim.gradient_descent import GradientDescent
+from torch_estimator.optim.rmsprop import RMSProp
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
-"""Names and parameters, as ``module.named_parameters()`` gives them."""
+"""Pairs of a name and a parameter, as ``module.named_parameters()`` yields them."""
 
 Trainer = torch.optim.Optimizer | LRScheduler
-"""An optimizer, or a learning-rate schedule around one."""
+"""An optimizer, or a learning-rate schedule that holds one."""
 
 OptimizerFactory = Callable[[NamedParameters], Trainer | Sequence[Trainer]]
-"""Makes what trains the parameters it is given: an unbound optimizer of this package, a class, any function."""
+"""Function that returns the optimizers of the parameters it is given.
+
+It is an unbound optimizer of this package, an optimizer's class, or any other function.
+"""
+
+_BY_NAME: dict[str, Callable[..., Optimizer]] = {
+    "Adagrad": Adagrad,
+    "Adam": Adam,
+    "AdamW": AdamW,
+    "Ftrl": Ftrl,
+    "RMSProp": RMSProp,
+    "SGD": GradientDescent,
+}
+
+
+def by_name(name: str, learning_rate: float | Tensor) -> Optimizer:
+    """Return an unbound optimizer by its name, with all other settings at their defaults.
+
+    Args:
+        name: ``"Adagrad"``, ``"Adam"``, ``"AdamW"``, ``"Ftrl"``, ``"RMSProp"`` or ``"SGD"``.
+        learning_rate: Learning rate of the optimizer.
+
+    Raises:
+        InvalidTypeError: `name` is not a string.
+        InvalidValueError: No optimizer has this name, or the learning rate is negative.
+
+    >>> import torch
+    >>> optimizer = by_name("Ftrl", 0.2)([torch.zeros(3, requires_grad=True)])
+    >>> optimizer.param_groups[0]["lr"]
+    0.2
+    """
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"An optimizer's name must be a string, but got {name!r}.")
+    if name not in _BY_NAME:
+        names = ", ".join(repr(known) for known in _BY_NAME)
+        raise InvalidValueError(f"Unknown optimizer {name!r}; the names are {names}.")
+    return _BY_NAME[name](lr=learning_rate)
 
 
 def check_factory(optimizer: object, *, or_name: bool = False) -> None:
-    """Raises unless `optimizer` can be called with parameters; the message says what to write instead.
+    """Raise unless `optimizer` can be called with parameters; the message says what to write instead.
 
     Args:
-        optimizer: What was given.
-        or_name: Whether a name would have done, too.
+        optimizer: Value to check.
+        or_name: Whether the message should mention names of optimizers as well.
 
     Raises:
-        InvalidTypeError: It is bound to parameters, or a schedule of such an optimizer, or no function at all.
+        InvalidTypeError: `optimizer` has parameters already, is a schedule of such an optimizer, or is not callable.
     """
     if isinstance(optimizer, LRScheduler):
         name = type(optimizer).__name__
@@ -51,6 +92,7 @@ def check_factory(optimizer: object, *, or_name: bool = False) -> None:
 
 
 def _unbound(optimizer: torch.optim.Optimizer) -> str:
+    """Return Python code for an unbound optimizer of the same class and learning rate."""
     name, rate = type(optimizer).__name__, float(optimizer.defaults.get("lr", 0.001))
     if isinstance(optimizer, Optimizer):
         return f"te.optim.{name}(lr={rate:g})"
@@ -59,7 +101,7 @@ def _unbound(optimizer: torch.optim.Optimizer) -> str:
 
 
 def check_evaluates_once(optimizer: torch.optim.Optimizer) -> None:
-    """Raises InvalidTypeError for an optimizer that needs the loss of a batch more than once a step."""
+    """Raise InvalidTypeError for an optimizer that evaluates the loss of a batch several times in each step."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidTypeError(
             "LBFGS evaluates the loss several times a step, which training on batches does not; use another optimizer."

@@ -1,4 +1,4 @@
-"""Follow the regularized leader, proximal version."""
+"""FTRL-Proximal: "follow the regularized leader", the proximal version."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ class Ftrl(Optimizer):
         w       = (l1 * sign(linear) - linear) / (acc'**p / lr + 2 * l2')   where |linear| > l1, else 0
 
     Args:
-        params: Parameters, named parameters or groups, as for every torch optimizer; see `Optimizer` for None.
+        params: Parameters, named parameters or groups, as for every torch optimizer; None leaves it unbound.
         lr: Learning rate, greater than 0 because the rule divides by it.
-        learning_rate_power: At most 0; -0.5 is Adagrad's falling rate, 0 a constant one.
-        initial_accumulator_value: Start of the accumulator, at least 0.
-        l1_regularization_strength: At least 0; sets weights to exactly zero.
-        l2_regularization_strength: At least 0; a penalty for stabilisation.
-        l2_shrinkage_regularization_strength: At least 0; a penalty on the magnitude, through the gradient.
-        beta: At least 0; the rate starts ``beta`` lower, as in the paper.
+        learning_rate_power: Power of the accumulator in the learning rate, at most 0. -0.5 decreases the rate as
+            Adagrad does, and 0 keeps it constant.
+        initial_accumulator_value: Initial value of the accumulator, at least 0.
+        l1_regularization_strength: Strength of the L1 penalty, at least 0. It makes small weights exactly zero.
+        l2_regularization_strength: Strength of the L2 penalty, at least 0. It stabilizes the weights.
+        l2_shrinkage_regularization_strength: Strength of an L2 penalty that is part of the gradient, at least 0. It
+            shrinks the weights.
+        beta: The paper's beta, at least 0. A greater one lowers the learning rate of the first steps.
         learning_rate: TensorFlow's name for ``lr``.
 
     Raises:
@@ -65,7 +67,7 @@ class Ftrl(Optimizer):
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
-        """Returns the accumulator and the linear term, of the shape of `param`."""
+        """Return the accumulator and the linear term, each in the shape of `param`."""
         weights = param.detach()
         return {
             "accumulator": torch.full_like(weights, group["initial_accumulator_value"]),
@@ -74,7 +76,7 @@ class Ftrl(Optimizer):
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        """Applies `grad` to `param`, the accumulator and the linear term, in place."""
+        """Update `param`, the accumulator and the linear term in place."""
         lr, l1 = group["lr"], group["l1_regularization_strength"]
         shrinkage = group["l2_shrinkage_regularization_strength"]
         accumulator, linear = state["accumulator"], state["linear"]
@@ -84,11 +86,12 @@ class Ftrl(Optimizer):
         shrunk = grad + 2.0 * shrinkage * param if shrinkage else grad
         linear.add_(shrunk - (new_power - old_power) / lr * param)
         quadratic = (new_power + group["beta"]) / lr + 2.0 * group["l2_regularization_strength"]
-        # An accumulator started at zero stays there until the first gradient, and 0 / 0 must be 0.
+        # An accumulator that starts at zero stays zero until the first gradient. Its weight, 0 / 0, must be 0.
         quadratic = torch.where(quadratic == 0.0, 1.0, quadratic)
         param.copy_((linear.clamp(-l1, l1) - linear) / quadratic)
 
 
 def _power(accumulator: Tensor, group: Group) -> Tensor:
+    """Return ``accumulator ** -learning_rate_power``."""
     exponent = -group["learning_rate_power"]
     return accumulator.sqrt() if exponent == 0.5 else accumulator.pow(exponent)

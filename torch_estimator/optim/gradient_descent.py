@@ -1,4 +1,4 @@
-"""Plain gradient descent."""
+"""Plain gradient descent: the simplest optimizer of this package, and a template for others."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, one_lea
 
 
 class GradientDescent(Optimizer):
-    """``w -= lr * g`` (`tf.compat.v1.train.GradientDescentOptimizer`); it keeps no state.
+    """``w -= lr * g``, without state (`tf.compat.v1.train.GradientDescentOptimizer`).
 
     Args:
-        params: Parameters, named parameters or groups, as for every torch optimizer; see `Optimizer` for None.
+        params: Parameters, named parameters or groups, as for every torch optimizer; None leaves it unbound.
         lr: Learning rate, not negative.
         learning_rate: TensorFlow's name for ``lr``.
 
@@ -37,5 +37,5 @@ class GradientDescent(Optimizer):
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        """Applies `grad` to `param`, in place."""
+        """Update `param` in place."""
         param.sub_(grad * group["lr"])

@@ -1,4 +1,4 @@
-"""RMSProp."""
+"""RMSProp with momentum, not centered, as in TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_n
 
 
 class RMSProp(Optimizer):
-    """RMSProp, not centered (`tf.compat.v1.train.RMSPropOptimizer`)::
+    """RMSProp, not centered (`tf.compat.v1.train.RMSPropOptimizer`).
+
+    The rule::
 
         ms  += (g² - ms) * (1 - decay)                    # starts at one
         mom  = momentum * mom + lr * g / sqrt(ms + epsilon)
         w   -= mom
 
     Args:
-        params: Parameters, named parameters or groups, as for every torch optimizer; see `Optimizer` for None.
+        params: Parameters, named parameters or groups, as for every torch optimizer; None leaves it unbound.
         lr: Learning rate, not negative.
-        decay: Share of the old mean square that stays, in [0, 1].
-        momentum: At least 0.
-        epsilon: Greater than 0; inside the root.
+        decay: Decay rate of the mean square, in [0, 1].
+        momentum: Decay rate of the momentum, at least 0.
+        epsilon: Number that is added inside the root, greater than 0.
         learning_rate: TensorFlow's name for ``lr``.
 
     Raises:
@@ -49,13 +51,13 @@ class RMSProp(Optimizer):
 
     @staticmethod
     def init_state(param: Tensor, group: Group) -> State:
-        """Returns the mean square and the momentum, of the shape of `param`."""
+        """Return the mean square and the momentum, each in the shape of `param`."""
         weights = param.detach()
         return {"mean_square": torch.ones_like(weights), "momentum": torch.zeros_like(weights)}
 
     @staticmethod
     def update(param: Tensor, grad: Tensor, state: State, group: Group) -> None:
-        """Applies `grad` to `param`, the mean square and the momentum, in place."""
+        """Update `param`, the mean square and the momentum in place."""
         mean_square = state["mean_square"].lerp_(grad * grad, 1.0 - group["decay"])
         change = group["lr"] * grad * (mean_square + group["epsilon"]).rsqrt()
         param.sub_(state["momentum"].mul_(group["momentum"]).add_(change))

@@ -12,8 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.models.from_module.copies import optimizers_in
-from torch_estimator.optim.by_name import by_name
-from torch_estimator.optim.factories import check_evaluates_once
+from torch_estimator.optim.factories import by_name, check_evaluates_once
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 Trainer = torch.optim.Optimizer | LRScheduler

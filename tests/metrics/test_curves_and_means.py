@@ -1,4 +1,4 @@
-"""The accumulators against definitions written out example by example."""
+"""Rates, areas, means and the buffer, against definitions written out example by example."""
 
 import math
 from itertools import pairwise
@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_estimator.metrics.area import AreaUnderCurves
-from torch_estimator.metrics.buffered import Buffered
-from torch_estimator.metrics.confusion import ThresholdRates
-from torch_estimator.metrics.means import WeightedMeans
+from torch_estimator.metrics import AreaUnderCurves, Buffered, ThresholdRates, WeightedMeans
 
 
 @pytest.fixture(params=[0, 1, 2])
@@ -104,7 +101,7 @@ class Recorder:
         return {}
 
 
-def test_batches_are_handed_on_in_order_once_there_are_enough_rows():
+def test_batches_are_passed_on_in_order_once_there_are_enough_rows():
     recorder = Recorder()
     buffered = Buffered(recorder, rows=3)
     reused = torch.zeros(2, 1)

@@ -1,4 +1,4 @@
-"""Labels [N] and outputs [N, 1] are compared one by one, or not at all."""
+"""Labels [N] and outputs [N, 1] are compared row by row, or else the comparison is an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import torch_estimator as te
-from torch_estimator.heads.pairs import PairCheck
+from torch_estimator.metrics.broadcast_check import BroadcastCheck
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 Y = X @ np.array([1.0, 2.0, 3.0, 4.0], np.float32)
@@ -21,7 +21,7 @@ WEIGHT = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
 
 
 class Perfect(nn.Module):
-    """Its outputs are the labels, in one column or without it."""
+    """Model whose outputs equal the labels, of shape [N, 1] or [N]."""
 
     def __init__(self, columns: int = 1) -> None:
         super().__init__()
@@ -73,8 +73,8 @@ def test_an_operation_that_makes_pairs_is_named_with_its_place(function: Callabl
     column, row = torch.rand(5, 1), torch.rand(5)
     message = r"^The loss compares each with each: \w+ of outputs \[5, 1\] and labels \[5\] makes \[5, 5\] \(.*line \d+"
     for _ in range(2):
-        check = PairCheck("The loss")
-        # One row is no pair, and says nothing of others.
+        check = BroadcastCheck("The loss")
+        # A batch of one row shows nothing, so it must not end the check.
         check({"outputs": column[:1], "labels": row[:1]}, lambda: function(column[:1], row[:1]))
         with pytest.raises(te.errors.PairsError, match=message):
             check({"outputs": column, "labels": row}, lambda: function(column, row))
@@ -90,17 +90,17 @@ def test_an_operation_that_makes_pairs_is_named_with_its_place(function: Callabl
         lambda o, y: o[y.long()].sum(),
         lambda o, y: functional.gaussian_nll_loss(o, y.view_as(o), torch.cat([o, o]).view(2, 5)[0] + 1),
         lambda o, y: np.mean(o.numpy(), where=o.numpy() >= 0.5) + np.sum(y.numpy(), where=y.numpy() >= 0),
-        # Pairs that are meant.
+        # Pairs that are intended.
         lambda o, y: ((o - o[:, 0]) * (y[:, None] - y)).mean(),
         lambda o, y: (o - y[None, :]).mean(),
         lambda o, y: (torch.arange(5)[:, None] < y).sum(),
         lambda o, y: torch.vmap(lambda one, other: (one - other).mean())(o, y).sum(),
     ],
 )
-def test_what_makes_no_pairs_or_means_them_is_left_alone(function: Callable[[Tensor, Tensor], Any]) -> None:
+def test_a_function_without_pairs_or_with_intended_ones_is_allowed(function: Callable[[Tensor, Tensor], Any]) -> None:
     column, row = torch.rand(5, 1), torch.rand(5)
     arguments = {"outputs": column, "labels": row}
-    assert float(PairCheck("The loss")(arguments, lambda: function(column, row))) == float(function(column, row))
+    assert float(BroadcastCheck("The loss")(arguments, lambda: function(column, row))) == float(function(column, row))
 
 
 @pytest.mark.runs_in_python
@@ -143,7 +143,7 @@ def test_metrics_of_a_perfect_model_are_perfect(tmp_path: Path, columns: int, la
     assert {name: results[name] for name in (*metrics, "added")} == pytest.approx(dict.fromkeys([*metrics, "added"], 0))
 
 
-def test_metrics_and_predictions_that_squeeze_for_labels_as_they_are_stay_right(tmp_path: Path) -> None:
+def test_metrics_and_predictions_that_squeeze_to_the_labels_shape_stay_right(tmp_path: Path) -> None:
     metrics = {
         "torch": lambda labels, predictions: difference(predictions["output"][:, 0], labels),
         "numpy": lambda labels, predictions: difference(predictions["output"].numpy()[:, 0], labels.numpy()),
@@ -159,7 +159,7 @@ def test_metrics_and_predictions_that_squeeze_for_labels_as_they_are_stay_right(
     assert ours.train(data, steps=1).evaluate(data)["flat"] == pytest.approx(0)
 
 
-def test_a_metric_that_makes_pairs_of_the_labels_that_a_loss_reshapes_itself_is_refused(tmp_path: Path) -> None:
+def test_a_metric_that_makes_pairs_is_refused_where_the_loss_reshapes(tmp_path: Path) -> None:
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         return difference(outputs.squeeze(1), labels)
 

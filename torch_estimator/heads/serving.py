@@ -1,0 +1,121 @@
+"""Interface between heads and exports: signatures, and the ONNX graph to which a head adds its predictions.
+
+Nothing here needs onnx: `torch_estimator.export` implements the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy.typing as npt
+from torch import Tensor
+
+SERVING_DEFAULT = "serving_default"
+
+Method = Literal["classify", "regress", "predict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """One way to call an exported model.
+
+    Attributes:
+        method: Last part of TensorFlow Serving's method name ``tensorflow/serving/<method>``.
+        outputs: Name of each output -> key of the prediction that it returns.
+    """
+
+    method: Method
+    outputs: Mapping[str, str]
+
+
+def classification(classes: str = "all_classes") -> Signature:
+    """Return a signature for the scores and the names of all classes of every example.
+
+    Args:
+        classes: Key of the prediction that holds the names.
+    """
+    return Signature(method="classify", outputs={"scores": "probabilities", "classes": classes})
+
+
+def regression(value: str) -> Signature:
+    """Return a signature for the single prediction with the key `value`."""
+    return Signature(method="regress", outputs={"outputs": value})
+
+
+def prediction(keys: tuple[str, ...]) -> Signature:
+    """Return a signature for the predictions `keys`, under these names."""
+    return Signature(method="predict", outputs={key: key for key in keys})
+
+
+def signatures_of(keys: tuple[str, ...], **signatures: Signature) -> dict[str, Signature]:
+    """Return the signatures of a head by name.
+
+    Args:
+        keys: Keys of all predictions, which the signature ``predict`` returns.
+        signatures: Further signatures by name. The first one becomes the default; without any it is ``predict``.
+
+    >>> list(signatures_of(("predictions",), regression=regression("predictions")))
+    ['serving_default', 'regression', 'predict']
+    """
+    predict = prediction(keys)
+    return {SERVING_DEFAULT: next(iter(signatures.values()), predict), **signatures, "predict": predict}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Tensor of shape [N, *row_shape] in an ONNX graph.
+
+    Attributes:
+        tensor: Name of the tensor in the graph.
+        dtype: TensorFlow's name of its type: ``"DT_FLOAT"``, ``"DT_INT64"``, ``"DT_STRING"`` and so on.
+        row_shape: Shape of one row.
+    """
+
+    tensor: str
+    dtype: str
+    row_shape: tuple[int, ...]
+
+
+class Graph(Protocol):
+    """ONNX graph under construction, to which `Head.lower` adds the predictions. Tensors are known by their names."""
+
+    def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """Add a node with one output.
+
+        Args:
+            kind: ONNX operator, for instance ``"Sigmoid"``.
+            inputs: Names of the input tensors.
+            domain: Domain of the operator; the empty string for ONNX's own operators.
+            attributes: Attributes of the operator.
+
+        Returns:
+            The name of the output.
+        """
+
+    def constant(self, value: Any, dtype: npt.DTypeLike | None = None, *, hint: str = "constant") -> str:
+        """Add a constant and return its name.
+
+        Args:
+            value: Number, string, or array of these.
+            dtype: Type of the constant; None takes that of `value`.
+            hint: Beginning of the name.
+        """
+
+    def trace(
+        self, function: Callable[[Tensor], Mapping[str, Tensor]], logits: Prediction, *, what: str
+    ) -> dict[str, Prediction]:
+        """Add a torch function by way of torch's ONNX exporter, which takes about a second.
+
+        Args:
+            function: Takes logits, float32 [N, D], and returns tensors [N, ...] by key.
+            logits: Logits in the graph.
+            what: Name of the function in errors.
+
+        Returns:
+            What the function returns, by key.
+
+        Raises:
+            ExportError: torch cannot express the function in ONNX.
+        """

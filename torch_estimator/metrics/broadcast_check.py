@@ -1,0 +1,212 @@
+"""Check that a user's loss or metric does not broadcast labels ``[N]`` against outputs ``[N, 1]``.
+
+The two are meant to be compared row by row, but broadcasting makes a matrix ``[N, N]`` of all pairs. Nothing fails: the
+loss then trains another model, and the metric of a perfect model is far from perfect. Only functions that users write
+can do this. The losses of torch that `torch_estimator.heads.torch_losses` knows get labels of the right shape.
+
+The check runs the function once under a `TorchFunctionMode`, which sees every operation. It notes for each tensor which
+arguments it was computed from, and raises where an operation pairs two columns that come from different arguments.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from torch_estimator.errors import PairsError
+
+_T = TypeVar("_T")
+
+_Origins = frozenset[str]
+"""Names of the arguments that a value was computed from."""
+
+_NOTHING: _Origins = frozenset()
+
+# These return a scalar, so their result does not show that they broadcast inside. Their operands do.
+_LOSSES = frozenset(
+    {
+        *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "gaussian_nll_loss", "kl_div"),
+        *("hinge_embedding_loss", "multilabel_soft_margin_loss"),
+    }
+)
+
+
+class BroadcastCheck:
+    """Callable that runs a user's function and raises where it pairs all rows of one argument with all of another.
+
+    Pairs within one argument, such as those of a ranking loss, are intended and allowed. Watching a small loss takes
+    longer than the loss itself, so only the first call for each combination of numbers of dimensions is watched.
+
+    Args:
+        what: Name of the function in the error, for instance ``"The loss"``.
+
+    >>> outputs, labels = torch.zeros(3, 1), torch.zeros(3)
+    >>> check = BroadcastCheck("The loss")
+    >>> check({"outputs": outputs, "labels": labels}, lambda: (outputs - labels).sum())  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    torch_estimator.errors.PairsError: The loss compares each with each: sub of outputs [3, 1] and labels [3] ...
+    >>> check({"outputs": outputs, "labels": labels}, lambda: (outputs[:, 0] - labels).sum())
+    tensor(0.)
+    """
+
+    # The shapes seen so far do not change what is computed, so the compiled step's cache key leaves them out.
+    not_in_fingerprint = ("_seen",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._seen: set[tuple[int | None, ...]] = set()
+
+    def __call__(self, arguments: Mapping[str, Any], call: Callable[[], _T]) -> _T:
+        """Return what `call` returns.
+
+        Args:
+            arguments: Arguments of the function by name: tensors, or mappings and tuples of tensors.
+            call: Calls the function with them.
+
+        Raises:
+            PairsError: An operation makes ``[N, N]`` of ``[N]`` and ``[N, 1]`` that come from different arguments.
+        """
+        # A step is compiled after it ran in Python, where this check has passed.
+        if torch.compiler.is_compiling():
+            return call()
+        ranks = tuple([one.dim() if isinstance(one, Tensor) else None for one in arguments.values()])
+        if ranks in self._seen:
+            return call()
+        watch = _Watch(self._what, arguments)
+        with watch:
+            result = call()
+        if watch.has_rows:
+            self._seen.add(ranks)
+        return result
+
+
+class _Watch(TorchFunctionMode):
+    """Mode that tracks the origins of tensors and checks the shapes of every operation.
+
+    Attributes:
+        has_rows: Whether an argument has more than one row. With one row, [N, N] and [N, 1] are the same shape.
+    """
+
+    def __init__(self, what: str, arguments: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._what = what
+        # By id of the tensor. The tensor is kept, too: Python gives the id of a deleted object to another one.
+        self._origins: dict[int, tuple[Tensor, _Origins]] = {}
+        for name, argument in arguments.items():
+            self._set_origins(argument, frozenset({name}))
+        self.has_rows = any(len(one) > 1 for one, _ in self._origins.values() if one.dim())
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        operands = [(one, self.origins(one)) for one in _tensors((args, kwargs))]
+        origins = _NOTHING.union(*(one for _, one in operands))
+        if origins:
+            name = getattr(func, "__name__", "")
+            # A loss compares its first two operands. torch itself checks the shape of others, such as variances.
+            compared = operands[:2] if name in _LOSSES else operands
+            self.check(name, compared, result, always=name in _LOSSES)
+            self._set_origins(result, origins)
+            if isinstance(result, np.ndarray):
+                return _WatchedArray.of(result, self, origins)
+        return result
+
+    def origins(self, value: object) -> _Origins:
+        """Return the names of the arguments that a value was computed from."""
+        if isinstance(value, _WatchedArray):
+            return value.origins
+        return self._origins.get(id(value), (None, _NOTHING))[1]
+
+    def check(self, name: str, operands: Sequence[tuple[Any, _Origins]], result: Any, *, always: bool = False) -> None:
+        """Raise PairsError where an operation pairs all rows of one operand with all rows of another.
+
+        Args:
+            name: Name of the operation.
+            operands: Operands with their origins.
+            result: Result of the operation.
+            always: Raise even where no result has the shape ``[N, N]``.
+        """
+        columns = [(one, origins) for one, origins in operands if one.ndim == 2 and one.shape[1] == 1 < len(one)]
+        rows = [(one, origins) for one, origins in operands if one.ndim == 1] if columns else []
+        for column, ours in columns:
+            for row, theirs in rows:
+                count = len(row)
+                if len(column) != count or not ours or not theirs or ours == theirs:
+                    continue
+                made = result if isinstance(result, tuple | list) else (result,)
+                if always or any(tuple(getattr(one, "shape", ())) == (count, count) for one in made):
+                    raise PairsError(
+                        f"{self._what} compares each with each: {name.strip('_') or 'an operation'} of {_words(ours)} "
+                        f"[{count}, 1] and {_words(theirs)} [{count}] makes [{count}, {count}]{_caller()}; give both "
+                        "one shape, for instance by labels.reshape(outputs.shape), or index one with [None, :] where "
+                        "all pairs are meant."
+                    )
+
+    def _set_origins(self, value: Any, origins: _Origins) -> None:
+        for one in _tensors(value):
+            if isinstance(one, Tensor):
+                self._origins[id(one)] = (one, origins)
+
+
+class _WatchedArray(np.ndarray):
+    """NumPy array that came from a watched tensor, for example by ``outputs.numpy()``, and is watched in turn."""
+
+    watch: _Watch | None = None
+    origins: _Origins = _NOTHING
+
+    @classmethod
+    def of(cls, array: np.ndarray, watch: _Watch, origins: _Origins) -> _WatchedArray:
+        """Return a watched view of an array."""
+        watched = array.view(cls)
+        watched.watch, watched.origins = watch, origins
+        return watched
+
+    def __array_finalize__(self, source: Any) -> None:
+        # NumPy calls this for every view and copy.
+        self.watch = getattr(source, "watch", None)
+        self.origins = getattr(source, "origins", _NOTHING)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        # Keyword arguments can be watched arrays as well: "where" is an array, "out" a tuple of arrays.
+        plain = {key: tuple(map(_plain, one)) if key == "out" else _plain(one) for key, one in kwargs.items()}
+        result = getattr(ufunc, method)(*map(_plain, inputs), **plain)
+        operands = [(one, one.origins) for one in inputs if isinstance(one, _WatchedArray)]
+        if self.watch is None or not operands:
+            return result
+        self.watch.check(ufunc.__name__, operands, result)
+        origins = _NOTHING.union(*(one for _, one in operands))
+        return _WatchedArray.of(result, self.watch, origins) if isinstance(result, np.ndarray) else result
+
+
+def _plain(value: Any) -> Any:
+    """Return an ordinary array for a watched one, and anything else as it is."""
+    return value.view(np.ndarray) if isinstance(value, _WatchedArray) else value
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    """Yield the tensors and the watched arrays of a nested structure."""
+    if isinstance(value, Tensor | _WatchedArray):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _tensors(one)
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _tensors(one)
+
+
+def _words(origins: _Origins) -> str:
+    return " and ".join(sorted(origins))
+
+
+def _caller() -> str:
+    """Return the file and line of the user's code that is running, in parentheses, or an empty string."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "torch_estimator"):
+        frame = frame.f_back  # type: ignore[assignment]
+    return "" if frame is None else f" ({frame.f_code.co_filename}, line {frame.f_lineno})"

@@ -1,0 +1,206 @@
+"""Metrics of binary predictions: accuracy, precision and recall at thresholds, and areas under curves.
+
+All are computed from histograms of the examples' weights, so that memory does not grow with the evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Summation = Literal["interpolation", "trapezoidal"]
+
+# Number of thresholds at which the curves are evaluated, as in TensorFlow.
+_THRESHOLDS = 200
+
+# The constant that tf.compat.v1.metrics.auc adds to numerators and denominators.
+_V1_EPSILON = 1e-6
+
+
+class LabelHistogram:
+    """Sums of examples' weights by bin, separately for the label 0, the label 1 and labels between them.
+
+    The labels between need a class of their own: TensorFlow's metrics count every label above 0 as positive, but a
+    prediction can only equal 0 or 1.
+
+    Args:
+        bins: Number of bins.
+    """
+
+    def __init__(self, bins: int) -> None:
+        self._bins = bins
+        self._weights = torch.zeros(bins * 3, dtype=torch.float64)
+
+    def update(self, bins: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        """Add a batch.
+
+        Args:
+            bins: Bin of each example, int64 [N].
+            labels: Labels from 0 to 1, [N].
+            weights: Weights [N], or None for ones.
+        """
+        # 0 for the label 0, 1 for the label 1, and 2 for every label between.
+        kind = labels.ceil() + (labels != labels.round())
+        cells = torch.bincount(bins * 3 + kind.long(), weights, minlength=self._bins * 3)
+        self._weights = self._weights.to(bins.device) + cells
+
+    def zeros(self) -> Tensor:
+        """Return the weight of the examples with label 0 in each bin, [bins]."""
+        return self._cells()[0]
+
+    def ones(self) -> Tensor:
+        """Return the weight of the examples with label 1 in each bin, [bins]."""
+        return self._cells()[1]
+
+    def positives(self) -> Tensor:
+        """Return the weight of the examples with a label above 0 in each bin, [bins]."""
+        return self._cells()[1:].sum(0)
+
+    def _cells(self) -> Tensor:
+        return self._weights.cpu().view(self._bins, 3).T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Accuracy, precision and recall at one threshold; each is 0 where its divisor is 0."""
+
+    accuracy: float
+    precision: float
+    recall: float
+
+
+class ThresholdRates:
+    """Accuracy, precision and recall at each of several thresholds.
+
+    Args:
+        thresholds: An example is predicted positive where its score is greater than the threshold.
+
+    >>> rates = ThresholdRates([0.5])
+    >>> rates.update(torch.tensor([0.2, 0.6, 0.9]), torch.tensor([0.0, 0.0, 1.0]), None)
+    >>> rates.metrics()["precision/positive_threshold_0.5"]
+    0.5
+    """
+
+    def __init__(self, thresholds: Sequence[float]) -> None:
+        self._thresholds = tuple(thresholds)
+        self._order = sorted(range(len(thresholds)), key=thresholds.__getitem__)
+        self._boundaries = torch.tensor([thresholds[i] for i in self._order], dtype=torch.float32)
+        self._histogram = LabelHistogram(len(thresholds) + 1)
+
+    def update(self, scores: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        """Add a batch of scores, labels from 0 to 1 and weights (None for ones), each [N]."""
+        if not self._thresholds:
+            return
+        self._boundaries = self._boundaries.to(scores.device)
+        bins = torch.bucketize(scores.nan_to_num(), self._boundaries)
+        self._histogram.update(bins, labels, weights)
+
+    def compute(self) -> list[Rates]:
+        """Return the rates in the order of the thresholds."""
+        zeros = self._histogram.zeros().tolist()
+        ones = self._histogram.ones().tolist()
+        positives = self._histogram.positives().tolist()
+        total = sum(zeros) + sum(positives)
+        rates = {}
+        # The bins from `place` on hold the examples that are predicted positive.
+        for place, threshold in enumerate(self._order, start=1):
+            true_positives, false_positives = sum(positives[place:]), sum(zeros[place:])
+            right = sum(zeros[:place]) + sum(ones[place:])
+            rates[threshold] = Rates(
+                accuracy=_quotient(right, total),
+                precision=_quotient(true_positives, true_positives + false_positives),
+                recall=_quotient(true_positives, sum(positives)),
+            )
+        return [rates[i] for i in range(len(self._order))]
+
+    def metrics(self) -> dict[str, float]:
+        """Return the rates by tf.estimator's keys, for example ``recall/positive_threshold_0.5``."""
+        metrics = {}
+        for threshold, rates in zip(self._thresholds, self.compute(), strict=True):
+            suffix = f"positive_threshold_{threshold:g}"
+            metrics[f"accuracy/{suffix}"] = rates.accuracy
+            metrics[f"precision/{suffix}"] = rates.precision
+            metrics[f"recall/{suffix}"] = rates.recall
+        return metrics
+
+
+class AreaUnderCurves:
+    """Areas under the ROC curve and the precision-recall curve.
+
+    The curves are approximated at 200 thresholds, evenly spaced from just below 0 to just above 1. The area under the
+    ROC curve is summed up by trapezoids.
+
+    Args:
+        summation: How the area under the precision-recall curve is summed up between two thresholds.
+            ``"interpolation"``, as in `tf.keras.metrics.AUC`, interpolates true and false positives linearly (Davis and
+            Goadrich, 2006). ``"trapezoidal"``, as in `tf.compat.v1.metrics.auc`, interpolates precision and recall.
+        curves: Number of classes; each has its own curves.
+    """
+
+    def __init__(self, summation: Summation = "interpolation", *, curves: int = 1) -> None:
+        self._summation = summation
+        self._curves = curves
+        self._histogram = LabelHistogram(_THRESHOLDS * curves)
+
+    def update(self, probabilities: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        """Add a batch of float32 probabilities, labels from 0 to 1 and weights, each [N] or [N, curves]."""
+        scaled = (probabilities.nan_to_num() * (_THRESHOLDS - 1)).ceil_()
+        bins = scaled.sub_(1.0).clamp_(min=0.0).long()
+        if self._curves > 1:
+            bins += torch.arange(self._curves, device=bins.device) * _THRESHOLDS
+        self._histogram.update(bins.flatten(), labels.flatten(), None if weights is None else weights.flatten())
+
+    def roc(self) -> float:
+        """Return the area under the ROC curve, or 0 where positive or negative labels are missing."""
+        return self.roc_by_curve()[0]
+
+    def precision_recall(self) -> float:
+        """Return the area under the precision-recall curve, or 0 where positive labels are missing."""
+        return self.precision_recall_by_curve()[0]
+
+    def roc_by_curve(self) -> list[float]:
+        """Return `roc` for every class."""
+        true, false = self._positives_by_threshold()
+        height = (true[:, :-1] + true[:, 1:]) / 2.0
+        area = ((false[:, :-1] - false[:, 1:]) * height).sum(1)
+        return _ratio(area, true[:, 0] * false[:, 0]).tolist()
+
+    def precision_recall_by_curve(self) -> list[float]:
+        """Return `precision_recall` for every class."""
+        true, false = self._positives_by_threshold()
+        if self._summation == "trapezoidal":
+            recall = (true + _V1_EPSILON) / (true[:, :1] + _V1_EPSILON)
+            precision = (true + _V1_EPSILON) / (true + false + _V1_EPSILON)
+            height = (precision[:, :-1] + precision[:, 1:]) / 2.0
+            return ((recall[:, :-1] - recall[:, 1:]) * height).sum(1).tolist()
+        # Between two thresholds TP = intercept + slope * (TP + FP). The integral of TP / (TP + FP) over recall is
+        # slope * (ΔTP + intercept * log growth), divided by the number of positives.
+        both = true + false
+        true_step = true[:, :-1] - true[:, 1:]
+        slope = _ratio(true_step, both[:, :-1] - both[:, 1:])
+        intercept = true[:, 1:] - slope * both[:, 1:]
+        growth = torch.where(both[:, 1:] > 0, _ratio(both[:, :-1], both[:, 1:]), 1.0)
+        area = (slope * (true_step + intercept * growth.log())).sum(1)
+        return _ratio(area, true[:, 0]).tolist()
+
+    def _positives_by_threshold(self) -> tuple[Tensor, Tensor]:
+        """Return the true and the false positives at every threshold, each [curves, thresholds]."""
+        true, false = (
+            weights.view(self._curves, _THRESHOLDS)
+            for weights in (self._histogram.positives(), self._histogram.zeros())
+        )
+        # At a threshold all bins above it are predicted positive: a cumulative sum from the right.
+        return true.flip(1).cumsum(1).flip(1), false.flip(1).cumsum(1).flip(1)
+
+
+def _quotient(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """Return ``part / whole`` element by element, and 0 where `whole` is not positive."""
+    return torch.where(whole > 0, part / torch.where(whole > 0, whole, 1.0), 0.0)
