@@ -23,7 +23,7 @@ from torch_estimator.compile.tracing import WRAPS, CannotBeCompiled, trace
 from torch_estimator.feature_column.table import Piece, Table
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.live_group import LiveGroup
-from torch_estimator.train.schedules import Schedules
+from torch_estimator.train.optimizers import Schedules
 from torch_estimator.train.step import TrainStep
 
 Factory = Callable[[nn.Module], Any]

@@ -16,7 +16,7 @@ import torch_estimator as te
 from tests.jobs import Line, assert_same_variables, points, squared_error
 from tests.train.test_step import Bag, Twice, assert_same, batches, loss_of
 from torch_estimator.optim import clip_gradients_by_norm, clip_gradients_by_value
-from torch_estimator.train.schedules import optimizers_and_schedules
+from torch_estimator.train.optimizers import optimizers_and_schedules
 from torch_estimator.train.step import TrainStep
 
 # What does not depend on how many steps a row has been met in: there sparse equals dense.

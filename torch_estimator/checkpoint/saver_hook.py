@@ -10,7 +10,7 @@ from typing import Protocol
 
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
-from torch_estimator.train.damage import NotFinite, end_for_variable
+from torch_estimator.train.checks import NotFinite, end_for_variable
 
 logger = logging.getLogger("torch_estimator")
 

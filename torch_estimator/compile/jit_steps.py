@@ -16,8 +16,7 @@ from torch_estimator.compile.shape_policy import ShapeBook
 from torch_estimator.compile.worth import is_worth_compiling
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.run_context import RunContext
-from torch_estimator.train.batch_note import noting_batch
-from torch_estimator.train.batches import Batches, TensorBatch, batch_size
+from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.observation import Observer, observed
 from torch_estimator.train.runner import StepRunner
 from torch_estimator.train.step import TrainStep
@@ -95,7 +94,7 @@ class JitSteps(StepRunner):
 
     def invalidate(self) -> None:
         """torch's own guards see what somebody else's code has changed."""
-        self._eager.look_again()
+        self._eager.warn_of_thawed()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
         """Trains on batches one after the other; returns the loss of each."""

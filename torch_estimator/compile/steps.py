@@ -23,8 +23,7 @@ from torch_estimator.compile.program import StepProgram
 from torch_estimator.compile.shape_policy import ShapeBook
 from torch_estimator.compile.worth import is_worth_compiling_beside
 from torch_estimator.hooks.run_context import RunContext
-from torch_estimator.train.batch_note import noting_batch
-from torch_estimator.train.batches import Batches, TensorBatch, batch_size
+from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.observation import Observer, observed
 from torch_estimator.train.runner import StepRunner
 from torch_estimator.train.step import TrainStep
@@ -159,7 +158,7 @@ class CompiledSteps(StepRunner):
     def invalidate(self) -> None:
         """After somebody else's code has run: the next step sees to what that has changed."""
         self._was_touched = self._may_have_other_settings = True
-        self._step.look_again()
+        self._step.warn_of_thawed()
 
     def refresh_settings(self) -> None:
         """After a schedule that this step does not have itself has moved on."""

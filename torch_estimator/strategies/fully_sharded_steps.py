@@ -21,7 +21,7 @@ from torch_estimator.errors import CheckpointError, UserError
 from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.strategies.fully_sharded_step import ShardedStep
 from torch_estimator.train.batches import Batches
-from torch_estimator.train.damage import NotFinite, check_finite
+from torch_estimator.train.checks import NotFinite, check_finite
 from torch_estimator.train.runner import EagerRunner
 from torch_estimator.train.training import HOOKS, Training
 

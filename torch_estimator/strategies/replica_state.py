@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from torch_estimator.distributed.peer_recovery import Snapshot
-from torch_estimator.train.optimizer_numbers import NUMBERS
+from torch_estimator.train.optimizers import NUMBERS
 from torch_estimator.train.strategy import CheckpointContent
 from torch_estimator.train.training import Training
 

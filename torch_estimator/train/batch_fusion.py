@@ -1,4 +1,4 @@
-"""Batches that are computed as one."""
+"""Batch fusion: several batches of an evaluation or a prediction computed in one forward pass."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch_estimator.train.threads import rows_worth_a_call
 _MOST_ROWS = 8192
 
 
-class BatchesTogether:
-    """Takes batches from an input, many at once where that changes nothing but the time it takes.
+class BatchFusion:
+    """Takes batches from an input, several at once where the results are the same.
 
-    That is where the module says that its ``rows_are_independent``, nobody looks on with forward hooks, and no hook
-    wants to be told of a batch in between. A forward pass of 40 rows takes half as long as one of 512 (torch 2.13).
+    They are where the module sets ``rows_are_independent``, no forward hook watches it, and no hook is to be called
+    between the batches. A forward pass of 40 rows takes half as long as one of 512 (torch 2.13).
 
     Args:
-        batches: Of the input.
-        model: What they are for.
-        schedule: When hooks are told.
-        own_hooks: Forward hooks of ours on the module, which do not mind.
+        batches: The batches of the input.
+        model: The model that they are for.
+        schedule: When hooks are called.
+        own_hooks: Number of this package's forward hooks on the module, which work on fused batches as well.
     """
 
     def __init__(self, batches: DatasetIterator, model: Model, schedule: HookSchedule, *, own_hooks: int = 0) -> None:
@@ -34,13 +34,13 @@ class BatchesTogether:
         self._watched = self._is_watched()
 
     def next(self, step: int, most: int | None) -> tuple[TensorBatch | None, int]:
-        """Returns what to compute next, and how many batches it is; None at the end.
+        """Return what to compute next, and how many batches it is; None at the end.
 
-        Where it is one, the hooks due at `step` are to be told.
+        Where it is one batch, the caller has to call the hooks that are due at `step`.
 
         Args:
-            step: The run's, from 1, that the first batch is.
-            most: How many batches there may be, or None.
+            step: Number of the first batch in the run, from 1.
+            most: How many batches there may be, or None for any number.
         """
         if self._rows and not self._watched:
             unnoticed = self._schedule.steps_without(step, self._rows if most is None else min(self._rows, most))
@@ -48,8 +48,8 @@ class BatchesTogether:
                 return self._batches.next_together(self._rows, unnoticed)
         return next(self._batches, None), 1
 
-    def hooks_were_told(self) -> None:
-        """To be called when they were: they may have begun to look on."""
+    def hooks_were_called(self) -> None:
+        """Look again for forward hooks, which a hook of the user's may have added."""
         self._watched = self._is_watched()
 
     def _is_watched(self) -> bool:

@@ -1,21 +1,22 @@
-"""From columns to tensors: what happens between an input and a module."""
+"""Batches between an input and a module: from columns to tensors on the model's device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torch_estimator.data.columns import Column, Columns, to_numpy
 from torch_estimator.data.lists import as_matrix, is_lists, list_lengths
 from torch_estimator.data.runs import part
 from torch_estimator.data.structure import map_columns
-from torch_estimator.errors import DataError, RowError
+from torch_estimator.errors import DataError, RowError, UserError
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.float32 import as_float32
 from torch_estimator.floating import cast
@@ -30,10 +31,10 @@ class TensorBatch(NamedTuple):
     """One batch on its device.
 
     Attributes:
-        features: What the module takes: a tensor, or a dict or tuple of them.
-        labels: The same, or None.
-        weights: ``[batch, 1]``, by head with a `MultiHead`, or None; with features for a loss `WeightsAndFeatures`.
-        raw: On the host: the raw columns by name that somebody wants beside what the module takes, or None.
+        features: The module's input: a tensor, or a dict or tuple of tensors.
+        labels: A tensor, a dict or tuple of tensors, or None.
+        weights: ``[batch, 1]``, by head with a `MultiHead`, or None; `WeightsAndFeatures` for a loss with features.
+        raw: The raw columns by name that metrics or predictions need, in host memory, or None.
     """
 
     features: Any
@@ -47,11 +48,11 @@ class Batches:
     """Batches of equal length that follow each other, in one piece of memory.
 
     Attributes:
-        whole: The rows of these batches and of others before and behind them.
-        of: How many batches these rows are.
-        start: Which of them is the first of these, from 0.
-        count: How many these are, 1 or more.
-        lasting: Whether others will lie in the same memory.
+        whole: The rows of these batches, and of other batches before and after them.
+        of: How many batches ``whole`` is.
+        start: Index of the first of these batches in ``whole``.
+        count: How many batches these are, 1 or more.
+        lasting: Whether later batches will lie in the same memory.
     """
 
     whole: TensorBatch
@@ -61,7 +62,7 @@ class Batches:
     lasting: bool = False
 
     def batch(self, number: int) -> TensorBatch:
-        """One of these batches, from 0."""
+        """Return one of these batches, numbered from 0."""
         if self.of == 1:
             return self.whole
         rows = batch_size(self.whole.features) // self.of
@@ -80,22 +81,22 @@ class WeightsAndFeatures(NamedTuple):
 
 
 def beside_labels(weights: Any) -> tuple[Any, ...]:
-    """What a head's loss and metrics take after the labels, from `TensorBatch.weights`."""
+    """Return the arguments of a head's loss and metrics that follow the labels, from `TensorBatch.weights`."""
     return tuple(weights) if isinstance(weights, WeightsAndFeatures) else (weights,)
 
 
 class HostTransform:
-    """All that is done to raw columns in the input thread: the columns' host halves, weights and labels.
+    """The work on raw columns in the input thread: the columns' host halves, weights and labels.
 
     Args:
         transform: Host half of the feature columns, or None to leave the features as they are.
-        head: Reads labels and names the column of weights; None leaves labels as they are.
-        with_labels: Whether labels are wanted; predicting needs none.
-        raw: Raw columns that are carried beside what ``transform`` makes; None for all of them.
+        head: Reads the labels and names the column of weights; None leaves labels as they are.
+        with_labels: Whether labels are needed; predicting needs none.
+        raw: Names of the raw columns to keep in addition to what ``transform`` makes; None for all of them.
 
     Attributes:
-        others: Whether columns other than those required are wanted, too.
-        wants_raw: Whether raw columns are.
+        others: Whether columns other than those required are needed, too.
+        wants_raw: Whether raw columns are kept.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class HostTransform:
 
     @property
     def required(self) -> dict[str, pa.DataType | None] | None:
-        """Raw columns wanted and the types to read them as; None for all of them as they are."""
+        """The raw columns to read, with the types to read them as; None for all columns as they are."""
         if self._transform is None:
             return None
         required: dict[str, pa.DataType | None] = dict(self._transform.required)
@@ -129,21 +130,21 @@ class HostTransform:
 
     @property
     def list_padding(self) -> dict[str, int]:
-        """What lists of ids are filled up with where they are batched before the columns see them: a missing value."""
+        """The value that fills up lists of ids where they are batched before the columns see them: a missing value."""
         required = {} if self._transform is None else self._transform.required
         lists = {name: kind.value_type for name, kind in required.items() if pa.types.is_list(kind)}
         return {name: -1 for name, kind in lists.items() if pa.types.is_integer(kind)}
 
     @property
     def missing(self) -> dict[str, int]:
-        """What missing integers become, by raw column, where a missing value has no id."""
+        """The value that a missing integer becomes, by raw column, for columns without an id for missing values."""
         features = {} if self._transform is None else self._transform.raw_features
         there = {name: feature.missing for name, feature in features.items()}
         weights = set(self._weight_columns.values())
         return {name: value for name, value in there.items() if value is not None and name not in weights}
 
     def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-        """Returns the arrays that the module reads, and the labels as the head wants them."""
+        """Return the arrays that the module reads, and the labels as the head takes them."""
         prepared: Any = features if self._transform is None else self._transform(features)
         if self._weight_columns:
             weights = {head: _weights(features, column) for head, column in self._weight_columns.items()}
@@ -166,14 +167,14 @@ class HostTransform:
 
 
 def to_tensors(features: Any, labels: Any, device: torch.device, floating: torch.dtype | None = None) -> TensorBatch:
-    """Moves one batch to ``device``; arrays of strings stay what they are.
+    """Move one batch to a device; arrays of strings stay as they are.
 
     Args:
-        features: As a Dataset gives them.
-        labels: The same, or None.
-        device: Where to.
-        floating: What floating features become. Labels do where that makes float64, numpy's own, float32; integers stay
-            what they are.
+        features: Features as a Dataset gives them.
+        labels: Labels as a Dataset gives them, or None.
+        device: The device.
+        floating: Dtype of floating features on the device. Labels of float64, which is numpy's default, become float32
+            where this is float32. Integers stay integers.
     """
     weights, raw = None, features
     if isinstance(features, Mapping):
@@ -195,7 +196,7 @@ def to_tensors(features: Any, labels: Any, device: torch.device, floating: torch
 
 
 def batch_size(features: Any) -> int:
-    """Rows of a batch of features."""
+    """Return the number of rows of a batch of features."""
     first = features
     while isinstance(first, Mapping | tuple | list):
         first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
@@ -216,18 +217,18 @@ def _tensor(value: Any, device: torch.device) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype == object or value.dtype.kind in "SUM":
             return value
-        # Arrow's own memory is read-only, which a tensor cannot be.
+        # Arrow's memory is read-only; a tensor cannot be.
         value = torch.from_numpy(value if value.flags.writeable else value.copy())
     if isinstance(value, Tensor) and device.type != "cpu":
         if device.type == "cuda":
-            # From memory that cannot be swapped out, the copy runs beside whatever comes next.
+            # From pinned memory the copy is asynchronous.
             value = value.pin_memory()
         return value.to(device, non_blocking=True)
     return value
 
 
 def _even_lists(labels: Column) -> Column:
-    """Lists of one length as an array, which no head will make of them."""
+    """Return lists of one length as an array; without a head nothing else would convert them."""
     if is_lists(labels) and len(set(list_lengths(labels).tolist())) == 1:
         return as_matrix(labels, None)
     return labels
@@ -267,3 +268,36 @@ def _weights(features: Columns, name: str) -> np.ndarray:
             f"a weight must be a finite number, but this is {weights[bad[0], 0]}", row=int(bad[0]), column=name
         )
     return weights
+
+
+_NO_LABELS = object()
+
+
+@contextmanager
+def noting_batch(module: nn.Module, features: Any, labels: Any = _NO_LABELS) -> Iterator[None]:
+    """Add a note to errors of the body: which module failed, and the shapes and dtypes of its batch.
+
+    The error itself stays as it is. Errors of this package, which are written for the user, get no note.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        with_labels = "" if labels is _NO_LABELS else f" and labels {described(labels)}"
+        error.add_note(
+            f"The module {type(module).__name__} failed in mode {'train' if module.training else 'eval'} on a batch of "
+            f"features {described(features)}{with_labels}."
+        )
+        raise
+
+
+def described(value: Any) -> str:
+    """Return the dtypes and shapes of a tensor, or of a dict or tuple of tensors, as text."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {described(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(map(described, value)) + ")"
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return "None" if value is None else f"strings {list(value.shape)}" if hasattr(value, "shape") else repr(value)

@@ -1,4 +1,4 @@
-"""One evaluation: metrics over an input, from a checkpoint."""
+"""One evaluation: the metrics of a model on an input."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.summary.event_files import EventWriter
 from torch_estimator.summary.event_writers import EventWriters
-from torch_estimator.train.batch_fusion import BatchesTogether
-from torch_estimator.train.batch_note import noting_batch
-from torch_estimator.train.batches import batch_size
+from torch_estimator.train.batch_fusion import BatchFusion
+from torch_estimator.train.batches import batch_size, noting_batch
 from torch_estimator.train.model import Model
 from torch_estimator.train.observation import observed
 from torch_estimator.train.progress import ProgressBar
@@ -34,7 +33,7 @@ class EvaluationResult(dict[str, float]):
     """Metrics by name.
 
     Attributes:
-        batches: How many they were computed from; of none they are zeros, which say nothing.
+        batches: Number of batches that they were computed from; without any, all metrics are 0.
     """
 
     def __init__(self, metrics: Iterable[tuple[str, float]], *, batches: int) -> None:
@@ -53,16 +52,16 @@ def run_evaluation(
     eval_dir: str | None = None,
     share: EvaluationShare | None = None,
 ) -> EvaluationResult:
-    """Evaluates batch by batch.
+    """Evaluate batch by batch.
 
     Args:
-        model: Built for evaluation, its weights in place.
-        dataset: What to evaluate on.
+        model: The model, built for evaluation, its weights in place.
+        dataset: The evaluation data.
         global_step: Step of the weights; part of the result.
         steps: Batches to evaluate, or None for all.
-        hooks: Told like in training; ``context.global_step`` stays the weights' step.
+        hooks: Hooks, called as in training; ``context.global_step`` stays the weights' step.
         model_dir: The job's directory, for the hooks.
-        eval_dir: Where hooks write summaries.
+        eval_dir: The directory where hooks write summaries.
         share: The processes that share the evaluation, or None; hooks run in the first one only.
 
     Returns:
@@ -104,16 +103,16 @@ def run_evaluation(
 def _evaluate_batches(
     model: Model, dataset: Dataset, scores: Scores, steps: int | None, context: RunContext, schedule: HookSchedule
 ) -> None:
-    """Adds up the scores batch by batch, or by many batches where that is the same."""
+    """Add up the scores batch by batch, or several batches at once; see `BatchFusion`."""
     with (
         closing(model.batches(dataset)) as batches,
         torch.inference_mode(),
         ProgressBar("Evaluating", total=steps) as bar,
     ):
-        together = BatchesTogether(batches, model, schedule)
+        fusion = BatchFusion(batches, model, schedule)
         while (steps is None or scores.batches < steps) and not context.stop_requested:
             before = scores.batches
-            tensors, count = together.next(before + 1, None if steps is None else steps - before)
+            tensors, count = fusion.next(before + 1, None if steps is None else steps - before)
             if tensors is None:
                 break
             due = schedule.due_at(before + 1) if count == 1 else []
@@ -127,25 +126,25 @@ def _evaluate_batches(
             for hook in due:
                 hook.after_step(context)
             if due:
-                together.hooks_were_told()
+                fusion.hooks_were_called()
             context.observe = False
             _show_progress(bar, range(before + 1, scores.batches + 1), steps)
 
 
 def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: str) -> None:
-    """Writes the metrics and the checkpoint's path as summaries, and logs them."""
+    """Write the metrics and the checkpoint's path as summaries, and log them."""
     global_step = int(results["global_step"])
     with EventWriter(eval_dir) as events:
-        # First, so that who finds metrics can tell of which checkpoint they are, whenever this process is killed.
+        # First, so that metrics can be assigned to their checkpoint even if this process is killed in between.
         logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
         events.text("checkpoint_path", checkpoint_path, global_step)
         write_results(events, results)
 
 
 def write_results(events: EventWriter, results: EvaluationResult) -> None:
-    """Writes the metrics as summaries, and logs them.
+    """Write the metrics as summaries, and log them.
 
-    The zeros of an evaluation of nothing are not written: whoever reads the curve would take them for the best.
+    The zeros of an empty evaluation are not written: in a curve they would look like the best loss.
     """
     global_step = int(results["global_step"])
     logger.info(

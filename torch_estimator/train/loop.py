@@ -1,4 +1,4 @@
-"""The training loop: batches in, steps taken, hooks told when they asked to be."""
+"""Training loop: take steps, watch the losses, call the hooks that are due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_estimator.checkpoint.saver_hook import CheckpointSaverHook
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
-from torch_estimator.train.damage import end_for_loss
+from torch_estimator.train.checks import end_for_loss
 
 _MOST_UNSEEN = 50
 
@@ -35,7 +35,7 @@ class StopReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """Where training ended, and why."""
+    """The step at which training ended, and the reason."""
 
     global_step: int
     steps_taken: int
@@ -69,18 +69,18 @@ def run_training(
     last_step: int | None,
     hooks: Sequence[Hook],
 ) -> TrainingResult:
-    """Trains until ``last_step``, the end of the input, or a hook's wish.
+    """Train until ``last_step``, the end of the input, or until a hook or a signal asks to stop.
 
     Args:
-        steps: Takes them.
-        context: Holds the global step to start from; kept up to date.
+        steps: Takes the steps.
+        context: The global step to start from; updated with every step.
         last_step: Global step to stop at, or None.
-        hooks: Told in this order; at the end the one that saves the last checkpoint goes first.
+        hooks: The hooks, called in this order; at the end the one that saves the last checkpoint is called first.
 
     Raises:
-        NanLossDuringTrainingError: A loss is NaN or infinite, unless ``context.fail_on_nan_loss`` was set to False; the
-            hooks of that step, and with them a checkpoint that would hold the damage, are skipped. Or the hook that
-            saves checkpoints found a trained variable that is.
+        NanLossDuringTrainingError: A loss is NaN or infinite, unless ``context.fail_on_nan_loss`` is False. The hooks
+            of that step are not called, so that no checkpoint holds the damage. Or the hook that saves checkpoints has
+            found a trained variable that is NaN or infinite.
     """
     start = context.global_step
     for hook in hooks:
@@ -155,17 +155,20 @@ def _runs_foreign_code(hook: Hook) -> bool:
 
 
 class _LossWatch:
-    """Looks for losses that are NaN or infinite: at once on a CPU; on a GPU, where looking waits for it, before anybody
-    is told of a step, and every so many steps."""
+    """Looks for losses that are NaN or infinite.
+
+    On a CPU it looks at every loss. On a GPU, where reading a loss waits for the device, it looks before hooks are
+    called, and every `_MOST_UNSEEN` steps.
+    """
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._unseen: list[Tensor] = []
 
     def sees_damage(self, losses: Sequence[Tensor | float], *, at_once: bool) -> bool:
-        """Whether there is one among these or those before; ends the training, or says how it ends."""
+        """Return whether a loss so far is NaN or infinite; log it, or raise, as `end_for_loss` does."""
         if not self._unseen and losses and not (isinstance(losses[-1], Tensor) and losses[-1].is_cuda):
-            # Whoever takes several steps stops at the first such loss.
+            # Several steps in one call stop at the first such loss.
             loss = float(losses[-1])
         else:
             self._unseen += [loss.detach() for loss in losses if isinstance(loss, Tensor)]

@@ -1,4 +1,4 @@
-"""Forward pass and loss in bfloat16 where that is safe, everything that is kept in float32."""
+"""Mixed precision: forward pass in bfloat16 where that is safe, weights and gradients in float32."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 
 def in_bfloat16(loss_fn: Callable[..., Tensor], device: torch.device) -> Callable[..., Tensor]:
-    """Returns `loss_fn` under autocast.
+    """Return a loss function that runs `loss_fn` under autocast.
 
     The module's outputs are float32 again before the loss reads them: eight bits are too few for a logarithm of a
     probability. Parameters and their gradients are float32 throughout.
 
     Args:
         loss_fn: ``loss_fn(module, features, labels, weights)`` -> scalar, which calls the module once or more.
-        device: Where it runs.
+        device: The device that it runs on.
     """
 
     def loss(module: nn.Module, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
@@ -35,7 +35,7 @@ def _in_float32(outputs: Any) -> Any:
     if type(outputs) is dict:
         return {key: _in_float32(value) for key, value in outputs.items()}
     if isinstance(outputs, MutableMapping):
-        # A kind of its own, whose attributes the loss may read.
+        # A mapping of the user's or a library's, whose attributes the loss may read.
         outputs = copy.copy(outputs)
         for key in outputs:
             outputs[key] = _in_float32(outputs[key])

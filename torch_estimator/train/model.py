@@ -1,12 +1,14 @@
-"""A model as the engine handles it: the module, its head, its host half, on a device."""
+"""A model: the module, its head and its host half, on a device."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,8 +26,7 @@ from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.train.batches import HostTransform, TensorBatch, beside_labels, to_tensors
-from torch_estimator.train.loss_buffers import LossBuffers
-from torch_estimator.train.schedules import Schedules, optimizers_and_schedules
+from torch_estimator.train.optimizers import Schedules, optimizers_and_schedules
 from torch_estimator.train.variables import named_slots, named_variables, passing_names, restore_slots
 from torch_estimator.warm_start import WarmStartSettings
 
@@ -40,18 +41,18 @@ _PREFETCHED_BATCHES = 8
 
 
 class Model:
-    """What a ``model_fn`` returned, ready to be run.
+    """The model that a ``model_fn`` describes, ready to be run.
 
     Args:
-        spec: What the ``model_fn`` returned.
-        device: To be on; None for the GPU where there is one.
-        moved: Whether the module goes to its device at once; one that does not fit it is spread first.
+        spec: The `EstimatorSpec` that the ``model_fn`` returned.
+        device: The device, as torch names it; None for the GPU where there is one.
+        moved: Whether the module goes to its device at once. A module that does not fit one device is sharded first.
 
     Attributes:
-        module: On its device, in training mode where the spec is for training.
-        head: The spec's head, or its functions as one.
-        spec: What the ``model_fn`` returned.
-        structure: Of the features that the module was trained on, where it takes them as the input has them.
+        module: The module, in training mode where the spec is for training.
+        head: The spec's head, or a head made of its functions.
+        spec: The same spec.
+        structure: Structure of the features that the module was trained on, where it takes them as the input has them.
     """
 
     # `loss` reads the head.
@@ -64,7 +65,7 @@ class Model:
         self.module.train(spec.mode == ModeKeys.TRAIN)
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
-        # One for all iterators: what a Dataset's cache holds was made with it.
+        # One for all iterators: a Dataset's cache holds batches that were made with it.
         self._host = HostTransform(
             spec.transform, spec.head, with_labels=spec.mode != ModeKeys.PREDICT, raw=_raw_columns(spec)
         )
@@ -76,33 +77,33 @@ class Model:
         self.structure: Structure | None = None
 
     def batches(self, dataset: Dataset) -> DatasetIterator:
-        """Iterates over ``dataset``, the host half applied, in a thread of its own where that is safe."""
-        # A user's own function may draw from torch's generator, as the training step does: in a thread beside it, what
-        # each of them draws would be left to chance.
+        """Iterate over ``dataset``, with the host half applied in an input thread where that is safe."""
+        # A function of the user's may draw from torch's generator, as the training step does. In another thread, chance
+        # would decide which of them draws first.
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
         return dataset.prefetch(ahead).iterator(self._host, self._on_device)
 
     def note_structure(self, batch: TensorBatch) -> None:
-        """Notes the structure of the first batch of `batches`, or of several as one."""
+        """Note the structure of the features, from the first batch of `batches`."""
         if self.structure is None and self.spec.transform is None and self.spec.mode == ModeKeys.TRAIN:
             self.structure = describe(getattr(self.module, "inputs_of", _same)(batch.features))
 
     def _on_device(self, batch: Batch) -> TensorBatch:
-        """Moves batches to the model's device, floating features in the dtype of its parameters."""
+        """Move a batch to the model's device, floating features in the dtype of its parameters."""
         features = batch.features if self.spec.transform is None else self.spec.transform.padded(batch.features)
         tensors = to_tensors(features, batch.labels, self.device, self._floating)
         return tensors if self._host.wants_raw else tensors._replace(raw=None)
 
     def loss(self, module: nn.Module, features: Any, labels: Any, weights: Any) -> Tensor:
-        """The training loss of one batch."""
+        """Return the training loss of one batch."""
         return self.head.loss(module(features), labels, *beside_labels(weights))  # type: ignore[no-any-return]
 
     def make_optimizers(self) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
-        """Calls the spec's optimizer factory.
+        """Call the spec's optimizer factory.
 
         Raises:
-            InvalidTypeError: Where it returns anything but optimizers and schedules around them, or cannot be called.
-            InvalidValueError: Where the module has no parameters to train.
+            InvalidTypeError: It returns anything but optimizers and schedules around them, or cannot be called.
+            InvalidValueError: The module has no parameters to train.
         """
         assert self.spec.optimizer is not None
         named = list(self.module.named_parameters())
@@ -113,11 +114,11 @@ class Model:
         return optimizers_and_schedules(_made(self.spec.optimizer, named))
 
     def variables(self) -> dict[str, Tensor]:
-        """Parameters and buffers by name, as views."""
+        """Return parameters and buffers by name, as views."""
         return named_variables(self.module)
 
     def state(self, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
-        """What a checkpoint says beside numbers: what the host half has learnt, and the optimizers' kinds."""
+        """Return, as JSON, what a checkpoint holds of the model beside tensors."""
         state: dict[str, Any] = {_OPTIMIZERS: _kinds(optimizers)}
         if passing := passing_names(self.module):
             state[_PASSING] = sorted(passing)
@@ -130,10 +131,10 @@ class Model:
         return state
 
     def restore(self, checkpoint: Checkpoint, optimizers: Sequence[torch.optim.Optimizer] | None = None) -> None:
-        """Copies a checkpoint's numbers into the module and, if given, the optimizers.
+        """Copy a checkpoint into the module and, if given, the optimizers.
 
         Raises:
-            CheckpointError: Where they belong to another model.
+            CheckpointError: It belongs to another model.
         """
         variables, checkpoint = self._shared(checkpoint)
         slots = None
@@ -153,19 +154,19 @@ class Model:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
 
     def restore_carried(self, checkpoint: Checkpoint) -> None:
-        """Copies a checkpoint's state into the optimizer that the module carries with it, as a Keras model does.
+        """Copy a checkpoint's state into the optimizer that belongs to the module, as in a Keras model.
 
-        One of another kind than trained with is left as it is.
+        An optimizer of another kind than the one trained with stays as it is.
 
         Raises:
-            CheckpointError: It has other settings than the one trained with.
+            CheckpointError: Its state has other shapes than the one trained with.
         """
         optimizers, _ = self.make_optimizers()
         if checkpoint.state.get(_OPTIMIZERS) == _kinds(optimizers):
             restore_slots(self.module, optimizers, checkpoint.slots)
 
     def _shared(self, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
-        """The model's variables and a checkpoint, without buffers of ``persistent=False`` that only one of them has."""
+        """Return the model's variables and a checkpoint, without ``persistent=False`` buffers that only one has."""
         saved, variables = checkpoint.variables, self.variables()
         left_out = {
             name
@@ -177,10 +178,10 @@ class Model:
         return variables, dataclasses.replace(checkpoint, variables=leaving_out(saved, left_out))
 
     def copy_variables(self, source: Mapping[str, Tensor]) -> None:
-        """Copies variables by name into the module.
+        """Copy variables by name into the module.
 
         Raises:
-            CheckpointError: Where ``source`` lacks one of them, or has it in another shape.
+            CheckpointError: ``source`` lacks one of them, or has it in another shape.
         """
         for tensor in source.values():
             check_whole(tensor, "Evaluating what is in training")
@@ -192,11 +193,11 @@ class Model:
             _copy(given.variables, variables)
 
     def warm_start(self, checkpoint: Checkpoint, settings: WarmStartSettings) -> None:
-        """Takes over another job's weights; its step and optimizer state stay behind.
+        """Take over another job's weights, but neither its step nor its optimizer state.
 
         Raises:
-            CheckpointError: Where it lacks one of them, or has it in another shape.
-            InvalidValueError: Where ``settings`` do not fit the model.
+            CheckpointError: It lacks one of them, or has it in another shape.
+            InvalidValueError: ``settings`` do not fit the model.
         """
         names = warm_start(self.module, checkpoint, settings)
         logger.info("Warm-starting %d variables from %s", len(names), checkpoint.path)
@@ -205,7 +206,7 @@ class Model:
 
 
 def _raw_columns(spec: EstimatorSpec) -> Sequence[str] | None:
-    """Names of the raw columns wanted beside what the module takes; None for all."""
+    """Return the raw columns that predictions or metrics need in addition to the module's; None for all."""
     if spec.mode == ModeKeys.PREDICT:
         return spec.forward_features
     wanted = spec.mode == ModeKeys.EVAL and any("features" in one.arguments for one in spec.extra_metrics)
@@ -222,7 +223,7 @@ def _made(optimizer: Any, named: list[tuple[str, nn.Parameter]]) -> Any:
     except TypeError as error:
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             raise
-        # Its very call failed: an argument that it does not have, or one that is missing.
+        # The call itself failed: it has an argument too many, or too few.
         raise InvalidTypeError(f"optimizer cannot be called with the module's parameters: {error}.") from error
 
 
@@ -245,3 +246,49 @@ def _kinds(optimizers: Sequence[torch.optim.Optimizer]) -> list[str]:
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
     for name, tensor in target.items():
         copy_saved(tensor, source, name)
+
+
+class LossBuffers:
+    """Buffers of a loss module that training changes, such as a running mean.
+
+    Buffers that stay as they were at first, such as class weights, are left to the program.
+
+    Args:
+        loss: The ``loss`` of an `EstimatorSpec`; a loss that is no module has no buffers.
+    """
+
+    def __init__(self, loss: object) -> None:
+        self._loss = loss if isinstance(loss, nn.Module) else nn.Identity()
+        self._begun = {name: buffer.detach().clone() for name, buffer in self._loss.named_buffers()}
+
+    def state(self) -> dict[str, Any]:
+        """Return, as JSON, what `restore` takes."""
+        return {
+            name: [str(buffer.dtype), list(buffer.shape), _text(buffer)]
+            for name, buffer in self._loss.named_buffers()
+            if name not in self._begun or not _are_same(buffer, self._begun[name])
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Copy what `state` returned into the buffers of that name, dtype and shape."""
+        for name, buffer in self._loss.named_buffers():
+            dtype, shape, text = saved.get(name, ("", [], ""))
+            if (dtype, shape) == (str(buffer.dtype), list(buffer.shape)):
+                # From now on it counts as changed, even where it happens to equal its first value.
+                self._begun.pop(name, None)
+                with torch.no_grad():
+                    buffer.copy_(_tensor(text, buffer))
+
+
+def _are_same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+def _text(tensor: Tensor) -> str:
+    whole = tensor.detach().cpu().contiguous().reshape(-1)
+    return base64.b64encode(whole.view(torch.uint8).numpy().tobytes()).decode()
+
+
+def _tensor(text: str, like: Tensor) -> Tensor:
+    content = np.frombuffer(bytearray(base64.b64decode(text)), np.uint8)
+    return torch.from_numpy(content).view(like.dtype).reshape(like.shape)

@@ -1,4 +1,4 @@
-"""Predictions of an input, computed as they are asked for."""
+"""Predictions of an input, computed lazily."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.models.inner_layers import LayerOutputs
 from torch_estimator.summary.event_writers import EventWriters
-from torch_estimator.train.batch_fusion import BatchesTogether
-from torch_estimator.train.batch_note import noting_batch
-from torch_estimator.train.batches import TensorBatch, batch_size
+from torch_estimator.train.batch_fusion import BatchFusion
+from torch_estimator.train.batches import TensorBatch, batch_size, noting_batch
 from torch_estimator.train.model import Model
 from torch_estimator.train.observation import observed
 from torch_estimator.train.threads import sized_threads
@@ -37,21 +36,21 @@ def run_prediction(
     single_examples: bool,
     model_dir: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields predictions batch by batch, or example by example.
+    """Yield predictions batch by batch, or example by example.
 
     Args:
-        model: Built for prediction, its weights in place.
-        dataset: What to predict.
+        model: The model, built for prediction, its weights in place.
+        dataset: The input.
         global_step: Step of the weights, for the hooks.
-        keys: Predictions to yield; None for all.
-        hooks: Told like in training.
-        single_examples: Whether to take batches apart.
+        keys: The predictions to yield; None for all.
+        hooks: Hooks, called as in training.
+        single_examples: Whether to yield single examples instead of batches.
         model_dir: The job's directory, for the hooks.
 
     Raises:
         InvalidTypeError: A prediction is no tensor.
-        InvalidValueError: None of ``keys`` is among the predictions, predictions are not of one length, or what is
-            forwarded is not there or is a prediction already.
+        InvalidValueError: None of ``keys`` is among the predictions, predictions are not of one length, or a feature or
+            layer to forward does not exist or has the name of a prediction.
     """
     all_hooks = (*model.spec.prediction_hooks, *hooks)
     with ExitStack() as stack:
@@ -64,11 +63,11 @@ def run_prediction(
         schedule = HookSchedule(all_hooks)
         batches = stack.enter_context(closing(model.batches(dataset)))
         layers = stack.enter_context(LayerOutputs(model.module, all_layers(model.spec.forward_layers)))
-        together = BatchesTogether(batches, model, schedule, own_hooks=layers.hooks)
+        fusion = BatchFusion(batches, model, schedule, own_hooks=layers.hooks)
         most = None if getattr(model.head, "rows_are_independent", False) else 1
         taken, stopped = 0, False
         while not stopped:
-            tensors, count = together.next(taken + 1, most)
+            tensors, count = fusion.next(taken + 1, most)
             if tensors is None:
                 break
             due = schedule.due_at(taken + 1) if count == 1 else []
@@ -80,7 +79,7 @@ def run_prediction(
             for hook in due:
                 hook.after_step(context)
             if due:
-                together.hooks_were_told()
+                fusion.hooks_were_called()
             context.observe = False
             taken += count
             for part in [arrays] if count == 1 else split(arrays, count):
@@ -113,11 +112,11 @@ def _predictions(
 
 
 def _forwarded(raw: Any, keys: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Raw columns as they are given back.
+    """Return raw columns to forward with the predictions.
 
     Args:
-        raw: Of `TensorBatch`.
-        keys: Which; None for all.
+        raw: ``raw`` of the `TensorBatch`.
+        keys: Names of the columns; None for all.
 
     Raises:
         InvalidValueError: The features have no names, or lack one of these.
@@ -131,7 +130,7 @@ def _forwarded(raw: Any, keys: Sequence[str] | None) -> dict[str, np.ndarray]:
             raise InvalidValueError(
                 f"The feature {key!r} is to be forwarded, but the input has only {', '.join(map(str, raw))}."
             )
-    # Copies: what is predicted is its receiver's to change, the input is not.
+    # Copies: the caller may change predictions, but not the input.
     return {key: to_numpy(raw[key]).copy() for key in (raw if keys is None else keys)}
 
 

@@ -5,31 +5,103 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 from torch_estimator.hooks.hook import Hook, RunContext
-from torch_estimator.train.screen import Screen, logged_above
 
 _REFRESH_SECS = 0.1
-_REFRESH_SECS = 0.1
 _SMOOTHING = 0.3
+
+
+class Screen:
+    """The last lines of the terminal that stderr is connected to.
+
+    Every change is a single write, so that the terminal redraws once.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[object, str] = {}
+        self._drawn = 0
+        self._lock = threading.RLock()
+
+    def show(self, owner: object, line: str) -> None:
+        """Show the line of ``owner``, below the lines of earlier owners."""
+        with self._lock:
+            self._lines[owner] = line
+            self._draw("")
+
+    def remove(self, owner: object) -> None:
+        """Remove the line of ``owner``."""
+        with self._lock:
+            del self._lines[owner]
+            self._draw("")
+
+    def print(self, text: str) -> None:
+        """Print lines above the lines that are shown."""
+        with self._lock:
+            self._draw(f"{text}\n")
+
+    def _draw(self, above: str) -> None:
+        to_the_first = "\r" + "\x1b[A" * (self._drawn - 1) + "\x1b[J"
+        self._drawn = len(self._lines)
+        sys.stderr.write(to_the_first + above + "\n".join(self._lines.values()))
+        sys.stderr.flush()
+
+
+class _Above(logging.Handler):
+    """Log handler that prints above the lines of a screen, in place of another handler."""
+
+    def __init__(self, screen: Screen, original: logging.Handler) -> None:
+        super().__init__(original.level)
+        self.setFormatter(original.formatter)
+        self.addFilter(original.filter)
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._screen.print(self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
+@contextmanager
+def logged_above(screen: Screen, loggers: Sequence[logging.Logger]) -> Iterator[None]:
+    """Have the terminal output of ``loggers`` appear above the lines of ``screen`` in the body."""
+    replaced = [
+        (logger.handlers, handler, _Above(screen, handler))
+        for logger in loggers
+        for handler in logger.handlers
+        if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr)
+        if handler.stream.isatty()
+    ]
+    for handlers, handler, above in replaced:
+        handlers[handlers.index(handler)] = above
+    try:
+        yield
+    finally:
+        for handlers, handler, above in replaced:
+            if above in handlers:
+                handlers[handlers.index(above)] = handler
+
+
 _SCREEN = Screen()
 
 
 class ProgressBar:
-    """A bar over steps with a line of figures beside it; does nothing where stderr is not a terminal.
+    """A bar of steps with some figures behind it; invisible where stderr is not a terminal.
 
-    Log lines printed meanwhile appear above the bar.
+    While it is shown, log lines appear above it.
 
     Args:
-        title: In front of the bar.
-        total: Steps at its end, or None.
-        initial: Steps at its beginning.
-        hidden: Whether another process shows it.
-        clock: Gives the seconds.
+        title: Text in front of the bar.
+        total: Number of steps at its end, or None.
+        initial: Number of steps at its beginning.
+        hidden: Whether another process shows the bar.
+        clock: Returns seconds that only go forward.
     """
 
     def __init__(
@@ -41,8 +113,8 @@ class ProgressBar:
         hidden: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        told = logging.getLogger("torch_estimator").isEnabledFor(logging.INFO)
-        self.visible = not hidden and sys.stderr.isatty() and told
+        is_logging = logging.getLogger("torch_estimator").isEnabledFor(logging.INFO)
+        self.visible = not hidden and sys.stderr.isatty() and is_logging
         self._title = title
         self._total = total
         self._initial = self._step = initial
@@ -70,11 +142,11 @@ class ProgressBar:
 
     @property
     def due(self) -> bool:
-        """Whether it is shown, and so long after the last time that drawing it anew is worth it."""
+        """Whether the bar is shown, and was not drawn within the last tenth of a second."""
         return self.visible and self._clock() >= self._drawn + _REFRESH_SECS
 
     def move_to(self, step: int, **figures: str) -> None:
-        """Moves the bar to ``step``, if it is due."""
+        """Move the bar to a step, if it is due."""
         if not self.due:
             return
         now = self._clock()

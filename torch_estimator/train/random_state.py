@@ -1,4 +1,4 @@
-"""The state of torch's random number generators, in and out of a checkpoint."""
+"""State of random number generators: seeded, isolated, saved and restored."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch_estimator.errors import CheckpointError
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Runs the body with torch's generators seeded, and gives the caller back its own.
+    """Run the body with torch's generators seeded; restore the caller's state afterwards.
 
-    Without a seed one is drawn from the caller's generator, so that the caller's own seeding decides.
+    Without a seed, one is drawn from the caller's generator, so that the caller's own seeding decides.
     """
     with isolated(int(torch.randint(0, 2**62, ())) if seed is None else seed):
         yield
@@ -26,7 +26,7 @@ def seeded(seed: int | None) -> Iterator[None]:
 
 @contextmanager
 def isolated(seed: int | None) -> Iterator[None]:
-    """Runs the body so that nothing it draws shows outside: an evaluation must not change the training around it."""
+    """Run the body and restore torch's generators: an evaluation must not change the training around it."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
         if seed is not None:
@@ -36,7 +36,7 @@ def isolated(seed: int | None) -> Iterator[None]:
 
 @contextmanager
 def drawing_alike(seed: int) -> Iterator[None]:
-    """Runs the body with all generators that an input may draw from seeded, and gives Python's and numpy's back."""
+    """Run the body with torch's, Python's and numpy's generators seeded; restore the latter two afterwards."""
     states = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -49,7 +49,7 @@ def drawing_alike(seed: int) -> Iterator[None]:
 
 
 def random_state(*, cpu: bool = True) -> dict[str, Any]:
-    """Returns the state of all generators, as JSON; without ``cpu`` of those of GPUs only."""
+    """Return the state of torch's generators, as JSON; without ``cpu`` only of those on GPUs."""
     state: dict[str, Any] = {"cpu": _encode(torch.get_rng_state())} if cpu else {}
     if torch.cuda.is_available():
         state["cuda"] = [_encode(one) for one in torch.cuda.get_rng_state_all()]
@@ -57,7 +57,7 @@ def random_state(*, cpu: bool = True) -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Goes back to a state that `random_state` returned; devices that are not there are left out.
+    """Restore a state that `random_state` returned; GPUs that are not there are left out.
 
     Raises:
         CheckpointError: It is not such a state.

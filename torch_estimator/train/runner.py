@@ -12,8 +12,7 @@ from torch import Tensor
 
 from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.run_config import RunConfig
-from torch_estimator.train.batch_note import noting_batch
-from torch_estimator.train.batches import Batches, TensorBatch, batch_size
+from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.model import Model
 from torch_estimator.train.observation import observed
 from torch_estimator.train.step import TrainStep
@@ -99,7 +98,7 @@ class EagerRunner(StepRunner):
 
     def invalidate(self) -> None:
         """Have the next step look for parameters that were frozen or unfrozen; Python sees every other change."""
-        self._step.look_again()
+        self._step.warn_of_thawed()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
         """Train on batches one after the other; return the loss of each."""

@@ -15,7 +15,7 @@ from torch_estimator.checkpoint.saver_hook import CheckpointSaverHook
 from torch_estimator.checkpoint.sharded_tensors import part_to_save
 from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.hooks.run_context import RunContext
-from torch_estimator.train.damage import NotFinite, check_finite
+from torch_estimator.train.checks import NotFinite, check_finite
 from torch_estimator.train.strategy import CheckpointContent, Session
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What an evaluation adds up."""
+"""Scores of an evaluation: losses and metrics, added up batch by batch."""
 
 from __future__ import annotations
 
@@ -6,29 +6,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.runs import split
+from torch_estimator.data.structure import map_columns
 from torch_estimator.errors import InvalidValueError
+from torch_estimator.heads.function_head import FunctionHead
+from torch_estimator.metrics import MetricFunctions
+from torch_estimator.metrics.collected import on_host
 from torch_estimator.metrics.functions import RESERVED
 from torch_estimator.train.batches import TensorBatch, beside_labels
-from torch_estimator.train.extra_metrics import ExtraMetrics
 from torch_estimator.train.model import Model
 
 
 class Scores:
-    """The head's metrics, those of `add_metrics`, and the batches' losses, each of which counts the same.
+    """The head's metrics, the metrics of `add_metrics`, and the mean of the batches' losses.
 
-    Several batches of one length may come as one. Where the head sees every example by itself they are taken in as one;
-    else they are taken apart again.
+    Several batches of one length may be given as one. Where the head treats every example by itself, they are added as
+    one; otherwise they are taken apart again.
 
     Args:
-        model: Built for evaluation.
+        model: The model, built for evaluation.
 
     Attributes:
-        batches: How many there were.
-        wants_raw: Whether it reads the raw columns of a batch.
+        batches: Number of batches so far.
+        wants_raw: Whether a metric reads the raw columns of a batch.
 
     Raises:
         InvalidValueError: A metric of the head has a reserved name.
@@ -45,8 +52,8 @@ class Scores:
         self._loss = 0.0
 
     def add_losses(self, outputs: Any, tensors: TensorBatch, batches: int) -> Tensor:
-        """Takes in the losses of some batches; returns the last one."""
-        with _knowing_no_group():
+        """Add the losses of some batches; return the last one."""
+        with _without_process_group():
             return self._add_losses(outputs, tensors, batches)
 
     def _add_losses(self, outputs: Any, tensors: TensorBatch, batches: int) -> Tensor:
@@ -63,8 +70,8 @@ class Scores:
         return last
 
     def add(self, outputs: Any, tensors: TensorBatch, batches: int) -> None:
-        """Takes in all else of the same batches."""
-        with _knowing_no_group():
+        """Add the metrics of the same batches."""
+        with _without_process_group():
             self._add(outputs, tensors, batches)
 
     def _add(self, outputs: Any, tensors: TensorBatch, batches: int) -> None:
@@ -78,16 +85,16 @@ class Scores:
                 self._extra.update(one, part)
 
     def compute(self) -> dict[str, float]:
-        """Returns all metrics, and the mean ``loss``; zeros if there was no batch."""
-        with _knowing_no_group():
+        """Return all metrics, and the mean ``loss``; zeros where there was no batch."""
+        with _without_process_group():
             results = {**self._metrics.compute(), **self._extra.compute()}
         results["loss"] = self._loss / self.batches if self.batches else 0.0
         return results
 
 
 @contextmanager
-def _knowing_no_group() -> Iterator[None]:
-    """Metrics such as torchmetrics' would add up over processes that take no part in it, and wait for them for ever."""
+def _without_process_group() -> Iterator[None]:
+    """Hide the process group: metrics such as torchmetrics' would wait for processes that do not evaluate."""
     if not (dist.is_available() and dist.is_initialized()):
         yield
         return
@@ -106,3 +113,56 @@ def _check_names(results: Mapping[str, float]) -> None:
 
 def _apart(outputs: Any, tensors: TensorBatch, batches: int) -> Sequence[tuple[Any, TensorBatch]]:
     return [(outputs, tensors)] if batches == 1 else split((outputs, tensors), batches)
+
+
+class ExtraMetrics:
+    """The metric functions of `add_metrics`, called with what they name: labels, predictions, raw features.
+
+    Args:
+        model: The model, built for evaluation.
+
+    Attributes:
+        wanted: Whether there are any such functions.
+        wants_raw: Whether one of them takes raw features.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._head = model.head
+        self._functions = MetricFunctions(model.spec.extra_metrics)
+        self.wanted = bool(model.spec.extra_metrics)
+        self._arguments = self._functions.arguments
+        self.wants_raw = self.wanted and "features" in self._arguments
+
+    def update(self, outputs: Any, batch: TensorBatch) -> None:
+        """Add a batch, with the module's outputs for it."""
+        if not self.wanted:
+            return
+        arguments: dict[str, Any] = {}
+        if isinstance(self._head, FunctionHead):
+            self._functions.label_dims = self._head.label_dims(outputs, batch.labels)
+        if "labels" in self._arguments:
+            arguments["labels"] = on_host(batch.labels)
+        if "predictions" in self._arguments:
+            arguments["predictions"] = self._predictions(outputs)
+        if "features" in self._arguments:
+            arguments["features"] = map_columns(as_tensor, batch.raw)
+        self._functions.update(arguments)
+
+    def compute(self) -> dict[str, float]:
+        """Return all metrics."""
+        return self._functions.compute()
+
+    def _predictions(self, outputs: Any) -> Mapping[str, Any]:
+        """Return predictions as `Estimator.predict` gives them: tensors, and object arrays where they are strings."""
+        tensors: dict[str, Tensor] = on_host(self._head.predictions(outputs))
+        decoded = self._head.decode({key: tensor.numpy() for key, tensor in tensors.items()})
+        return {key: tensors[key] if key in tensors else as_tensor(array) for key, array in decoded.items()}
+
+
+def as_tensor(column: Any) -> Any:
+    """Return a column as a tensor where it has numbers, as an object array where it has strings."""
+    if isinstance(column, pa.Array):
+        column = to_numpy(column)
+    if not isinstance(column, np.ndarray) or column.dtype.kind not in "biuf":
+        return column
+    return torch.from_numpy(column if column.flags.writeable else column.copy())

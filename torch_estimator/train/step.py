@@ -14,10 +14,10 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.clipping import Clipping, Gradient, clippings_of
+from torch_estimator.train.checks import check_leaves
 from torch_estimator.train.live_group import LiveGroup
-from torch_estimator.train.loss_leaves import check_leaves
+from torch_estimator.train.optimizers import Schedules
 from torch_estimator.train.row_update import Gathered, Mentions, RowUpdate
-from torch_estimator.train.schedules import Schedules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,19 +30,21 @@ LossFn = Callable[[nn.Module, Any, Any, Tensor | None], Tensor]
 class TrainStep:
     """Forward, loss, backward and update as one function, so that it runs eagerly or compiled as a whole.
 
-    Tables are updated in the rows a batch touches and nowhere else: the step differentiates the gathered rows, adds up
-    the gradients of repeated ids through a scratch buffer, and lets the optimizer see those rows only. An
-    optimizer that cannot work on rows (any of `torch.optim`) gets the table's dense gradient instead.
+    Of a table, only the rows that a batch touches are updated. The step differentiates the gathered rows, adds up the
+    gradients of repeated ids through a scratch buffer, and gives the optimizer those rows only. An optimizer that
+    cannot work on rows, such as any of `torch.optim`, gets the table's dense gradient instead.
 
     Args:
         module: The model.
         loss_fn: ``loss_fn(module, features, labels, weights)`` -> scalar.
-        optimizers: Together hold every trainable parameter of the module, each once.
-        schedules: Moved on by every step.
+        optimizers: The optimizers, which together hold every trainable parameter of the module once.
+        schedules: The schedules that every step advances.
 
     Attributes:
         dense: The parameters that are updated whole.
-        tables: The updates of tables of which only the rows that a batch touches are.
+        tables: The updates of the tables that are updated by rows.
+        owned_groups: The settings of each parameter group, with its optimizer.
+        other_optimizers: The optimizers of `torch.optim`, which a graph cannot contain.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class TrainStep:
         ]
 
     def __call__(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
-        """Takes one step and returns the loss before it, detached."""
+        """Take one step; return the loss before it, detached."""
         try:
             computed = self.compute(features, labels, weights)
         except RuntimeError as error:
@@ -96,9 +98,10 @@ class TrainStep:
         return self.finish(*computed)
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
-        """All of a step that can be compiled; returns the loss and the gradients left to optimizers of `torch.optim`.
+        """Do all of a step that can be compiled.
 
-        Those wrap their `step` in what cannot be part of a graph.
+        Returns:
+            The loss, and the gradients for optimizers of `torch.optim`: their ``step`` cannot be part of a graph.
         """
         loss, dense, mentions = self.differentiate(features, labels, weights)
         with torch.no_grad():
@@ -108,9 +111,9 @@ class TrainStep:
     def differentiate(
         self, features: Any, labels: Any, weights: Tensor | None
     ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
-        """Returns the loss, the gradient of each parameter of `dense`, and those of the rows of each of `tables`.
+        """Return the loss, the gradient of each parameter of `dense`, and the sparse gradient of each of `tables`.
 
-        None is the gradient of what the loss does not depend on.
+        The gradient of a parameter that the loss does not depend on is None.
         """
         gathered: Gathered = []
         with self.recording(gathered):
@@ -145,13 +148,17 @@ class TrainStep:
         self._is_checked = False
 
     def update(self, optimizer: Optimizer, parameter: Tensor, gradient: Tensor, group: LiveGroup) -> None:
-        """Updates a parameter that is updated whole."""
+        """Update one parameter of `dense`."""
         state = optimizer.state[parameter]
         optimizer.update(parameter, gradient, state, group.values)
         optimizer.advance(state, group.values)
 
     def apply(self, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> list[Tensor | None]:
-        """Clips gradients as `differentiate` returns them and updates what they are of; returns those left over."""
+        """Clip gradients as `differentiate` returns them, and update the parameters.
+
+        Returns:
+            The gradients for optimizers of `torch.optim`; see `compute`.
+        """
         given = self.clipped(dense, mentions)
         for update, gradient in zip(self.tables, given[len(dense) :], strict=True):
             if gradient is not None:
@@ -159,7 +166,7 @@ class TrainStep:
         return self._update_dense(given[: len(dense)])
 
     def clipped(self, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> list[Gradient | None]:
-        """Gradients as `differentiate` returns them, those of repeated rows added up, clipped; first the dense ones."""
+        """Return the clipped gradients of `dense` and then of `tables`, with those of repeated rows added up."""
         given = [
             *(None if gradient is None else Gradient(gradient) for gradient in dense),
             *(
@@ -172,17 +179,17 @@ class TrainStep:
         return given
 
     def loss(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
-        """The loss of a batch, and nothing else of a step."""
+        """Return the loss of a batch; nothing else of a step is done."""
         return self._loss_fn(self.module, features, labels, weights)
 
     def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
-        """Lets optimizers of `torch.optim` use what `compute` left to them, moves schedules on, returns the loss."""
+        """Run the optimizers of `torch.optim` and advance the schedules, after `compute`; return the loss."""
         self.update_left(left)
         self.schedules.advance()
         return loss
 
-    def look_again(self) -> None:
-        """After somebody else's code has run: says what that has changed without any effect."""
+    def warn_of_thawed(self) -> None:
+        """Warn of parameters that a hook has unfrozen, which has no effect."""
         thawed = [name for name, parameter in self._frozen if parameter.requires_grad]
         if thawed:
             self._frozen = []
@@ -192,24 +199,24 @@ class TrainStep:
             )
 
     def update_left(self, left: Sequence[Tensor | None]) -> None:
-        """Lets optimizers of `torch.optim` use what `compute` left to them."""
+        """Run the optimizers of `torch.optim` on the gradients that `compute` returned."""
         self.assign(left)
         for other in self.other_optimizers:
             other.step()
         self.assign([None] * len(left))
 
     def assign(self, left: Sequence[Tensor | None]) -> None:
-        """Makes what `compute` left the parameters' ``grad``."""
+        """Set the parameters' ``grad`` to the gradients that `compute` returned."""
         for parameter, gradient in zip(self._left, left, strict=True):
             parameter.grad = gradient
 
     @property
     def groups(self) -> list[LiveGroup]:
-        """The settings of all optimizers, group by group."""
+        """The settings of all parameter groups."""
         return [group for _, group in self.owned_groups]
 
     def use_tensors(self, *, of_torch: bool) -> list[Tensor]:
-        """Makes tensors of the settings that may move; see `LiveGroup.use_tensors`.
+        """Turn the settings that may change into tensors, and return these; see `LiveGroup.use_tensors`.
 
         Args:
             of_torch: Whether to do so for optimizers of `torch.optim`, too.
@@ -222,12 +229,12 @@ class TrainStep:
         ]
 
     def scratch(self) -> list[Tensor]:
-        """Tensors that a step writes beside those of the module and the optimizers."""
+        """Return the tensors that a step writes and that belong neither to the module nor to an optimizer."""
         return [tensor for update in self.tables for tensor in update.scratch]
 
     @contextmanager
     def recording(self, gathered: Gathered) -> Iterator[None]:
-        """Has the tables note what they look up."""
+        """Have the tables record in the body which rows they look up."""
         for update in self.tables:
             update.table.recorder = gathered
         try:
@@ -265,12 +272,12 @@ class TrainStep:
 
 
 def _readable(gradient: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
-    """A sparse gradient, as that of ``nn.Embedding(sparse=True)``, is whole for rules that change every element."""
+    """Return a dense gradient for this package's optimizers, which take no sparse ones, as of ``nn.Embedding``."""
     return gradient.to_dense() if gradient.is_sparse and isinstance(optimizer, Optimizer) else gradient
 
 
 def _clip(clipping: Clipping, gradients: list[Gradient | None], places: Sequence[int]) -> None:
-    """Puts clipped gradients in these places, all of them taken together."""
+    """Clip the gradients in these places together, in place."""
     present = [(place, one) for place in places for one in [gradients[place]] if one is not None]
     if present:
         for (place, gradient), values in zip(present, clipping([one for _, one in present]), strict=True):

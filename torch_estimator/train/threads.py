@@ -1,4 +1,4 @@
-"""How many threads a step is worth."""
+"""Number of threads for a forward pass or a step."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _AS_CHEAP_AS_READING = 50_000
 
 
 def rows_worth_a_call(module: nn.Module) -> int:
-    """Rows for which the time of a call itself does not count, in a module that says its ``multiply_adds_per_row``."""
+    """Return the number of rows from which the overhead of a call is negligible for a module."""
     return max(1, _WORTH_A_CALL // max(1, getattr(module, "multiply_adds_per_row", _WORTH_A_CALL)))
 
 
 def threads_for(module: nn.Module, rows: int, *, beside_input: bool = False) -> int:
-    """How many threads a step is worth.
+    """Return the number of threads to run a module on.
 
-    Waking threads for a matrix product of some microseconds costs more than it saves, and very much more on a machine
-    that is busy otherwise: 90 steps/s instead of 570 for the census model at batch 40 on two busy cores. Only modules
-    that say their ``multiply_adds_per_row`` are judged; the others keep the threads they have.
+    Waking threads for a matrix product of some microseconds costs more than it saves, and much more on a machine with
+    other work: 90 steps/s instead of 570 for the census model at batch 40 on two busy cores. The choice is made only
+    for modules that set ``multiply_adds_per_row``; other modules keep torch's number of threads.
 
     Args:
-        module: About to be run.
-        rows: In the batch.
-        beside_input: Whether a thread reads ahead meanwhile, to which one is left where it has as much to do.
+        module: The module to run.
+        rows: Number of rows in the batch.
+        beside_input: Whether an input thread reads ahead at the same time. A cheap module leaves one core to it.
     """
     per_row = getattr(module, "multiply_adds_per_row", None)
     threads = torch.get_num_threads()
@@ -41,7 +41,7 @@ def threads_for(module: nn.Module, rows: int, *, beside_input: bool = False) -> 
 
 @contextmanager
 def sized_threads(module: nn.Module, rows: int, *, beside_input: bool = False) -> Iterator[None]:
-    """Runs the body on as many threads as it is worth; see `threads_for`."""
+    """Run the body on the number of threads that `threads_for` returns."""
     threads = torch.get_num_threads()
     wanted = threads_for(module, rows, beside_input=beside_input)
     if wanted == threads:

@@ -32,13 +32,12 @@ from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 from torch_estimator.train.mixed_precision import in_bfloat16
 from torch_estimator.train.model import Model
 from torch_estimator.train.model_builder import ModelBuilder
-from torch_estimator.train.optimizer_numbers import NUMBERS, OptimizerNumbers
+from torch_estimator.train.optimizers import NUMBERS, OptimizerNumbers, Schedules
 from torch_estimator.train.preemption import ending_on_signals, stop_signal
 from torch_estimator.train.progress import ProgressBar, ProgressHook
 from torch_estimator.train.random_state import random_state, set_random_state
 from torch_estimator.train.runner import MakeRunner, StepRunner
 from torch_estimator.train.saving import TrainingSaver
-from torch_estimator.train.schedules import Schedules
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.strategy import Session, SharedEvaluator
 from torch_estimator.train.variables import named_slots, trained_variables

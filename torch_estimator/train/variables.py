@@ -1,4 +1,4 @@
-"""What a checkpoint calls the numbers of a model: variables and optimizer slots by name, as live views."""
+"""Names of variables and optimizer slots in checkpoints, with live views of their tensors."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from torch_estimator.optim.base import Optimizer
 
 
 def named_variables(module: nn.Module) -> dict[str, Tensor]:
-    """Returns the parameters and buffers, detached, by the name that checkpoints give them.
+    """Return the parameters and buffers, detached, by the name that checkpoints give them.
 
-    The rows of a table appear under the name of the column they belong to, so that neither the order nor the fusing of
-    columns into tables shows in a checkpoint. What several modules share has one name, its first. Modules that set
-    ``variable_separator`` (the canned ones set "/") join the parts of a name with it; others keep torch's names.
+    The rows of a table appear under the name of the column that they belong to, so that neither the order of columns
+    nor their fusing into tables shows in a checkpoint. A parameter that several modules share has its first name.
+    Modules that set ``variable_separator`` (the canned ones set "/") join the parts of a name with it; others keep
+    torch's names.
 
     Raises:
         InvalidTypeError: The module keeps state that is no tensor.
     """
-    # Training may change buffers that torch would leave out of a state dict, too.
+    # Training may also change buffers that torch leaves out of a state dict.
     return _named(module, {**module.state_dict(keep_vars=True), **_passing(module)})
 
 
 def passing_names(module: nn.Module) -> set[str]:
-    """Returns those names of `named_variables` that are buffers registered with ``persistent=False``.
+    """Return the names of buffers that are registered with ``persistent=False``.
 
-    A module may make such buffers as it runs, or of another size: where a checkpoint does not have them like this
-    module does, they are left as they are.
+    A module may make such buffers while it runs, or in another size. Where a checkpoint does not have one in the
+    module's shape, the module's buffer stays as it is.
     """
     return set(_named(module, _passing(module)))
 
 
 def named_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """Returns those of `named_variables` that are parameters."""
+    """Return the parameters among `named_variables`."""
     return _named(module, dict(module.named_parameters()))
 
 
 def trained_variables(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Returns those of `named_parameters` that optimizers update."""
+    """Return the parameters among `named_variables` that an optimizer updates."""
     held = {one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
     parameters = module.named_parameters()
     return _named(module, {name: one for name, one in parameters if one in held and one.requires_grad})
@@ -57,7 +58,7 @@ def _passing(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _is_expanded(tensor: Tensor) -> bool:
-    """Whether several elements are one in memory: torch then lets nobody change it."""
+    """Return whether several elements share memory: torch refuses to write to such a tensor."""
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
@@ -67,7 +68,7 @@ def _named(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
     variables: dict[str, Tensor] = {}
     known: set[int] = set()
     for key, tensor in tensors.items():
-        # A parameter that several modules share is one variable, under the first of its names.
+        # A parameter that several modules share is one variable, under its first name.
         if id(tensor) in known:
             continue
         known.add(id(tensor))
@@ -83,7 +84,7 @@ def _named(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def named_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Returns the optimizers' state tensors by variable name and slot, for instance ``dnn/logits/bias/Adagrad``."""
+    """Return the optimizers' state tensors by variable name and slot, for instance ``dnn/logits/bias/Adagrad``."""
     slots: dict[str, Tensor] = {}
     names = _parameter_names(module)
     for optimizer in optimizers:
@@ -98,7 +99,7 @@ def named_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) 
 
 
 def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, Tensor]) -> None:
-    """Copies saved slots into the optimizers; makes the state of those of `torch.optim`, absent before a step."""
+    """Copy saved slots into the optimizers; optimizers of `torch.optim`, which have no state yet, get it."""
     ours = [optimizer for optimizer in optimizers if isinstance(optimizer, Optimizer)]
     for name, view in named_slots(module, ours).items():
         copy_saved(view, saved, name)
@@ -115,7 +116,7 @@ def _load_state(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, _Name],
         for group, numbered in zip(optimizer.param_groups, layout, strict=True)
         for parameter, index in zip(group["params"], numbered["params"], strict=True)
     }
-    # torch knows which of these belong on the parameter's device.
+    # load_state_dict moves to the parameter's device what belongs there.
     optimizer.load_state_dict({"state": {k: v for k, v in state.items() if v}, "param_groups": layout})
 
 

@@ -20,7 +20,7 @@ from tests.compile.cache_key.fingerprint_models import MOVING, Everything
 from torch_estimator.compile.cache_key import Fingerprint, fingerprint
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.train.model import Model
-from torch_estimator.train.schedules import Schedules
+from torch_estimator.train.optimizers import Schedules
 from torch_estimator.train.step import TrainStep
 
 ROWS = 24
@@ -38,7 +38,7 @@ def rows(classes: int) -> te.data.Dataset:
 
 def digests_of_training(estimator: te.Estimator, dataset: te.data.Dataset) -> list[Fingerprint]:
     """Before the first of some steps, and after each."""
-    model = Model(estimator._model_fn(mode=ModeKeys.TRAIN))
+    model = Model(estimator._builder.model_fn(mode=ModeKeys.TRAIN))
     optimizers, schedules = model.make_optimizers()
     step = TrainStep(model.module, model.loss, optimizers, schedules=schedules)
 

@@ -16,7 +16,7 @@ from torch_estimator.distributed.description.difference import bounded
 from torch_estimator.distributed.description.plain import is_own
 from torch_estimator.optim.clipping import clippings_of
 from torch_estimator.train.model import Model
-from torch_estimator.train.schedules import Schedules
+from torch_estimator.train.optimizers import Schedules
 
 Description = dict[str, dict[str, Any]]
 Trainers = tuple[Sequence[torch.optim.Optimizer], Schedules]

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch_estimator.data.structure import map_columns
 from torch_estimator.errors import ClusterError, InvalidTypeError
 from torch_estimator.train.batches import TensorBatch
-from torch_estimator.train.extra_metrics import as_tensor
+from torch_estimator.train.scores import as_tensor
 
 Evaluated = tuple[Any, TensorBatch]
 """What the module made of a batch, and the batch without its features."""

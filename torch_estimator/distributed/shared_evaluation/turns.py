@@ -13,8 +13,7 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.distributed.shared_evaluation.packing import Evaluated
 from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.hooks.schedule import HookSchedule
-from torch_estimator.train.batch_note import noting_batch
-from torch_estimator.train.batches import TensorBatch, batch_size
+from torch_estimator.train.batches import TensorBatch, batch_size, noting_batch
 from torch_estimator.train.model import Model
 from torch_estimator.train.observation import observed
 from torch_estimator.train.scores import Scores

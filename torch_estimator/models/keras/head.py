@@ -12,7 +12,7 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.files import reason
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.models.keras.module import KerasModule, KerasOutputs
-from torch_estimator.train.batch_note import described
+from torch_estimator.train.batches import described
 
 
 class KerasHead(FunctionHead):

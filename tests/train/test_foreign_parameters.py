@@ -82,7 +82,7 @@ import sys
 import torch
 from torch import nn
 import torch_estimator as te
-from tests.train.test_loss_leaves import estimator, penalised, rows
+from tests.train.test_foreign_parameters import estimator, penalised, rows
 
 net = nn.Linear(4, 1)
 strategy = eval(sys.argv[2], vars(te.distribute))

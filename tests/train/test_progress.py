@@ -10,8 +10,7 @@ import pytest
 
 import torch_estimator as te
 from tests.jobs import line, points
-from torch_estimator.train.progress import ProgressBar
-from torch_estimator.train.screen import Screen, logged_above
+from torch_estimator.train.progress import ProgressBar, Screen, logged_above
 
 
 class Terminal(io.StringIO):

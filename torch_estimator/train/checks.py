@@ -1,16 +1,16 @@
-"""Numbers that are NaN or infinite: they end a training and are never saved."""
+"""Checks of a training: its losses and variables are finite, and its loss reads no foreign parameters."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torch_estimator.checkpoint.sharded_tensors import own
-from torch_estimator.errors import NanLossDuringTrainingError
+from torch_estimator.errors import InvalidValueError, NanLossDuringTrainingError
 from torch_estimator.hooks.run_context import RunContext
 
 logger = logging.getLogger("torch_estimator")
@@ -20,7 +20,7 @@ class NotFinite(Exception):
     """A trained variable holds NaN or infinity.
 
     Args:
-        name: Of the variable.
+        name: Name of the variable.
         is_nan: Whether it holds NaN.
     """
 
@@ -88,3 +88,44 @@ def _end(context: RunContext, message: str) -> None:
 
 def _word(is_nan: bool) -> str:
     return "NaN" if is_nan else "infinite"
+
+
+def check_leaves(loss: Tensor, module: nn.Module) -> None:
+    """Raise where a loss depends on a parameter that requires gradients and is not one of the module's.
+
+    Such a parameter gets no update and is in no checkpoint. `Estimator.from_module` trains a copy of the module that it
+    is given: a penalty that reads the weights of the original would have no effect.
+
+    Args:
+        loss: A scalar whose graph has not been freed yet.
+        module: The trained module.
+
+    Raises:
+        InvalidValueError: There is such a parameter.
+    """
+    known = set(module.parameters())
+    for leaf in _leaves(loss):
+        # FullyShardedStrategy computes with gathered parameters, whose memory is free again after the forward pass.
+        if isinstance(leaf, nn.Parameter) and leaf not in known and leaf.untyped_storage().size():
+            raise InvalidValueError(
+                f"The loss depends on a parameter of shape {list(leaf.shape)} that is not one of the trained module's, "
+                "so it would never be trained or saved (from_module trains a copy of its module); return what the loss "
+                "needs from the module, or use a model_fn whose loss reads the module that it returns, or freeze the "
+                "parameter with requires_grad_(False)."
+            )
+
+
+def _leaves(loss: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors at the ends of a loss's graph that accumulate gradients."""
+    if loss.grad_fn is None:
+        yield loss
+        return
+    nodes, seen = [loss.grad_fn], {loss.grad_fn}
+    while nodes:
+        node = nodes.pop()
+        # Only nodes of the kind AccumulateGrad have this attribute.
+        if (leaf := getattr(node, "variable", None)) is not None:
+            yield leaf
+        new = {following for following, _ in node.next_functions if following is not None} - seen
+        nodes += new
+        seen |= new

@@ -1,0 +1,155 @@
+"""Optimizers and learning-rate schedules of a training: taken from the user's factory, saved and restored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.optim.factories import check_evaluates_once
+from torch_estimator.train.live_group import LiveGroup
+
+
+class Schedules:
+    """The learning-rate schedules of one training, advanced after every step.
+
+    A schedule is a function of the steps taken, so the global step in a checkpoint is enough: a new schedule is
+    advanced by as many steps, through the same numbers. A schedule that the user has changed in between goes on as if
+    it had been so from the start.
+
+    Args:
+        schedulers: The schedules, just made.
+
+    Raises:
+        InvalidTypeError: A schedule needs a metric at every step.
+    """
+
+    def __init__(self, schedulers: Sequence[LRScheduler]) -> None:
+        for scheduler in schedulers:
+            _check_needs_no_metric(scheduler)
+        self._schedulers = tuple(schedulers)
+
+    def __bool__(self) -> bool:
+        return bool(self._schedulers)
+
+    def __iter__(self) -> Iterator[LRScheduler]:
+        return iter(self._schedulers)
+
+    def go_to(self, global_step: int) -> None:
+        """Advance new schedules by so many steps."""
+        for _ in range(global_step):
+            self.advance()
+
+    def advance(self) -> None:
+        """Advance by one step.
+
+        Raises:
+            InvalidValueError: A schedule has no further step.
+        """
+        for scheduler in self._schedulers:
+            # torch warns where optimizer.step was not called before; the step of this package has taken its place.
+            scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
+            try:
+                scheduler.step()
+            except ValueError as error:
+                raise InvalidValueError(
+                    f"The schedule {type(scheduler).__name__} has no further step, but training goes on ({error}); "
+                    "give it as many steps as max_steps."
+                ) from error
+
+
+def optimizers_and_schedules(made: object) -> tuple[tuple[torch.optim.Optimizer, ...], Schedules]:
+    """Return the optimizers and schedules that an optimizer factory made.
+
+    Args:
+        made: An optimizer, a schedule around one, or a list of these.
+
+    Raises:
+        InvalidTypeError: It is something else, or a schedule that needs a metric.
+    """
+    flat = list(made) if isinstance(made, list | tuple) and made else [made]
+    # Each optimizer once: a schedule may be listed together with its optimizer.
+    optimizers = {id(one): one for one in map(_optimizer_of, flat)}
+    return tuple(optimizers.values()), Schedules([one for one in flat if isinstance(one, LRScheduler)])
+
+
+def _optimizer_of(made: object) -> torch.optim.Optimizer:
+    if isinstance(made, LRScheduler):
+        return made.optimizer
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InvalidTypeError(
+            "optimizer must make a torch.optim.Optimizer, an LRScheduler of one, or a list of these, but made "
+            f"{made!r}."
+        )
+    check_evaluates_once(made)
+    return made
+
+
+def _check_needs_no_metric(scheduler: LRScheduler) -> None:
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise InvalidTypeError(
+            "ReduceLROnPlateau cannot be stepped after every training step, since it wants a metric; use a schedule of "
+            "the steps, such as CosineAnnealingLR or OneCycleLR."
+        )
+
+
+_PLAIN = (bool, int, float, str)
+_STATE, _GROUPS = "state", "groups"
+
+NUMBERS = "optimizer_numbers"
+"""Key of a checkpoint's state: what `OptimizerNumbers.state` returned."""
+
+
+class OptimizerNumbers:
+    """Settings of optimizers that training changes, and counts in their state: what is no tensor.
+
+    A changed setting is put back only where the program gives it the same initial value as in the run before; otherwise
+    the user has changed the program and wants the new value. Settings that a schedule moves are left to the schedule.
+
+    Args:
+        optimizers: The optimizers, just made.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._begun = [[_settings(group) for group in one.param_groups] for one in optimizers]
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return, as JSON, what `restore` takes."""
+        return [
+            {
+                _STATE: {str(place): numbers for place, numbers in enumerate(map(_plain, _slots(one))) if numbers},
+                _GROUPS: [
+                    {key: [begun[key], now] for key, now in _settings(group).items() if begun.get(key, now) != now}
+                    for group, begun in zip(one.param_groups, groups, strict=False)
+                ],
+            }
+            for one, groups in zip(self._optimizers, self._begun, strict=True)
+        ]
+
+    def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Put back what `state` returned, as far as the optimizers still have such settings."""
+        for one, begun, its in zip(self._optimizers, self._begun, saved, strict=False):
+            for place, slots in enumerate(_slots(one)):
+                slots.update(its[_STATE].get(str(place), {}))
+            for group, settings, changed in zip(one.param_groups, begun, its[_GROUPS], strict=False):
+                group.update({key: now for key, (before, now) in changed.items() if settings.get(key) == before})
+
+
+def _slots(optimizer: Optimizer) -> list[dict[str, Any]]:
+    # Not optimizer.state[parameter], which would make an empty state.
+    return [optimizer.state.get(parameter, {}) for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    # Schedules leave this mark in the groups that they move.
+    moved = LiveGroup.MOVING if "initial_lr" in group else ()
+    return {key: value for key, value in _plain(group).items() if key not in moved}
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if type(key) is str and type(value) in _PLAIN}
