@@ -111,7 +111,7 @@ def test_any_element_of_any_dtype_is_found(dtype: torch.dtype, bad: float) -> No
 CLUSTER = """
 import sys
 import torch_estimator as te
-from tests.train.test_damage import points, steep
+from tests.train.test_checks import points, steep
 
 job = steep(sys.argv[1], train_distribute=te.distribute.FullyShardedStrategy())
 with te.errors.exit_on_user_error():
