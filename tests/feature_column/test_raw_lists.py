@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from torch_estimator.errors import InvalidValueError, RowError
-from torch_estimator.feature_column.raw_lists import list_numbers, list_values
+from torch_estimator.feature_column.raw_values import list_numbers, list_values
 
 WORDS = [["b", "Škoda"], [], ["b", ""], [""], ["日本"]]
 

@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from torch_estimator.feature_column.hashing import hash_strings
-from torch_estimator.feature_column.string_hasher import StringHasher
+from torch_estimator.feature_column.hashing import StringHasher, hash_strings
 
 
 def test_remembered_and_new_strings_hash_alike() -> None:
