@@ -62,17 +62,17 @@ class BucketizedColumn(CategoricalColumn):
 
     @property
     def name(self) -> str:
-        """``<source>_bucketized``."""
+        """Name of the column: ``<source>_bucketized``."""
         return f"{self.source_column.name}_bucketized"
 
     @property
     def buckets(self) -> int:
-        """Buckets of one number."""
+        """Number of buckets into which one number can fall."""
         return len(self.boundaries) + 1
 
     @property
     def num_buckets(self) -> int:
-        """Buckets of all numbers of a row."""
+        """Number of ids: the buckets of each number of a row."""
         return self.buckets * self.slots
 
     @property
@@ -87,15 +87,15 @@ class BucketizedColumn(CategoricalColumn):
 
     @property
     def number_columns(self) -> tuple[NumberColumn, ...]:
-        """The numeric column."""
+        """The numeric column that is cut."""
         return (self.source_column,)
 
     def add_to_network(self, inputs: NetworkInputs) -> None:
-        """Add how often each bucket occurs in a row, without an indicator_column around it."""
+        """Add how often each bucket occurs in a row. No `indicator_column` around this column is needed."""
         inputs.add_counts(self.name, self)
 
     def encoder(self, encoders: Encoders) -> IdEncoder:
-        """Return a function from a chunk to its ids."""
+        """Return a function from a chunk to the buckets of its numbers."""
         boundaries = np.array(self.boundaries, dtype=np.float32)
         first = np.arange(self.slots, dtype=np.intp) * self.buckets
         ids = np.arange(self.num_buckets, dtype=np.int64)
@@ -107,12 +107,12 @@ class BucketizedColumn(CategoricalColumn):
         return encode
 
     def lower(self, lowering: Lowering) -> str:
-        """Write the counting of boundaries into a graph."""
+        """Write the comparison with the boundaries into a graph."""
         graph = lowering.graph
         numbers = lowering.numbers(self.source_column)
         if self.slots > 1:
             numbers = graph.op("Unsqueeze", numbers, graph.constant([-1], np.int64))
-        # As in `_buckets`, NaN comes last if the boundaries above a number are counted: it is below none.
+        # NaN must be in the last bucket, as in `_buckets`. So boundaries above a number are counted: none is above NaN.
         above = lowering.cast(graph.op("Less", numbers, graph.constant(self.boundaries, np.float32)), "int64")
         count = graph.op("ReduceSum", above, graph.constant([-1], np.int64), keepdims=int(self.slots == 1))
         last = [(slot + 1) * self.buckets - 1 for slot in range(self.slots)]
@@ -145,7 +145,7 @@ def bucketized_column(source_column: NumberColumn, boundaries: Iterable[float]) 
 
 
 def _buckets(boundaries: npt.NDArray[np.float32], numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
-    """Return the number of boundaries that are not above each number; none is above NaN."""
+    """Return how many boundaries each number has reached; NaN has reached all."""
     if len(boundaries) > _FEW_BOUNDARIES:
         return np.searchsorted(boundaries, numbers, side="right")
     codes = np.full(numbers.shape, len(boundaries), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""A chunk of raw columns that are read, and encoded, at most once, however many feature columns use them."""
+"""A chunk: some rows of all raw columns, each of which is read and encoded at most once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class Chunk:
-    """Some rows of all raw columns, and what has been computed from them so far.
+    """Some rows of all raw columns, and a cache of the results computed from them.
 
     Args:
         columns: Raw columns by key, all with the same number of rows.

@@ -1,4 +1,4 @@
-"""What every feature column can do: the base classes.
+"""Base classes of feature columns, and how to add a column.
 
 A feature column has four jobs, and its class does all of them, in one file:
 
@@ -7,16 +7,17 @@ A feature column has four jobs, and its class does all of them, in one file:
 - compute numbers or ids from raw columns on the host, before a batch is made (`encode`, `encoder`, `list_encoder`);
 - write the same computation into an ONNX graph (`lower`), so that an export takes raw values.
 
-To add a column, derive from one of three classes here and fill in what they leave open:
+To add a column, derive from one of four classes here and fill in what they leave open:
 
 - `NumberColumn` gives a fixed number of floats for each row (see ``numeric.py``);
 - `KeyColumn` gives ids of the values of one raw column, which may hold lists (see ``identity.py``, the shortest);
-- `CategoricalColumn` gives ids in any other way (see ``bucketized.py``).
+- `CategoricalColumn` gives ids in any other way (see ``bucketized.py``);
+- `DenseColumn` turns the ids of another column into numbers for a network (see ``indicator.py``).
 
 Then name the new class in ``__init__.py``. Where arguments need no conversion beyond what `__post_init__` does, the
 class itself is tf.feature_column's function (``indicator_column = IndicatorColumn``); else a function converts them.
 Columns are frozen dataclasses because they are compared and used as keys: equal columns share one encoder.
-``tests/feature_column/test_own_column.py`` adds a column of each kind, from training to serving.
+``tests/feature_column/test_own_column.py`` adds a `NumberColumn` and a `KeyColumn`, from training to serving.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Normalizer: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 class LinearInputs(Protocol):
-    """The inputs of a linear model that is being laid out."""
+    """The inputs of a linear model, to which each column adds what it gives."""
 
     def add_numbers(self, column: NumberColumn) -> None:
         """Give the model the numbers of a column, each with a weight."""
@@ -61,7 +62,7 @@ class LinearInputs(Protocol):
 
 
 class NetworkInputs(Protocol):
-    """The inputs of a network that is being laid out."""
+    """The inputs of a network, to which each column adds what it gives."""
 
     def add_numbers(self, column: NumberColumn) -> None:
         """Give the network the numbers of a column."""
@@ -178,11 +179,11 @@ class NumberColumn(Column):
         return values.reshape(len(values), self.width)
 
     def add_to_linear(self, inputs: LinearInputs) -> None:
-        """Add the numbers, each with a weight."""
+        """Add the numbers to the inputs of a linear model, each with a weight."""
         inputs.add_numbers(self)
 
     def add_to_network(self, inputs: NetworkInputs) -> None:
-        """Add the numbers as they are."""
+        """Add the numbers to the inputs of a network."""
         inputs.add_numbers(self)
 
 
@@ -214,31 +215,31 @@ class CategoricalColumn(Column):
 
     @property
     def weight_feature(self) -> RawFeature | None:
-        """The raw column with a weight for every id, or None where all count alike."""
+        """The raw column that holds a weight for every id; None for columns without weights."""
         return None
 
     @property
     def unweighted(self) -> CategoricalColumn:
-        """The column that gives the ids: this one, or the one that it adds weights to."""
+        """This column without weights: itself, or for a weighted column its categorical column."""
         return self
 
     @property
     def is_bag(self) -> bool:
-        """Whether ids come as lists, or with weights, and so need tensors for this column alone."""
+        """Whether ids are lists or have weights. Such a column has tensors of its own in the model's input."""
         return self.multivalent or self.weight_feature is not None
 
     @property
     def number_columns(self) -> tuple[NumberColumn, ...]:
-        """The columns whose numbers become ids."""
+        """The columns of numbers that this column turns into ids; by default none."""
         return ()
 
     @property
     def missing_key(self) -> str | None:
-        """The raw column without whose value a cross has no id; None where every value, even ``''``, counts."""
+        """Key of the raw column whose missing values leave a cross without an id; None if every value counts."""
         return None
 
     def cross_leaves(self) -> Sequence[str | CategoricalColumn]:
-        """Return what a cross with this column combines: this column, or what it is itself a cross of.
+        """Return the leaves that this column adds to a cross: itself, or for a crossed column its own leaves.
 
         Raises:
             InvalidValueError: The column cannot be crossed.
@@ -249,7 +250,7 @@ class CategoricalColumn(Column):
         """Raise InvalidValueError if the ids of this column cannot be given weights."""
 
     def encoder(self, encoders: Encoders) -> IdEncoder:
-        """Return a function from a chunk to its ids; used where `multivalent` is False.
+        """Return a function from a chunk to its ids, for columns whose `multivalent` is False.
 
         Args:
             encoders: Encoders of other columns, and string hashers, of the same transform.
@@ -257,7 +258,7 @@ class CategoricalColumn(Column):
         raise NotImplementedError
 
     def list_encoder(self, encoders: Encoders) -> ListEncoder:
-        """Return a function from a chunk to its ids as lists; a column with lists implements it."""
+        """Return a function from a chunk to its ids as lists. Columns that can be `multivalent` override it."""
         encoder = encoders.ids(self)
 
         def encode(chunk: Chunk) -> IdLists:
@@ -279,11 +280,11 @@ class CategoricalColumn(Column):
         return lowering.ids(self)
 
     def add_to_linear(self, inputs: LinearInputs) -> None:
-        """Add the ids, each with a weight."""
+        """Add the ids to the inputs of a linear model, each with a weight."""
         inputs.add_ids(self)
 
     def add_to_network(self, inputs: NetworkInputs) -> None:
-        """Refuse: a network takes numbers, not ids."""
+        """Raise InvalidValueError, because a network takes numbers, not ids."""
         raise InvalidValueError(
             "network columns must be numeric, bucketized, indicator or embedding columns, but got the "
             "categorical "
@@ -319,22 +320,22 @@ class KeyColumn(CategoricalColumn):
 
     @property
     def name(self) -> str:
-        """The key."""
+        """Name of the column: the key."""
         return self.key
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
-        """The raw column `key`."""
+        """The raw column that `key` names."""
         return (categorical_feature(self.key, self.dtype, multivalent=self.multivalent),)
 
     @property
     def missing_key(self) -> str | None:
-        """The key: a cross with a missing value has no id."""
+        """The key, because a missing value leaves a cross without an id."""
         return self.key
 
     @property
     def missing_value(self) -> Any:
-        """What stands for a missing value: ``''`` or -1."""
+        """The value that marks a missing one: ``''`` or -1."""
         return "" if self.dtype == "string" else -1
 
     def ids_of_values(self, encoders: Encoders) -> IdsOfValues:
@@ -352,7 +353,7 @@ class KeyColumn(CategoricalColumn):
         return encode
 
     def list_encoder(self, encoders: Encoders) -> ListEncoder:
-        """Return a function that gives lists; see `encoder`."""
+        """Return a function like that of `encoder`, for rows that hold lists."""
         if not self.multivalent:
             return CategoricalColumn.list_encoder(self, encoders)
         ids_of = self.ids_of_values(encoders)
@@ -382,7 +383,7 @@ class DenseColumn(Column):
         return self.categorical_column.raw_features
 
     def add_to_linear(self, inputs: LinearInputs) -> None:
-        """Refuse: a linear model has a weight for each id already."""
+        """Raise InvalidValueError, because a linear model takes the categorical column itself."""
         raise InvalidValueError(
             f"linear columns must be categorical, bucketized or numeric, but got {self.name!r}; "
             f"give the categorical column {self.categorical_column.name!r} itself."
@@ -435,5 +436,5 @@ def check_categorical(column: object, where: str) -> None:
 
 
 def column_error(column: object, message: str) -> InvalidTypeError | InvalidValueError:
-    """Return the error for an unsuitable column: of its kind if it is a column, else of its type."""
+    """Return an InvalidValueError if `column` is a feature column, else an InvalidTypeError."""
     return InvalidValueError(message) if isinstance(column, Column) else InvalidTypeError(message)

@@ -90,7 +90,7 @@ class CrossedColumn(CategoricalColumn):
 
     @property
     def name(self) -> str:
-        """The sorted names of the leaves, joined by ``_X_``."""
+        """Name of the column: the sorted names of the leaves, joined by ``_X_``."""
         return "_X_".join(sorted(leaf if isinstance(leaf, str) else leaf.name for leaf in self.cross_leaves()))
 
     @property
@@ -122,7 +122,7 @@ class CrossedColumn(CategoricalColumn):
 
     @property
     def num_buckets(self) -> int:
-        """The number of buckets."""
+        """Number of ids: the hash buckets."""
         return self.hash_bucket_size
 
     @property
@@ -152,7 +152,7 @@ class CrossedColumn(CategoricalColumn):
         return tuple(_flatten(self.keys))
 
     def check_weighable(self) -> None:
-        """Refuse weights for combinations of lists."""
+        """Raise InvalidValueError for a cross of lists, whose rows have a varying number of combinations."""
         if self.multivalent:
             raise InvalidValueError(
                 f"crossed column {self.name!r} cannot have weights, since how many values a row has depends on its "
@@ -168,7 +168,7 @@ class CrossedColumn(CategoricalColumn):
         return _CrossLists(self, encoders) if self.multivalent else CategoricalColumn.list_encoder(self, encoders)
 
     def lower(self, lowering: Lowering) -> LoweredIds:
-        """Return one chain for each combination of the leaves' slots."""
+        """Return one hash chain for each combination of the leaves' slots."""
         choices: list[list[ChainValue]] = []
         missing: list[str] = []
         for leaf in self.leaves:
@@ -415,7 +415,8 @@ def _combined_lists(left: _HashLists, right: _HashLists) -> _HashLists:
     """Combine every value of a row's left with every value of its right; the right varies fastest."""
     left_counts, right_counts = np.diff(left.offsets), np.diff(right.offsets)
     row_of_left = np.repeat(np.arange(len(left_counts)), left_counts)
-    # Each value of the left occurs as often as its row has values on the right, next to one of them each time.
+    # Every value of the left is repeated once for each value that its row has on the right. `rights` are the positions
+    # of those values.
     repeats = right_counts[row_of_left]
     ends = np.cumsum(repeats)
     within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - repeats, repeats)

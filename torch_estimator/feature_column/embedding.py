@@ -78,12 +78,12 @@ class EmbeddingColumn(DenseColumn):
 
     @property
     def name(self) -> str:
-        """``<column>_embedding``."""
+        """Name of the column: ``<column>_embedding``."""
         return f"{self.categorical_column.name}_embedding"
 
     @property
     def variable(self) -> str:
-        """Name of the vectors' variable: that of the column."""
+        """Name of the vectors' variable, which is that of the column."""
         return self.name
 
     @property
@@ -92,7 +92,7 @@ class EmbeddingColumn(DenseColumn):
         return self.dimension
 
     def add_to_network(self, inputs: NetworkInputs) -> None:
-        """Add the vectors."""
+        """Add the vectors to the inputs of a network."""
         inputs.add_vectors(self)
 
 
@@ -111,12 +111,12 @@ class SharedEmbeddingColumn(EmbeddingColumn):
 
     @property
     def name(self) -> str:
-        """``<column>_shared_embedding``."""
+        """Name of the column: ``<column>_shared_embedding``."""
         return f"{self.categorical_column.name}_shared_embedding"
 
     @property
     def variable(self) -> str:
-        """The collection's name."""
+        """Name of the vectors' variable, which is that of the collection."""
         return self.collection
 
 
@@ -178,7 +178,7 @@ shared_embedding_columns = shared_embeddings
 
 
 def _check_alike(columns: tuple[CategoricalColumn, ...]) -> None:
-    """Raise InvalidValueError unless an id can mean the same in all columns."""
+    """Raise InvalidValueError unless columns are of one kind and have the same number of ids."""
     first = columns[0]
     for column in columns[1:]:
         if column.num_buckets != first.num_buckets:

@@ -55,11 +55,11 @@ class HashedCategoricalColumn(KeyColumn):
 
     @property
     def num_buckets(self) -> int:
-        """The number of buckets."""
+        """Number of ids: the hash buckets."""
         return self.hash_bucket_size
 
     def cross_leaves(self) -> Sequence[str | CategoricalColumn]:
-        """Refuse, and name the cure."""
+        """Raise InvalidValueError, because hashing a hash would add collisions."""
         raise InvalidValueError(
             f"hash bucket column {self.name!r} cannot be crossed, since hashing twice adds collisions; "
             f"cross the raw column instead by giving the string {self.key!r}."

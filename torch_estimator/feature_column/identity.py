@@ -58,7 +58,7 @@ class IdentityCategoricalColumn(KeyColumn):
 
     @property
     def dtype(self) -> RawDtype:
-        """``"int64"``."""
+        """Type of the values, which is always ``"int64"``."""
         return "int64"
 
     def encoder(self, encoders: Encoders) -> IdEncoder:

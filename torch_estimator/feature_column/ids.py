@@ -40,7 +40,7 @@ class Ids:
     codes: Codes | None
 
     def place(self, slots: Int64Array, offset: int, padding: int) -> None:
-        """Write the ids into a part of the model's ids.
+        """Write the ids into this column's part of a tensor of ids.
 
         Args:
             slots: Where to write, int64 ``[slots, N]``.

@@ -30,7 +30,7 @@ class IndicatorColumn(DenseColumn):
 
     @property
     def name(self) -> str:
-        """``<column>_indicator``."""
+        """Name of the column: ``<column>_indicator``."""
         return f"{self.categorical_column.name}_indicator"
 
     @property
@@ -39,7 +39,7 @@ class IndicatorColumn(DenseColumn):
         return self.categorical_column.num_buckets
 
     def add_to_network(self, inputs: NetworkInputs) -> None:
-        """Add the counts."""
+        """Add the counts to the inputs of a network."""
         inputs.add_counts(self.name, self.categorical_column)
 
 

@@ -150,7 +150,7 @@ class _NetworkBuilder:
         numbers, numeric_width = _place_numbers(_by_name(self._numbers))
         counts = _by_name(self._counts)
         indicators = _place_ids([one for one in counts if not one.column.is_bag], DNN_INDICATOR_IDS)
-        # Counts have no variables, hence nothing to share: the ids of each bag begin at 0.
+        # Counts need no common table, so the ids of each bag begin at 0.
         bags = tuple(_place_ids([one], DNN_INDICATOR_IDS).bags[0] for one in counts if one.column.is_bag)
         tables = _tables(_by_name(self._vectors))
         parts = _parts(numbers, indicators.fixed, bags, tables)

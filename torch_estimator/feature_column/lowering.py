@@ -66,7 +66,7 @@ ChainValue: TypeAlias = HashedKey | ComputedSlot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashChain:
-    """An id for each row that is a hash: values combined one after the other, modulo `buckets`.
+    """How to compute an id for each row: as a hash of values, combined one after the other, modulo `buckets`.
 
     Attributes:
         start: Number that the first value is combined with. None takes the only value as it is.
@@ -83,7 +83,7 @@ class HashChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListLeaf:
-    """One of the lists whose values a cross combines.
+    """A leaf of a cross that has lists: the values that it combines with those of the other leaves.
 
     Attributes:
         value: A raw column, whose values are hashed, or a tensor of ids, int64 ``[N, n]``.
@@ -103,7 +103,7 @@ tensor, instead of by some twenty operators for every column.
 
 
 class Lowering(Protocol):
-    """The graph of a model, and the tensors that its columns share."""
+    """The graph of a model, with the operations that several kinds of columns use."""
 
     @property
     def graph(self) -> Graph:

@@ -55,12 +55,12 @@ class NumericColumn(NumberColumn):
 
     @property
     def name(self) -> str:
-        """The key."""
+        """Name of the column: the key."""
         return self.key
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
-        """The raw column: int64 for integer dtypes, else float32."""
+        """The raw column, of int64 for integer dtypes, else of float32."""
         feature = RawFeature(
             key=self.key,
             dtype="int64" if is_integer(self.dtype) else "float32",
@@ -117,7 +117,7 @@ def numeric_column(
 
 
 def _flat_default(key: str, value: float | Iterable[Any] | None, shape: tuple[int, ...]) -> tuple[float, ...] | None:
-    """Return a default value as one number for each place of the shape."""
+    """Return a default value as a flat tuple with one number for each place of the shape."""
     if value is None:
         return None
     try:

@@ -44,6 +44,9 @@ class RawFeature:
         missing: Integer that marks a missing value. It is `MISSING_INTEGER` for integers that only categorical
             columns read, in a list or not, and None for strings (where ``''`` is a missing value) and for numbers that
             must be there.
+
+    >>> RawFeature(key="tags", dtype="string", shape=LISTS).multivalent
+    True
     """
 
     key: str

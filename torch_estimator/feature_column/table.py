@@ -87,6 +87,10 @@ class Table(nn.Module):
             `weight` is dense. With a list, `forward` makes the gathered rows a leaf of the gradient instead of
             `weight`, and appends ``(self, ids, rows)``. The training step that set the list then updates those rows,
             except the last row of the table.
+
+    >>> table = Table([Piece(name="color/weights", rows=3), Piece(name="size/weights", rows=2)], dim=4)
+    >>> table(torch.tensor([[0, 3], [2, 5]])).shape
+    torch.Size([2, 2, 4])
     """
 
     recorder: list[tuple[Table, torch.Tensor, torch.Tensor]] | None
@@ -177,7 +181,7 @@ def pool(rows: torch.Tensor, weights: torch.Tensor, combiner: Combiner) -> torch
 
 
 def presence(ids: torch.Tensor, padding: int) -> torch.Tensor:
-    """Return the weights of ids that have none: 1, and 0 for the padding; float32 of the same shape."""
+    """Return 1 for each id and 0 for the padding, as weights: float32 of the same shape as `ids`."""
     return (ids != padding).to(torch.float32)
 
 

@@ -197,6 +197,10 @@ def categorical_column_with_vocabulary_file(
         InvalidTypeError: `multivalent` is not True or False.
         InvalidValueError: The file cannot be read, is shorter than `vocabulary_size`, or has an empty, repeated or
             unreadable line; or an argument is out of range.
+
+    >>> files.write_file("memory://vocabularies/genders.txt", [b"Female\\nMale\\n"])
+    >>> categorical_column_with_vocabulary_file("gender", "memory://vocabularies/genders.txt").num_buckets
+    2
     """
     check_key(key)
     kind = value_dtype_name(dtype)

@@ -68,17 +68,17 @@ class WeightedCategoricalColumn(CategoricalColumn):
 
     @property
     def name(self) -> str:
-        """``<column>_weighted_by_<key>``."""
+        """Name of the column: ``<column>_weighted_by_<key>``."""
         return f"{self.categorical_column.name}_weighted_by_{self.weight_feature_key}"
 
     @property
     def num_buckets(self) -> int:
-        """Number of ids of the categorical column."""
+        """Number of ids, as many as the categorical column has."""
         return self.categorical_column.num_buckets
 
     @property
     def slots(self) -> int:
-        """Ids of the categorical column in each row."""
+        """Ids in each row, as many as the categorical column has."""
         return self.categorical_column.slots
 
     @property
@@ -102,7 +102,7 @@ class WeightedCategoricalColumn(CategoricalColumn):
 
     @property
     def unweighted(self) -> CategoricalColumn:
-        """The categorical column."""
+        """The categorical column, whose values have the weights."""
         return self.categorical_column
 
     @property
@@ -111,11 +111,11 @@ class WeightedCategoricalColumn(CategoricalColumn):
         return self.categorical_column.number_columns
 
     def cross_leaves(self) -> Sequence[str | CategoricalColumn]:
-        """Refuse: a cross has no weights."""
+        """Raise InvalidValueError, because a cross has no weights."""
         raise InvalidValueError(f"weighted column {self.name!r} cannot be crossed; cross its categorical column.")
 
     def check_weighable(self) -> None:
-        """Refuse weights of weights."""
+        """Raise InvalidValueError, because this column has weights already."""
         raise InvalidValueError(_not_weighable(self))
 
     def list_encoder(self, encoders: Encoders) -> ListEncoder:
