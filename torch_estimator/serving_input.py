@@ -21,8 +21,8 @@ from torch_estimator.data.columns import is_strings
 from torch_estimator.data.feature_structure import Leaf, Structure, describe, leaves
 from torch_estimator.data.structure import as_columns, map_columns
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, is_float
-from torch_estimator.feature_column.schema import raw_features_of
+from torch_estimator.feature_column.checks import is_float
+from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, raw_features_of
 
 Default = str | float | int | list[Any]
 

@@ -1,4 +1,4 @@
-"""The census sample's columns."""
+"""The feature columns of the census sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CensusColumns = Callable[[HashFunction], tuple[list[Any], list[Any]]]
 
 @pytest.fixture(scope="session")
 def census_columns() -> CensusColumns:
-    """Makes the wide columns (race among them, so that there are all twelve) and the deep ones."""
+    """Return a function that makes all twelve wide columns and all deep columns."""
     return _census_columns
 
 

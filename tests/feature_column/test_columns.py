@@ -1,4 +1,4 @@
-"""What each column accepts, is called and refuses."""
+"""Names, arguments and errors of every column."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOB = fc.categorical_column_with_hash_bucket("job", 10)
 AGE_BUCKETS = fc.bucketized_column(AGE, [18, 65])
 
 
-def test_names_are_tensorflows() -> None:
+def test_names_equal_those_of_tensorflow() -> None:
     cross = fc.crossed_column(["zip", AGE_BUCKETS, fc.crossed_column([GENDER, "b"], 5)], 10)
     assert cross.name == "age_bucketized_X_b_X_gender_X_zip"
     assert fc.indicator_column(GENDER).name == "gender_indicator"
@@ -125,7 +125,7 @@ Make = Callable[[], object]
         (lambda: fc.embedding_column(GENDER, 2, max_norm=0.0), "must be None or a positive number, but got 0.0"),
     ],
 )
-def test_values_that_cannot_be_are_refused(make: Make, message: str) -> None:
+def test_invalid_values_are_refused(make: Make, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         make()
 
@@ -142,6 +142,6 @@ def test_values_that_cannot_be_are_refused(make: Make, message: str) -> None:
         lambda: fc.FeatureTransform(AGE),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_column_is_refused_as_a_type(make: Make) -> None:
+def test_non_columns_raise_invalid_type_error(make: Make) -> None:
     with pytest.raises(InvalidTypeError, match=r"but (got|holds) "):
         make()

@@ -1,5 +1,8 @@
+"""The hash functions, and the cache of hashed strings."""
+
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +14,7 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.hashing import (
     MURMUR3_SEED_HIGH,
     MURMUR3_SEED_LOW,
+    StringHasher,
     check_hash_function,
     fingerprint_cat64,
     hash_strings,
@@ -19,13 +23,13 @@ from torch_estimator.feature_column.hashing import (
 Golden = Callable[[str], Any]
 
 
-def test_farmhash_is_tensorflows_fingerprint64(golden: Golden) -> None:
+def test_farmhash_equals_fingerprint64_of_tensorflow(golden: Golden) -> None:
     reference = golden("hash")["fingerprint64"]
     hashes = hash_strings(list(reference), "farmhash")
     assert [str(value) for value in hashes] == list(reference.values())
 
 
-def test_farmhash_buckets_are_tensorflows(golden: Golden) -> None:
+def test_farmhash_buckets_equal_those_of_tensorflow(golden: Golden) -> None:
     reference = golden("hash")["hash_bucket_97"]
     buckets = hash_strings(list(reference), "farmhash") % np.uint64(97)
     assert buckets.tolist() == list(reference.values())
@@ -64,3 +68,30 @@ def test_fingerprint_cat64_wraps_like_unsigned_64_bit_integers() -> None:
 def test_unknown_hash_functions_are_refused(name: object) -> None:
     with pytest.raises(InvalidValueError, match=f"must be 'murmur3' or 'farmhash', but got {name!r}"):
         check_hash_function(name)
+
+
+def test_remembered_and_new_strings_hash_alike() -> None:
+    hasher = StringHasher("k", "murmur3", limit=3)
+    for strings in (["a", "b"], ["b", "c", "a"], ["d", "e", "a", "a"], ["a", "f"], []):
+        assert hasher(strings).tolist() == hash_strings(strings, "murmur3").tolist()
+
+
+def test_strings_are_seen_only_while_recording() -> None:
+    hasher = StringHasher("k", "farmhash")
+    hasher(["a"])
+    assert hasher.seen == set()
+    hasher.recording = True
+    hasher(["a", "b"])
+    assert hasher.seen == {"a", "b"}
+
+
+def test_seen_strings_are_bounded_and_a_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    hasher = StringHasher("city", "farmhash", limit=3)
+    with caplog.at_level(logging.WARNING):
+        hasher.record(["a", "b", "c"])
+        assert not caplog.records
+        hasher.record(["a", "b"])
+        hasher.record(["d"])
+        hasher.record(["e"])
+    assert hasher.seen == {"a", "b", "c"}
+    assert ["'city'" in record.getMessage() for record in caplog.records] == [True]

@@ -20,7 +20,7 @@ MISSING = 5
         (2, [0, 4, 2, 2, MISSING, 2, 2]),
     ],
 )
-def test_values_out_of_range_get_the_default_or_no_id_whatever_uses_them(default: Any, expected: list[int]) -> None:
+def test_values_out_of_range_get_the_default_or_no_id(default: Any, expected: list[int]) -> None:
     column = fc.categorical_column_with_identity("x", 5, default_value=default)
     lists = fc.categorical_column_with_identity("x", 5, default_value=default, multivalent=True)
     raw = {"x": VALUES}
@@ -60,7 +60,7 @@ def test_nulls_are_missing_even_with_a_default() -> None:
         ({"num_buckets": 3, "default_value": -1}, "must be None or an id below 3, but got -1"),
     ],
 )
-def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         fc.categorical_column_with_identity("x", **arguments)
 

@@ -26,7 +26,7 @@ def run(columns: list[Any], raw: dict[str, Any]) -> tuple[fc.InputLayer, torch.T
 
 
 def count_up(rows: torch.Tensor) -> None:
-    """Row i is (i + 1, i + 1, ...)."""
+    """Fill row i with i + 1."""
     rows.copy_(torch.arange(1, len(rows) + 1).unsqueeze(1).expand_as(rows))
 
 
@@ -85,7 +85,7 @@ def test_embeddings_start_as_a_normal_distribution_cut_at_two_sigma() -> None:
     assert float(weight.std()) == pytest.approx(0.25 * 0.8796, rel=0.01)
 
 
-def test_variables_have_tensorflows_names_and_frozen_ones_do_not_train() -> None:
+def test_variables_have_the_names_of_tensorflow_and_frozen_ones_do_not_train() -> None:
     columns = [
         fc.embedding_column(COLOR, 2),
         fc.embedding_column(PAIR, 2, trainable=False),
@@ -131,7 +131,7 @@ def autograd_inside_compiled_functions() -> Iterator[None]:
     not hasattr(torch._dynamo.config, "trace_autograd_ops"),
     reason="this torch cannot trace torch.autograd.grad inside a compiled function",
 )
-# Inductor imports a module of torch's own that still uses torch.jit.
+# Inductor imports a module of torch that still uses torch.jit.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 @pytest.mark.usefixtures("autograd_inside_compiled_functions")
 def test_forward_and_gradients_of_touched_rows_compile_as_one_function() -> None:
@@ -186,16 +186,16 @@ def test_embeddings_start_with_a_normal_distribution_cut_off_at_two_standard_dev
     points = torch.linspace(-2, 2, 41)
     inside = torch.erf(torch.tensor(2 / 2**0.5))
     expected = (torch.erf(points / 2**0.5) + inside) / (2 * inside)
-    # Chance alone makes a larger difference in one of 10 ** 13 samples.
+    # A correct sample exceeds this difference with a probability of 10 ** -13.
     found = torch.stack([(drawn <= point).float().mean() for point in points])
     assert (found - expected).abs().max() < 4 / len(drawn) ** 0.5
     assert abs(drawn.mean()) < 4 / len(drawn) ** 0.5
-    # Nothing repeats.
+    # No number was drawn twice.
     assert drawn.unique().numel() > 0.9 * len(drawn)
 
 
 @pytest.mark.parametrize("name", ["input_layer", "linear_model"])
-def test_tensorflow_s_functions_name_what_takes_their_place(name: str) -> None:
+def test_the_functions_of_tensorflow_name_their_replacement(name: str) -> None:
     with pytest.raises(
         InvalidTypeError, match=f"te.feature_column.{name} cannot be called, since variables belong to "
     ):

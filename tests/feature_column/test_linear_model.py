@@ -42,7 +42,7 @@ def test_the_logit_is_the_sum_of_weights_of_ids_and_numbers_and_the_bias() -> No
     ]
 
 
-def test_variables_have_tensorflows_names() -> None:
+def test_variables_have_the_names_of_tensorflow() -> None:
     transform = fc.FeatureTransform([COLOR, SIZE, fc.numeric_column("x"), fc.numeric_column("train")])
     assert transform.linear is not None
     model = fc.LinearModel(transform.linear, units=1)

@@ -35,7 +35,7 @@ def dense(column: Any, raw: dict[str, Any]) -> list[list[float]]:
 
 
 def count_up(rows: torch.Tensor) -> None:
-    """Row i is (i + 1, 10 * (i + 1))."""
+    """Fill row i with (i + 1, 10 * (i + 1))."""
     rows.copy_(torch.arange(1, len(rows) + 1).unsqueeze(1) * torch.tensor([1, 10]))
 
 
@@ -62,7 +62,7 @@ def test_lists_are_padded_to_powers_of_two() -> None:
     assert transform.padded(transform({"tags": pa.array([], pa.list_(pa.string()))}))["linear/ids/tags"].shape == (0, 1)
 
 
-def test_what_is_cut_and_joined_on_the_way_stays_the_same() -> None:
+def test_lists_stay_the_same_when_sliced_and_joined() -> None:
     transform = fc.FeatureTransform([WEIGHTED])
     features = transform({**RAW, **WEIGHTS})
     for name, array in features.items():
@@ -115,7 +115,7 @@ def test_an_indicator_counts_or_adds_weights_up() -> None:
         ("sqrtn", 5 / math.sqrt(3), (2 * 1.5 + 1 * 2) / math.sqrt(1 + 4 + 0.25), 0),
     ],
 )
-def test_embeddings_combine_by_weight_and_prune_what_does_not_count(
+def test_embeddings_combine_by_weight_and_skip_weights_that_are_not_positive(
     combiner: Any, plain: float, first: float, third: float
 ) -> None:
     column = fc.embedding_column(TAGS, 2, combiner=combiner, initializer=count_up)
@@ -164,7 +164,7 @@ def test_a_linear_model_combines_each_columns_values_and_adds_columns_up(combine
 
 
 def cross_reference(start: int, rows: list[list[list[Any]]], buckets: int) -> list[list[int]]:
-    """Ids of a cross of leaves given row by row, hashed one by one."""
+    """Return the ids of a cross, computed combination by combination from the values of its leaves in each row."""
 
     def number(value: Any) -> int:
         return int(hash_strings([value], "murmur3")[0]) if isinstance(value, str) else value % 2**64
@@ -220,14 +220,14 @@ def test_lists_of_strings_are_combined_where_they_are_declared(golden: Any) -> N
     assert ids([nested, "y"], multivalent=["y"]) == [[reference["[a,1,q]"]]]
 
 
-def test_what_is_a_list_for_a_nested_cross_is_one_for_the_outer_cross() -> None:
+def test_lists_of_a_nested_cross_are_lists_of_the_outer_cross() -> None:
     inner = fc.crossed_column(["x", "y"], 7, multivalent=["x"])
     outer = fc.crossed_column([inner, "x"], 7)
     assert outer.multivalent
     assert [(one.key, one.multivalent) for one in outer.raw_features] == [("x", True), ("x", True), ("y", False)]
 
 
-def test_lists_of_an_undeclared_column_are_an_error_that_says_what_to_do() -> None:
+def test_lists_without_multivalent_raise_an_error_with_the_cure() -> None:
     plain = fc.categorical_column_with_vocabulary_list("tags", ["a"])
     for column in (RAW["tags"], np.array([["a", "b"]] * 4), pa.array([["a"]] * 4, pa.large_list(pa.string()))):
         with pytest.raises(InvalidValueError, match=r"raw column 'tags' .*give .* multivalent=True"):
@@ -238,7 +238,7 @@ def test_lists_of_an_undeclared_column_are_an_error_that_says_what_to_do() -> No
         fc.FeatureTransform([plain])({"tags": objects})
 
 
-def test_one_raw_column_is_not_both() -> None:
+def test_one_raw_column_cannot_hold_both_lists_and_single_values() -> None:
     with pytest.raises(InvalidValueError, match="holds lists for one feature column and one value per row for another"):
         fc.FeatureTransform([TAGS, fc.crossed_column(["tags", "b"], 5)])
 
@@ -263,12 +263,12 @@ def test_one_raw_column_is_not_both() -> None:
         (lambda: fc.crossed_column([TAGS, "b"], 5, multivalent=["tags"]), "'tags', which is not a raw string column"),
     ],
 )
-def test_values_that_cannot_be_are_refused(make: Any, message: str) -> None:
+def test_invalid_values_are_refused(make: Any, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         make()
 
 
-def test_required_types_are_lists_where_columns_want_them() -> None:
+def test_required_types_are_lists_for_multivalent_columns() -> None:
     number = fc.categorical_column_with_identity("n", 5, multivalent=True)
     transform = fc.FeatureTransform([WEIGHTED, number, fc.numeric_column("x")])
     assert transform.required == {

@@ -1,4 +1,4 @@
-"""Lists on their way from any input to a model."""
+"""Columns with lists, read from every kind of input."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def ids_of(data: Dataset) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("batch", [2, 5])
-def test_whatever_holds_the_lists_their_ids_are_the_same(form: str, batch: int) -> None:
+def test_ids_are_the_same_for_lists_in_any_container(form: str, batch: int) -> None:
     assert ids_of(Dataset.from_arrays(FORMS[form]).batch(batch)) == EXPECTED
 
 
@@ -90,7 +90,7 @@ def test_pandas_and_iterables_of_batches() -> None:
     assert ids_of(Dataset.from_iterable(parts)) == EXPECTED
 
 
-def test_a_map_sees_padded_arrays_and_padding_has_no_id() -> None:
+def test_map_functions_get_padded_arrays_and_padding_has_no_id() -> None:
     seen = []
 
     def look(features: Any) -> Any:
@@ -101,7 +101,7 @@ def test_a_map_sees_padded_arrays_and_padding_has_no_id() -> None:
     assert seen == [[[5, 0], [3, -1]], [[-1, -1, -1], [1, -1, 2]], [[9]]]
 
 
-def test_lists_of_an_undeclared_column_are_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_lists_without_multivalent_raise_an_error_with_the_cure(tmp_path: Path) -> None:
     plain = fc.categorical_column_with_vocabulary_list("tags", ["a", "b", "c"])
     estimator = te.LinearRegressor([plain], str(tmp_path))
     for form in ("Arrow", "objects", "padded"):
@@ -117,7 +117,7 @@ def test_another_number_of_weights_names_the_row(tmp_path: Path) -> None:
         estimator.train(lambda: Dataset.from_arrays(features, np.zeros(2)).batch(2), steps=1)
 
 
-def test_a_module_of_the_users_behind_columns_with_lists(tmp_path: Path) -> None:
+def test_a_user_module_takes_columns_with_lists(tmp_path: Path) -> None:
     columns = [fc.embedding_column(TAGS, 2), fc.indicator_column(WEIGHTED)]
     estimator = te.Estimator.from_module(
         nn.Linear(8, 1),

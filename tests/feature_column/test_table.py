@@ -10,7 +10,7 @@ def make() -> Table:
     return Table([Piece(name="a", rows=2), Piece(name="b", rows=3, initializer=torch.nn.init.ones_)], 2)
 
 
-def test_pieces_lie_one_after_the_other_and_the_last_row_is_zero() -> None:
+def test_pieces_are_consecutive_and_the_last_row_is_zero() -> None:
     table = make()
     assert table.pieces == (
         PlacedPiece(name="a", offset=0, rows=2),
@@ -52,7 +52,7 @@ def normal(rows: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("restored", [False, True])
 @pytest.mark.parametrize("rows", [3, 1000])
-def test_what_is_drawn_after_a_table_depends_neither_on_its_size_nor_on_its_values(restored: bool, rows: int) -> None:
+def test_random_numbers_after_a_table_depend_neither_on_its_size_nor_on_its_values(restored: bool, rows: int) -> None:
     with torch.random.fork_rng([]):
         torch.manual_seed(1)
         torch.randint(0, 2**62, ())
@@ -70,7 +70,7 @@ def test_what_is_drawn_after_a_table_depends_neither_on_its_size_nor_on_its_valu
         assert torch.equal(Table([Piece(name="a", rows=rows, initializer=normal)], 2).weight.detach()[:3], drawn)
 
 
-def test_tables_made_after_those_of_a_checkpoint_have_their_values() -> None:
+def test_tables_made_outside_the_context_have_initial_values() -> None:
     with torch.random.fork_rng([]):
         with tables_of_checkpoint(restored=True), tables_of_checkpoint(restored=False):
             within = Table([Piece(name="a", rows=2, initializer=normal)], 2)

@@ -18,7 +18,7 @@ MISSING = -1
 
 
 def ids_of(column: Any, columns: dict[str, Any]) -> list[list[int]]:
-    """A column's ids by row, through the transform of a linear model; -1 is missing."""
+    """Return a column's ids in each row, by the transform of a linear model; -1 is missing."""
     transform = fc.FeatureTransform([column])
     ids = transform(columns)["linear/ids"]
     return np.where(ids == column.num_buckets, MISSING, ids).tolist()  # type: ignore[no-any-return]
@@ -28,14 +28,14 @@ def flat(ids: list[list[int]]) -> list[int]:
     return [one for row in ids for one in row]
 
 
-def test_census_ids_are_tensorflows(golden: Callable[[str], Any], census_columns: Any) -> None:
+def test_census_ids_equal_those_of_tensorflow(golden: Callable[[str], Any], census_columns: Any) -> None:
     reference = golden("census_feature_ids")
     rows = {key: np.array(values) for key, values in reference["rows"].items()}
     wide, _ = census_columns("farmhash")
     assert {column.name: ids_of(column, rows) for column in wide} == reference["ids"]
 
 
-def test_crosses_of_strings_and_ids_are_tensorflows(golden: Callable[[str], Any]) -> None:
+def test_crosses_of_strings_and_ids_equal_those_of_tensorflow(golden: Callable[[str], Any]) -> None:
     reference = golden("hash")["cross_1000"]
     bucket = fc.bucketized_column(fc.numeric_column("n"), [0.0])
     raw = {"x": np.array(["a"]), "y": np.array(["q"]), "n": np.array([5.0])}
@@ -217,7 +217,7 @@ def test_no_rows_give_empty_features(census_columns: Any) -> None:
     )
 
 
-def test_raw_features_are_the_parsing_schema() -> None:
+def test_raw_features_list_everything_to_parse() -> None:
     age = fc.numeric_column("age", default_value=30)
     transform = fc.FeatureTransform(
         [fc.bucketized_column(fc.numeric_column("age"), [18]), fc.crossed_column(["job", "zip"], 9)],
@@ -231,7 +231,7 @@ def test_raw_features_are_the_parsing_schema() -> None:
     assert transform.required == {"age": pa.float32(), "job": pa.string(), "zip": pa.string()}
 
 
-def test_a_key_read_as_two_types_is_one_clear_error() -> None:
+def test_a_key_read_as_two_types_raises_an_error() -> None:
     with pytest.raises(InvalidValueError, match=r"raw column 'x' is read as float32 .* and as string"):
         fc.FeatureTransform([fc.numeric_column("x")], [fc.indicator_column(_vocabulary("x", ["a"]))])
     with pytest.raises(InvalidValueError, match=r"of shape \(1,\) .* of shape \(2,\)"):
@@ -254,7 +254,7 @@ def _vocabulary(key: str, values: list[Any]) -> Any:
         ([fc.embedding_column(_vocabulary("x", ["a"]), 2)], [], "give the categorical column 'x' itself"),
     ],
 )
-def test_columns_in_the_wrong_place_are_refused(linear: list[Any], dnn: list[Any], message: str) -> None:
+def test_columns_of_the_wrong_kind_are_refused(linear: list[Any], dnn: list[Any], message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         fc.FeatureTransform(linear, dnn)
 
@@ -312,9 +312,7 @@ def _census_file(shared_data: Path) -> Iterator[dict[str, Any]]:
     }
 
 
-def test_real_rows_give_the_same_whatever_holds_them_and_however_they_are_cut(
-    shared_data: Path, census_columns: Any
-) -> None:
+def test_real_rows_give_the_same_ids_in_any_container_and_any_slices(shared_data: Path, census_columns: Any) -> None:
     transform = fc.FeatureTransform(*census_columns("murmur3"))
     results = [transform(columns) for columns in _census_file(shared_data)]
     first, *others = results

@@ -26,10 +26,10 @@ NUMERIC = [
     fc.numeric_column("x1", 2, default_value=[0.1, -1.0]),
     fc.numeric_column("x2", default_value=0.5),
     fc.numeric_column("n0", dtype="int64", default_value=3),
-    # The only one: an export takes a second to trace it.
+    # The only normalizer: an export takes a second to trace it.
     fc.numeric_column("n1", 2, dtype="int64", default_value=-7, normalizer_fn=lambda x: (x - 1) * 0.5),
 ]
-# Rounded to float32 some of these grow, others shrink.
+# Some of these become larger when rounded to float32, others smaller.
 BOUNDARIES = [-2.5, -1.0, 0.0, 0.1, 0.5, 0.7, 3.0, 16777217.0]
 NUMBERS_OF = {column.key: column for column in NUMERIC}
 WEIGHTS_OF = {**{key: f"{key}_weights" for key in (*TEXTS, *TEXT_LISTS, *NUMBERS, *NUMBER_LISTS)}, "x1": "x1_weights"}
@@ -39,7 +39,7 @@ Draw = Callable[..., Any]
 
 @st.composite
 def categorical(draw: Draw, *, crossing: bool = True) -> Any:
-    """Any categorical column that has no weights."""
+    """Draw any categorical column that has no weights."""
     plain = st.one_of(*(make() for make in (vocabularies, hashes, identities, buckets)))
     return draw(st.one_of(plain, crosses()) if crossing else plain)
 
@@ -50,7 +50,7 @@ def _hash_functions() -> st.SearchStrategy[Any]:
 
 @st.composite
 def vocabularies(draw: Draw, size: int | None = None) -> Any:
-    """A vocabulary column of strings or integers, with or without lists, of a list or a file."""
+    """Draw a vocabulary column of strings or integers, with or without lists, of a list or a file."""
     lists, text = draw(st.booleans()), draw(st.booleans())
     keys = (TEXT_LISTS if lists else TEXTS) if text else (NUMBER_LISTS if lists else NUMBERS)
     words = draw(
@@ -81,7 +81,7 @@ def vocabularies(draw: Draw, size: int | None = None) -> Any:
 
 @st.composite
 def hashes(draw: Draw, size: int | None = None) -> Any:
-    """A hash bucket column."""
+    """Draw a hash bucket column."""
     lists, text = draw(st.booleans()), draw(st.booleans())
     keys = (TEXT_LISTS if lists else TEXTS) if text else (NUMBER_LISTS if lists else NUMBERS)
     return fc.categorical_column_with_hash_bucket(
@@ -95,7 +95,7 @@ def hashes(draw: Draw, size: int | None = None) -> Any:
 
 @st.composite
 def identities(draw: Draw, size: int | None = None) -> Any:
-    """An identity column."""
+    """Draw an identity column."""
     lists = draw(st.booleans())
     buckets = size or draw(st.integers(1, 5))
     return fc.categorical_column_with_identity(
@@ -108,18 +108,19 @@ def identities(draw: Draw, size: int | None = None) -> Any:
 
 @st.composite
 def buckets(draw: Draw) -> Any:
-    """A bucketized column of one number or two."""
+    """Draw a bucketized column of one number or two."""
     boundaries = draw(st.lists(st.sampled_from(BOUNDARIES), min_size=1, max_size=3, unique=True))
     return fc.bucketized_column(draw(st.sampled_from(NUMERIC)), sorted(boundaries))
 
 
 @st.composite
 def crosses(draw: Draw, depth: int = 2) -> Any:
-    """A cross, perhaps of crosses."""
+    """Draw a cross, perhaps of crosses."""
     leaves = [st.sampled_from(TEXTS + TEXT_LISTS), vocabularies(), identities(), buckets()]
     if depth > 1:
         leaves.append(crosses(depth=depth - 1))
-    # An inner cross has two keys, and lists few values: a row has as many ids as the product of all lists' lengths.
+    # A row of a cross has as many ids as the product of its lists' lengths. An inner cross therefore has two keys, and
+    # lists have few values.
     keys = draw(st.lists(st.one_of(*leaves), min_size=2, max_size=depth + 1))
     return fc.crossed_column(
         keys,
@@ -132,7 +133,7 @@ def crosses(draw: Draw, depth: int = 2) -> Any:
 
 @st.composite
 def weighted(draw: Draw) -> Any:
-    """A column with weights of its own raw column."""
+    """Draw a column whose weights are in a raw column that no other column reads."""
     column = draw(categorical(crossing=False))
     (feature,) = column.raw_features
     if feature.key not in WEIGHTS_OF:
@@ -142,14 +143,14 @@ def weighted(draw: Draw) -> Any:
 
 @st.composite
 def wide(draw: Draw) -> list[Any]:
-    """The columns of a linear model."""
+    """Draw the columns of a linear model."""
     numbers = st.sampled_from(NUMERIC)
     return _unique(draw(st.lists(st.one_of(categorical(), weighted(), numbers), min_size=1, max_size=4)))
 
 
 @st.composite
 def deep(draw: Draw) -> list[Any]:
-    """The columns of a network."""
+    """Draw the columns of a network."""
     numbers = st.sampled_from(NUMERIC)
     chosen = draw(st.lists(st.one_of(embeddings(), indicators(), buckets(), numbers), min_size=1, max_size=4))
     return _unique([*chosen, *draw(st.one_of(st.just([]), shared()))])
@@ -157,7 +158,7 @@ def deep(draw: Draw) -> list[Any]:
 
 @st.composite
 def embeddings(draw: Draw) -> Any:
-    """An embedding column."""
+    """Draw an embedding column."""
     return fc.embedding_column(
         draw(st.one_of(categorical(), weighted()).filter(lambda column: column.num_buckets <= 1000)),
         draw(st.integers(1, 3)),
@@ -168,14 +169,14 @@ def embeddings(draw: Draw) -> Any:
 
 @st.composite
 def indicators(draw: Draw) -> Any:
-    """An indicator column."""
+    """Draw an indicator column."""
     small = st.one_of(categorical(), weighted()).filter(lambda column: column.num_buckets <= 50)
     return fc.indicator_column(draw(small))
 
 
 @st.composite
 def shared(draw: Draw) -> Any:
-    """Columns that share embeddings."""
+    """Draw columns that share embeddings."""
     size = draw(st.integers(2, 5))
     make = draw(st.sampled_from([identities, hashes, vocabularies]))
     columns = _unique(draw(st.lists(make(size), min_size=1, max_size=2)))
@@ -183,29 +184,29 @@ def shared(draw: Draw) -> Any:
 
 
 def combiners() -> st.SearchStrategy[Any]:
-    """How embeddings and linear weights are combined."""
+    """Draw the name of a combiner."""
     return st.sampled_from(["sum", "mean", "sqrtn"])
 
 
 def texts() -> st.SearchStrategy[str]:
-    """Strings that UTF-8 can express, the empty one left out; no longer than the reference's hash takes."""
+    """Draw strings that UTF-8 can encode, not empty, and no longer than `reference.farmhash` supports."""
     return st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=15)
 
 
 def integers() -> st.SearchStrategy[int]:
-    """Integers of 64 bits, small ones more often."""
+    """Draw integers of 64 bits, small ones more often."""
     return st.one_of(st.integers(0, 3), st.sampled_from(INTEGERS), st.integers(-(2**63), 2**63 - 1))
 
 
 def floats() -> st.SearchStrategy[float]:
-    """Numbers of any kind that keep sums within float32's range, NaN and infinities."""
+    """Draw NaN, infinities, and numbers small enough that their sums stay within the range of float32."""
     finite = st.floats(-100, 100, width=32)
     return st.one_of(finite, st.sampled_from([-0.0, *BOUNDARIES[:-1], float("nan"), float("inf"), -float("inf")]))
 
 
 @st.composite
 def rows_of(draw: Draw, features: Sequence[fc.RawFeature]) -> list[Row]:
-    """One to eight rows with all those raw columns."""
+    """Draw one to eight rows of raw columns."""
     return [draw(_row(features)) for _ in range(draw(st.integers(1, 8)))]
 
 
@@ -217,7 +218,8 @@ def _row(draw: Draw, features: Sequence[fc.RawFeature]) -> Row:
     for feature in sorted(features, key=lambda feature: feature.key.endswith("_weights")):
         key = feature.key
         if key.endswith("_weights"):
-            # Below 1e-18 a weight's square is 0 in float32, and so is what "sqrtn" divides by; TensorFlow's too.
+            # "sqrtn" divides by the root of squares. The square of a weight below 1e-18 is 0 in float32, in TensorFlow
+            # as well.
             real = st.floats(-3, 3, width=32).filter(lambda weight: abs(weight) > 1e-18)
             weight = st.one_of(st.sampled_from([0.0, 1.0, -2.0, float("nan")]), real)
             values = row[key.removesuffix("_weights")]
@@ -232,13 +234,13 @@ def _row(draw: Draw, features: Sequence[fc.RawFeature]) -> Row:
 
 
 def sent(rows: Sequence[Row], features: Sequence[fc.RawFeature]) -> dict[str, Any]:
-    """Rows as an export takes them: missing integers are -1."""
+    """Return rows as an export takes them: missing integers are -1."""
     whole = [{**row, **_integers(row, features)} for row in rows]
     return {feature.key: [row[feature.key] for row in whole] for feature in features}
 
 
 def trainable(row: Row, features: Sequence[fc.RawFeature]) -> Row:
-    """A row without missing numbers and infinities, which would end a training."""
+    """Return a row without missing numbers and infinities, which would stop a training."""
     numbers = {
         one.key: np.nan_to_num(row[one.key], posinf=9, neginf=-9).tolist() for one in features if one.dtype == "float32"
     }
@@ -258,7 +260,7 @@ def _or_missing(value: int | None) -> int:
 
 @st.composite
 def held(draw: Draw, rows: Sequence[Row], features: Sequence[fc.RawFeature]) -> dict[str, Any]:
-    """Rows as columns, each in one of the forms that data comes in."""
+    """Draw a container for each raw column of some rows, for instance Arrow lists or an object array."""
     return {feature.key: draw(_column([row[feature.key] for row in rows], feature)) for feature in features}
 
 

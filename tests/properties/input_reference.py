@@ -1,4 +1,4 @@
-"""What a network gets to see of a row, in plain numpy: columns side by side, in bytewise order of their names."""
+"""The definition of a network's input, in plain numpy: columns side by side, in bytewise order of their names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Vector = npt.NDArray[np.float64]
 
 
 def input_of(columns: Iterable[Any], row: Row, variables: Mapping[str, Vector]) -> Vector:
-    """The input layer's output for a row; `variables` are the embeddings' weights by column or collection."""
+    """Return the input layer's output for a row; `variables` are the embeddings' weights by column or collection."""
     ordered = sorted(columns, key=lambda column: str(column.name).encode())
     return np.concatenate([_part(column, row, variables) for column in ordered])
 

@@ -1,4 +1,4 @@
-"""What columns mean, value by value in plain Python: slow, and independent of the package's own code."""
+"""The definition of the columns' ids: value by value in plain Python, slow, and independent of the package."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Weighted(NamedTuple):
 
 
 def murmur3_32(data: bytes, seed: int) -> int:
-    """MurmurHash3_x86_32."""
+    """Return MurmurHash3_x86_32."""
 
     def scrambled(block: int) -> int:
         block = block * 0xCC9E2D51 & 0xFFFFFFFF
@@ -52,13 +52,13 @@ def murmur3_32(data: bytes, seed: int) -> int:
 
 
 def murmur3(text: str) -> int:
-    """Two 32-bit hashes, the high half first."""
+    """Return the hash of a string: two 32-bit hashes, the high half first."""
     high, low = (murmur3_32(text.encode(), seed) for seed in MURMUR3_SEEDS)
     return high << 32 | low
 
 
 def farmhash(text: str) -> int:
-    """TensorFlow's Fingerprint64 of up to 64 bytes."""
+    """Return TensorFlow's Fingerprint64 of a string of up to 64 bytes."""
     data = text.encode()
     size = len(data)
     assert size <= 64
@@ -97,14 +97,14 @@ def farmhash(text: str) -> int:
 
 
 def fingerprint_cat(first: int, second: int) -> int:
-    """TensorFlow's FingerprintCat64."""
+    """Return TensorFlow's FingerprintCat64 of two hashes."""
     mul = 0xC6A4A7935BD1E995
     h = (first ^ mul ^ (_shift_mix(second * mul & MASK) * mul & MASK)) * mul & MASK
     return _shift_mix(_shift_mix(h) * mul & MASK)
 
 
 def ids_of(column: Any, row: Row) -> list[Weighted]:
-    """The ids of a categorical column in a row, those without an id left out."""
+    """Return the ids of a categorical column in a row, without values that have no id."""
     if isinstance(column, fc.WeightedCategoricalColumn):
         weights = _listed(row[column.weight_feature_key])
         values = _values(column.categorical_column, row)
@@ -115,7 +115,7 @@ def ids_of(column: Any, row: Row) -> list[Weighted]:
 
 
 def numbers_of(column: fc.NumericColumn, row: Row) -> list[float]:
-    """A numeric column's numbers in a row; the only normalizer that is drawn subtracts 1 and halves."""
+    """Return a numeric column's numbers in a row. The only normalizer that the tests use subtracts 1 and halves."""
     numbers = np.array(_listed(row[column.key]), np.float32)
     if column.normalizer_fn is not None:
         numbers = (numbers - np.float32(1)) * np.float32(0.5)

@@ -1,4 +1,4 @@
-"""Whatever columns, rows and batches: ids are those of their definition, batches do not matter, exports agree."""
+"""For random columns and rows, ids equal their definition, batches do not matter, and exports agree."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def raw_features(*columns: Any) -> list[fc.RawFeature]:
 
 
 def by_row(transform: fc.FeatureTransform, features: Columns) -> dict[str, list[list[Any]]]:
-    """Ids (and weights) of every column of the linear half, row by row, without those that are missing."""
+    """Return the ids and weights of every column of the linear half, row by row, without missing ids."""
     assert transform.linear is not None
     found: dict[str, list[list[Any]]] = {}
     for placed in transform.linear.categorical:
@@ -76,7 +76,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_are_those_of_the_definition(kind: str) -> None:
+def test_ids_equal_the_definition(kind: str) -> None:
     @tried(200 if kind in ("crossed", "several") else 40)
     @given(st.data())
     def check(data: st.DataObject) -> None:
@@ -99,7 +99,7 @@ PARTS = {"indicators": drawn.indicators(), "embeddings": drawn.embeddings(), "se
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_a_network_sees_is_that_of_the_definition(part: str) -> None:
+def test_the_input_of_a_network_equals_the_definition(part: str) -> None:
     @tried(150)
     @given(st.data())
     def check(data: st.DataObject) -> None:
@@ -125,7 +125,7 @@ def test_what_a_network_sees_is_that_of_the_definition(part: str) -> None:
 
 @tried(80)
 @given(st.data())
-def test_how_rows_are_cut_into_batches_does_not_matter(data: st.DataObject) -> None:
+def test_results_do_not_depend_on_batches(data: st.DataObject) -> None:
     wide, deep = data.draw(drawn.wide()), data.draw(drawn.deep())
     features = raw_features(wide, deep)
     rows = data.draw(drawn.rows_of(features))
@@ -161,7 +161,7 @@ HEADS = [
 
 @tried(40)
 @given(st.data())
-def test_an_export_predicts_what_the_model_predicts(data: st.DataObject) -> None:
+def test_an_export_predicts_like_its_model(data: st.DataObject) -> None:
     wide, deep = data.draw(drawn.wide()), data.draw(drawn.deep())
     features = raw_features(wide, deep)
     rows = data.draw(drawn.rows_of(features))
@@ -172,7 +172,7 @@ def test_an_export_predicts_what_the_model_predicts(data: st.DataObject) -> None
     export = exported(built)
     sent = drawn.sent(rows, features)
     answer = export.predict(sent)
-    # Beyond 1 relative: a unit in the last place of a number of 200 is more than 1e-5.
+    # A relative tolerance too, because one unit in the last place of a float32 around 200 is more than 1e-5.
     key = "logits" if "logits" in answer else "predictions"
     if not isinstance(built.head, LogisticRegressionHead):
         np.testing.assert_allclose(answer[key], logits, rtol=1e-5, atol=1e-5)
@@ -182,7 +182,7 @@ def test_an_export_predicts_what_the_model_predicts(data: st.DataObject) -> None
 
 
 def assert_decoded(head: Any, logits: torch.Tensor, answer: Columns) -> None:
-    """That an export makes of logits what the head makes of them; classes where logits are finite."""
+    """Assert that an export's predictions are those of the head, in rows with finite logits."""
     expected = head.decode({key: value.numpy() for key, value in head.predictions(logits).items()})
     finite = torch.isfinite(logits).all(1).numpy()
     for key, values in expected.items():
@@ -218,19 +218,19 @@ def test_data_sets_estimators_and_files_of_exports_agree(data: st.DataObject) ->
 
 
 def outputs(built: Any, raw: Columns) -> Any:
-    """What a model answers without an export."""
+    """Return the output of a model without an export."""
     with torch.no_grad():
         return built.module.eval()(tensors(built, raw)).numpy()
 
 
 def tensors(built: Any, raw: Columns) -> dict[str, torch.Tensor]:
-    """What a model's module takes."""
+    """Return the input of a model's module."""
     features = built.transform.padded(built.transform(raw))
     return {key: torch.from_numpy(value) for key, value in features.items()}
 
 
 def exported(built: Any) -> ExportedModel:
-    """The export of a model, without files."""
+    """Export a model in memory, without files."""
     graph, manifest = build(
         module=built.module,
         transform=built.transform,
@@ -244,12 +244,12 @@ def exported(built: Any) -> ExportedModel:
 
 @tried(100)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=16), max_size=20))
-def test_hashes_are_those_of_the_definition(strings: list[str]) -> None:
+def test_hashes_equal_the_definition(strings: list[str]) -> None:
     assert hash_strings(strings, "murmur3").tolist() == [murmur3(one) for one in strings]
     assert hash_strings(strings, "farmhash").tolist() == [farmhash(one) for one in strings]
 
 
-def test_the_definition_is_tensorflows(golden: Any) -> None:
+def test_the_definition_of_farmhash_equals_that_of_tensorflow(golden: Any) -> None:
     reference = {text: int(value) for text, value in golden("hash")["fingerprint64"].items() if len(text) <= 64}
     assert len(reference) >= 8
     assert {text: farmhash(text) for text in reference} == reference

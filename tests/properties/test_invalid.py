@@ -1,4 +1,4 @@
-"""Whatever is asked of columns, the answer is a column or an error that is meant for the user; never another one."""
+"""Any argument and any data give either a result or a `UserError`, never another exception."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MAKERS: dict[Callable[..., Any], dict[str, Any]] = {
 
 
 def anything() -> st.SearchStrategy[Any]:
-    """Junk, columns of every kind, and lists of both."""
+    """Draw junk, columns of every kind, and lists of both."""
     numeric = st.sampled_from([fc.numeric_column("x0"), fc.numeric_column("x1", 2), fc.numeric_column("s0", dtype=int)])
     one = st.one_of(
         st.sampled_from(JUNK), drawn.categorical(), drawn.weighted(), drawn.embeddings(), drawn.indicators(), numeric
@@ -66,14 +66,14 @@ def anything() -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-def test_every_argument_is_taken_or_refused_clearly(make: Callable[..., Any]) -> None:
+def test_every_argument_is_accepted_or_refused_with_a_user_error(make: Callable[..., Any]) -> None:
     for name in MAKERS[make]:
         for junk in [*JUNK, NUMBER, ID, [NUMBER], [ID], fc.indicator_column(ID)]:
             taken_or_refused(make, {**MAKERS[make], name: junk})
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
-def test_arguments_of_any_kind_together_are_taken_or_refused_clearly(make: Callable[..., Any]) -> None:
+def test_arguments_together_are_accepted_or_refused_with_a_user_error(make: Callable[..., Any]) -> None:
     @tried(25)
     @given(st.fixed_dictionaries({}, optional=dict.fromkeys(MAKERS[make], anything())))
     def check(changes: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ def test_arguments_of_any_kind_together_are_taken_or_refused_clearly(make: Calla
 
 
 def taken_or_refused(make: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """A column that can be used, or a UserError."""
+    """Assert that `make` returns a usable column or raises a UserError."""
     try:
         made = make(**arguments)
     except UserError as error:
@@ -96,7 +96,7 @@ def taken_or_refused(make: Callable[..., Any], arguments: dict[str, Any]) -> Non
 
 @tried(80)
 @given(st.lists(anything(), max_size=4), st.lists(anything(), max_size=4))
-def test_a_transform_is_made_or_refused_clearly(wide: list[Any], deep: list[Any]) -> None:
+def test_a_transform_is_made_or_refused_with_a_user_error(wide: list[Any], deep: list[Any]) -> None:
     for use in (
         lambda: fc.FeatureTransform(wide, deep),
         lambda: fc.schema([*wide, *deep]),
@@ -135,7 +135,7 @@ RAW: list[Any] = [
 
 @tried(150)
 @given(st.data())
-def test_data_of_any_kind_is_taken_or_refused_clearly(data: st.DataObject) -> None:
+def test_data_of_any_kind_is_accepted_or_refused_with_a_user_error(data: st.DataObject) -> None:
     columns = data.draw(drawn.wide())
     transform = fc.FeatureTransform(columns)
     raw = {key: data.draw(st.sampled_from(RAW), label=key) for key in transform.raw_features}
@@ -150,7 +150,7 @@ def test_data_of_any_kind_is_taken_or_refused_clearly(data: st.DataObject) -> No
 
 
 def assert_one_sentence(error: UserError) -> None:
-    """One line that says something."""
+    """Assert that an error message is one line, and not empty."""
     message = str(error)
     assert len(message) > 10
     assert "\n" not in message

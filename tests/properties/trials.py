@@ -1,4 +1,4 @@
-"""How many examples the properties are tried on.
+"""The number of random examples that each property is tried on.
 
 By default few, always the same, so that a failure in CI is one everywhere. ``TE_PROPERTY_EXAMPLES=2000`` draws that
 many for each property, other ones every time; hypothesis prints what reproduces a failure.
@@ -14,7 +14,7 @@ EXAMPLES = os.environ.get("TE_PROPERTY_EXAMPLES")
 
 
 def tried(examples: int) -> settings:
-    """The settings of a property that is tried on as many examples by default."""
+    """Return the settings of a property that is tried on `examples` examples by default."""
     return settings(
         max_examples=int(EXAMPLES) if EXAMPLES else examples,
         derandomize=EXAMPLES is None,

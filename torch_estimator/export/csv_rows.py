@@ -8,8 +8,9 @@ from onnx import helper
 
 from torch_estimator.export.csv_text import PATTERNS
 from torch_estimator.export.graph import FLOAT, INT64, STRING, GraphBuilder
-from torch_estimator.export.hash_chains import RawTensor, select
+from torch_estimator.export.hash_chains import select
 from torch_estimator.export.signatures import CsvField, CsvFormat, TensorInfo
+from torch_estimator.feature_column.lowering import RawTensor
 from torch_estimator.serving_input import ServingInput
 
 ROW = "csv_row"

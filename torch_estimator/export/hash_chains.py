@@ -1,88 +1,29 @@
-"""Hash buckets and crosses in the graph: all hashes of a model are computed together, as columns of one tensor."""
+"""Hash buckets and crosses in the graph: the hashes of all columns are computed together, as columns of one tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from torch_estimator.export.graph import INT64, STRING, UINT64, GraphBuilder
 from torch_estimator.feature_column.hashing import (
+    FINGERPRINT_MULTIPLIER,
+    FINGERPRINT_SHIFT,
     MURMUR3_SEED_HIGH,
     MURMUR3_SEED_LOW,
-    HashFunction,
     hash_strings,
 )
-
-_MULTIPLIER = 0xC6A4A7935BD1E995
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HashedKey:
-    """The 64-bit hash of a raw column."""
-
-    key: str
-    function: HashFunction
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputedSlot:
-    """One column of a tensor of ids, int64 ``[N, slots]``."""
-
-    tensor: str
-    slot: int
-
-
-Value = HashedKey | ComputedSlot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListLeaf:
-    """What a cross with lists combines.
-
-    Attributes:
-        value: A raw column to be hashed, or a tensor of ids, int64 ``[N, n]``.
-        missing: The raw column whose missing values are left out, or None.
-    """
-
-    value: HashedKey | str
-    missing: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
-    """One id per row: values combined one after the other, modulo `buckets`.
-
-    Attributes:
-        start: What the first value is combined with; None takes the only value as it is.
-        values: What is combined, in order.
-        buckets: The modulus.
-        missing: Keys whose missing value leaves the row without an id (-1).
-    """
-
-    start: int | None
-    values: tuple[Value, ...]
-    buckets: int
-    missing: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawTensor:
-    """A raw column in the graph, ``[N, width]``; a width of -1 is that of lists, which varies."""
-
-    tensor: str
-    dtype: str
-    width: int = 1
+from torch_estimator.feature_column.lowering import ChainValue, ComputedSlot, HashChain, HashedKey, ListLeaf, RawTensor
 
 
 class HashChains:
-    """Emits chains.
+    """Writes hash chains into a graph.
 
     Args:
-        graph: Where the nodes go.
+        graph: The graph to add nodes to.
         raw: Raw columns by key.
-        seen_strings: For keys hashed with farmhash, the strings whose hash is to be known.
+        seen_strings: For keys hashed with farmhash, the strings whose hashes the graph will know.
     """
 
     def __init__(
@@ -92,8 +33,8 @@ class HashChains:
         self._raw = raw
         self._seen = seen_strings
 
-    def lower(self, chains: Sequence[Chain]) -> str:
-        """Returns the ids of all chains, int64 ``[N, len(chains)]``, in their order; -1 without an id."""
+    def lower(self, chains: Sequence[HashChain]) -> str:
+        """Return the ids of all chains, int64 ``[N, len(chains)]``, in their order; -1 for no id."""
         graph = self._graph
         values, place = self._values(chains)
         hashes = self._combined(chains, values, place)
@@ -102,7 +43,13 @@ class HashChains:
         return self._without_missing(chains, ids)
 
     def lower_products(self, start: int, leaves: Sequence[ListLeaf], buckets: int) -> str:
-        """The ids of a cross some of whose leaves hold lists, int64 ``[N, n]``; the last leaf varies fastest."""
+        """Return the ids of a cross some of whose leaves hold lists, int64 ``[N, n]``; the last leaf varies fastest.
+
+        Args:
+            start: Number that the first leaf's values are combined with.
+            leaves: Lists, every value of which is combined with every value of the others.
+            buckets: The modulus.
+        """
         graph = self._graph
         state, gone = "", ""
         for leaf in leaves:
@@ -119,7 +66,14 @@ class HashChains:
         return graph.op("Where", gone, graph.constant(-1, np.int64), ids) if gone else ids
 
     def _either_missing(self, left: str, right: str, left_shape: str, right_shape: str) -> str:
-        """Which of all pairs lack something, ``[N, n * m]``; '' where neither side lacks anything."""
+        """Return which pairs have a missing value, bool ``[N, n * m]``; '' if neither side has missing values.
+
+        Args:
+            left: Which values of the left side are missing, bool ``[N, n]``, or ''.
+            right: Which values of the right side are missing, bool ``[N, m]``, or ''.
+            left_shape: Shape of the left side.
+            right_shape: Shape of the right side.
+        """
         graph = self._graph
         if not left and not right:
             return ""
@@ -135,28 +89,29 @@ class HashChains:
         return self._graph.op("Unsqueeze", tensor, self._graph.constant([1], np.int64))
 
     def _flattened(self, tensor: str) -> str:
-        """``[N, n, m]`` as ``[N, n * m]``."""
+        """Reshape ``[N, n, m]`` to ``[N, n * m]``."""
         return self._graph.op("Reshape", tensor, self._graph.constant([0, -1], np.int64))
 
     def _is_missing(self, key: str) -> str:
+        """Return where a raw column has a missing value: ``''`` or -1."""
         raw = self._raw[key]
         sign = (
             self._graph.constant(-1, np.int64) if raw.dtype == "int64" else self._graph.constant(np.array("", object))
         )
         return self._graph.op("Equal", raw.tensor, sign)
 
-    def _values(self, chains: Sequence[Chain]) -> tuple[str, dict[Value, int]]:
-        """All values of all chains as columns of one uint64 tensor."""
+    def _values(self, chains: Sequence[HashChain]) -> tuple[str, dict[ChainValue, int]]:
+        """Return all values of all chains as columns of one uint64 tensor, and the column of each value."""
         graph = self._graph
         wanted = list(dict.fromkeys(value for chain in chains for value in chain.values))
-        place: dict[Value, int] = {}
+        place: dict[ChainValue, int] = {}
         pieces: list[str] = []
         hashed = [value for value in wanted if isinstance(value, HashedKey)]
         if hashed:
             pieces.append(self._hashes(hashed))
             place.update((value, index) for index, value in enumerate(hashed))
         for tensor in dict.fromkeys(value.tensor for value in wanted if isinstance(value, ComputedSlot)):
-            # A cross takes every slot of a column, so that the whole tensor goes in.
+            # A cross takes every slot of a column, so the whole tensor is used.
             slots = sorted(v.slot for v in wanted if isinstance(v, ComputedSlot) and v.tensor == tensor)
             first = len(place)
             place.update((ComputedSlot(tensor=tensor, slot=slot), first + slot) for slot in slots)
@@ -164,7 +119,7 @@ class HashChains:
         return concat(graph, pieces), place
 
     def _hashes(self, values: Sequence[HashedKey]) -> str:
-        """The hashes of raw columns, uint64 ``[N, len(values)]``."""
+        """Return the hashes of raw columns, uint64 ``[N, len(values)]``."""
         graph = self._graph
         keys = list(dict.fromkeys(value.key for value in values))
         murmur = murmur3(graph, concat(graph, [text(graph, self._raw[key]) for key in keys]))
@@ -177,12 +132,16 @@ class HashChains:
         return concat(graph, columns)
 
     def _farmhash(self, key: str, unseen: str) -> str:
+        """Return the farmhash of strings seen in training, and `unseen` for others.
+
+        No ONNX operator computes farmhash; the graph has a table of the known hashes.
+        """
         graph = self._graph
         strings = list(self._seen.get(key, ()))
         if not strings:
             return unseen
         hashes = hash_strings(strings, "farmhash").view(np.int64)
-        # Any 64-bit number may be a hash: what stands for "not seen" has to be looked for.
+        # Any 64-bit number may be a hash. The table's default must be a number that no seen string has as its hash.
         taken = set(hashes.tolist())
         absent = next(number for number in range(-1, -len(taken) - 2, -1) if number not in taken)
         found = graph.op(
@@ -198,8 +157,11 @@ class HashChains:
         either = graph.op("Where", is_unseen, graph.op("Cast", unseen, to=INT64), found)
         return graph.op("Cast", either, to=UINT64)
 
-    def _combined(self, chains: Sequence[Chain], values: str, place: Mapping[Value, int]) -> str:
-        """The chains before the modulus, uint64 ``[N, len(chains)]``."""
+    def _combined(self, chains: Sequence[HashChain], values: str, place: Mapping[ChainValue, int]) -> str:
+        """Return the chains before the modulus, uint64 ``[N, len(chains)]``.
+
+        All chains advance together: in step i one FingerprintCat64 combines the i-th value of every chain that has one.
+        """
         graph = self._graph
         pieces: list[str] = []
         order: list[int] = []
@@ -228,25 +190,26 @@ class HashChains:
         return select(graph, concat(graph, pieces), positions, len(chains))
 
     def _mixed(self, values: str) -> str:
-        """The half of FingerprintCat64 that depends on the second argument only."""
+        """Return the half of FingerprintCat64 that depends on the second argument only."""
         graph = self._graph
-        multiplier = graph.constant(_MULTIPLIER, np.uint64)
+        multiplier = graph.constant(FINGERPRINT_MULTIPLIER, np.uint64)
         return graph.op("Mul", self._shift_mix(graph.op("Mul", values, multiplier)), multiplier)
 
     def _fingerprint_cat(self, first: str, mixed: str) -> str:
+        """Return FingerprintCat64 of `first` and a second argument, of which `_mixed` was taken."""
         graph = self._graph
-        multiplier = graph.constant(_MULTIPLIER, np.uint64)
+        multiplier = graph.constant(FINGERPRINT_MULTIPLIER, np.uint64)
         result = graph.op("BitwiseXor", graph.op("BitwiseXor", first, multiplier), mixed)
         result = graph.op("Mul", self._shift_mix(graph.op("Mul", result, multiplier)), multiplier)
         return self._shift_mix(result)
 
     def _shift_mix(self, value: str) -> str:
         graph = self._graph
-        shifted = graph.op("BitShift", value, graph.constant(47, np.uint64), direction="RIGHT")
+        shifted = graph.op("BitShift", value, graph.constant(FINGERPRINT_SHIFT, np.uint64), direction="RIGHT")
         return graph.op("BitwiseXor", value, shifted)
 
-    def _without_missing(self, chains: Sequence[Chain], ids: str) -> str:
-        """Puts -1 where a key that a chain cannot do without is missing."""
+    def _without_missing(self, chains: Sequence[HashChain], ids: str) -> str:
+        """Replace ids by -1 in rows where one of a chain's `missing` keys is missing."""
         graph = self._graph
         keys = list(dict.fromkeys(key for chain in chains for key in chain.missing))
         if not keys:
@@ -267,7 +230,7 @@ class HashChains:
 
 
 def murmur3(graph: GraphBuilder, strings: str) -> str:
-    """64-bit hashes of strings, uint64 of the same shape: two 32-bit MurmurHash3, high half first."""
+    """Return 64-bit hashes of strings, uint64 of the same shape: two 32-bit MurmurHash3, high half first."""
     high, low = (
         graph.op(
             "Cast",
@@ -281,17 +244,17 @@ def murmur3(graph: GraphBuilder, strings: str) -> str:
 
 
 def text(graph: GraphBuilder, raw: RawTensor) -> str:
-    """A raw column of strings as it is, one of integers in decimal."""
+    """Return a raw column as strings; integers become decimals."""
     return raw.tensor if raw.dtype == "string" else graph.op("Cast", raw.tensor, to=STRING)
 
 
 def concat(graph: GraphBuilder, pieces: Sequence[str]) -> str:
-    """Tensors ``[N, *]`` side by side."""
+    """Put tensors ``[N, *]`` side by side."""
     return pieces[0] if len(pieces) == 1 else graph.multi("Concat", pieces, outputs=1, axis=1)[0]
 
 
 def select(graph: GraphBuilder, tensor: str, columns: Sequence[int], width: int) -> str:
-    """Some columns of a tensor ``[N, width]``; the tensor itself where these are all, in order."""
+    """Return some columns of a tensor ``[N, width]``; the tensor itself if these are all, in order."""
     if list(columns) == list(range(width)):
         return tensor
     return graph.op("Gather", tensor, graph.constant(list(columns), np.int64), axis=1)

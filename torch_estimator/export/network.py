@@ -28,8 +28,7 @@ from torch_estimator.feature_column.layouts import (
     PlacedIds,
 )
 from torch_estimator.feature_column.linear_model import LinearModel
-from torch_estimator.feature_column.pooling import clip_norms
-from torch_estimator.feature_column.table import Table
+from torch_estimator.feature_column.table import Table, clip_norms
 from torch_estimator.heads.serving import Prediction
 from torch_estimator.models.bias_only import ROWS, Baseline
 from torch_estimator.models.from_module.column_module import ColumnsThenModule

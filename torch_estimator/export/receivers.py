@@ -13,9 +13,9 @@ import torch
 from torch_estimator.errors import ExportError
 from torch_estimator.export.csv_rows import lower_csv
 from torch_estimator.export.graph import FLOAT, GraphBuilder
-from torch_estimator.export.hash_chains import RawTensor
 from torch_estimator.export.signatures import CsvFormat, TensorInfo
 from torch_estimator.export.torch_callable import Inlined, inline
+from torch_estimator.feature_column.lowering import RawTensor
 from torch_estimator.feature_column.raw_feature import RawFeature
 from torch_estimator.serving_input import ServingInput, transform_outputs
 

@@ -1,45 +1,56 @@
-"""Feature columns: how raw columns become what a model computes with."""
+"""Feature columns: how raw columns become the numbers that a model computes with.
+
+`column` has the base classes, and says how to add a column. A new public name is one line here.
+"""
 
 from typing import Any, NoReturn
 
 from torch_estimator.errors import InvalidTypeError
-from torch_estimator.feature_column.bucketized import BucketizedColumn, bucketized_column
-from torch_estimator.feature_column.categorical import CategoricalColumn
-from torch_estimator.feature_column.crossed import CrossedColumn, crossed_column
-from torch_estimator.feature_column.embedding import EmbeddingColumn, embedding_column
+from torch_estimator.feature_column.bucketized import BucketizedColumn as BucketizedColumn
+from torch_estimator.feature_column.bucketized import bucketized_column as bucketized_column
+from torch_estimator.feature_column.bucketized import quantile_boundaries as quantile_boundaries
+from torch_estimator.feature_column.column import CategoricalColumn as CategoricalColumn
+from torch_estimator.feature_column.crossed import CrossedColumn as CrossedColumn
+from torch_estimator.feature_column.crossed import crossed_column as crossed_column
+from torch_estimator.feature_column.embedding import EmbeddingColumn as EmbeddingColumn
+from torch_estimator.feature_column.embedding import SharedEmbeddingColumn as SharedEmbeddingColumn
+from torch_estimator.feature_column.embedding import embedding_column as embedding_column
+from torch_estimator.feature_column.embedding import shared_embedding_columns as shared_embedding_columns
+from torch_estimator.feature_column.embedding import shared_embeddings as shared_embeddings
+from torch_estimator.feature_column.hash_bucket import HashedCategoricalColumn as HashedCategoricalColumn
 from torch_estimator.feature_column.hash_bucket import (
-    HashedCategoricalColumn,
-    categorical_column_with_hash_bucket,
+    categorical_column_with_hash_bucket as categorical_column_with_hash_bucket,
 )
-from torch_estimator.feature_column.identity import IdentityCategoricalColumn, categorical_column_with_identity
-from torch_estimator.feature_column.indicator import IndicatorColumn, indicator_column
-from torch_estimator.feature_column.input_layer import InputLayer
-from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
-from torch_estimator.feature_column.linear_model import LinearModel
-from torch_estimator.feature_column.numeric import NumericColumn, numeric_column
-from torch_estimator.feature_column.quantiles import quantile_boundaries
-from torch_estimator.feature_column.raw_feature import RawFeature
-from torch_estimator.feature_column.schema import schema
-from torch_estimator.feature_column.shared_embeddings import (
-    SharedEmbeddingColumn,
-    shared_embedding_columns,
-    shared_embeddings,
+from torch_estimator.feature_column.identity import IdentityCategoricalColumn as IdentityCategoricalColumn
+from torch_estimator.feature_column.identity import categorical_column_with_identity as categorical_column_with_identity
+from torch_estimator.feature_column.indicator import IndicatorColumn as IndicatorColumn
+from torch_estimator.feature_column.indicator import indicator_column as indicator_column
+from torch_estimator.feature_column.input_layer import InputLayer as InputLayer
+from torch_estimator.feature_column.layouts import InputLayout as InputLayout
+from torch_estimator.feature_column.layouts import LinearLayout as LinearLayout
+from torch_estimator.feature_column.linear_model import LinearModel as LinearModel
+from torch_estimator.feature_column.numeric import NumericColumn as NumericColumn
+from torch_estimator.feature_column.numeric import numeric_column as numeric_column
+from torch_estimator.feature_column.raw_feature import RawFeature as RawFeature
+from torch_estimator.feature_column.raw_feature import schema as schema
+from torch_estimator.feature_column.table import Table as Table
+from torch_estimator.feature_column.transform import FeatureTransform as FeatureTransform
+from torch_estimator.feature_column.vocabulary import VocabularyListCategoricalColumn as VocabularyListCategoricalColumn
+from torch_estimator.feature_column.vocabulary import (
+    categorical_column_with_vocabulary_file as categorical_column_with_vocabulary_file,
 )
-from torch_estimator.feature_column.table import Table
-from torch_estimator.feature_column.transform import FeatureTransform
-from torch_estimator.feature_column.vocabulary_file import categorical_column_with_vocabulary_file
-from torch_estimator.feature_column.vocabulary_list import (
-    VocabularyListCategoricalColumn,
-    categorical_column_with_vocabulary_list,
+from torch_estimator.feature_column.vocabulary import (
+    categorical_column_with_vocabulary_list as categorical_column_with_vocabulary_list,
 )
-from torch_estimator.feature_column.weighted import WeightedCategoricalColumn, weighted_categorical_column
+from torch_estimator.feature_column.weighted import WeightedCategoricalColumn as WeightedCategoricalColumn
+from torch_estimator.feature_column.weighted import weighted_categorical_column as weighted_categorical_column
 
 
 def input_layer(*_: Any, **__: Any) -> NoReturn:
     """Refuse tf.feature_column's function, which made variables wherever it was called.
 
     Raises:
-        InvalidTypeError: Always; says what holds these variables here.
+        InvalidTypeError: Always; the message names the module that holds these variables here.
     """
     raise InvalidTypeError(
         "te.feature_column.input_layer cannot be called, since variables belong to a module here; give the columns to "
@@ -59,39 +70,3 @@ def linear_model(*_: Any, **__: Any) -> NoReturn:
         "LinearModel(FeatureTransform(linear_columns=columns).linear, ...) in your module's __init__, or use "
         "LinearClassifier or LinearRegressor."
     )
-
-
-__all__ = [
-    "BucketizedColumn",
-    "CategoricalColumn",
-    "CrossedColumn",
-    "EmbeddingColumn",
-    "FeatureTransform",
-    "HashedCategoricalColumn",
-    "IdentityCategoricalColumn",
-    "IndicatorColumn",
-    "InputLayer",
-    "InputLayout",
-    "LinearLayout",
-    "LinearModel",
-    "NumericColumn",
-    "RawFeature",
-    "SharedEmbeddingColumn",
-    "Table",
-    "VocabularyListCategoricalColumn",
-    "WeightedCategoricalColumn",
-    "bucketized_column",
-    "categorical_column_with_hash_bucket",
-    "categorical_column_with_identity",
-    "categorical_column_with_vocabulary_file",
-    "categorical_column_with_vocabulary_list",
-    "crossed_column",
-    "embedding_column",
-    "indicator_column",
-    "numeric_column",
-    "quantile_boundaries",
-    "schema",
-    "shared_embedding_columns",
-    "shared_embeddings",
-    "weighted_categorical_column",
-]

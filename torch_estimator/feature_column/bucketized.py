@@ -1,29 +1,51 @@
-"""Numbers cut into ranges."""
+"""Numbers cut into ranges, and how to choose the cuts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.checks import as_items
-from torch_estimator.feature_column.numeric import NumericColumn
+from torch_estimator.feature_column.chunk import Chunk
+from torch_estimator.feature_column.column import (
+    CategoricalColumn,
+    Encoders,
+    IdEncoder,
+    NetworkInputs,
+    NumberColumn,
+    column_error,
+)
+from torch_estimator.feature_column.ids import Ids
+from torch_estimator.feature_column.lowering import Lowering
 from torch_estimator.feature_column.raw_feature import RawFeature
+
+# Up to this many boundaries, comparing all numbers with each is several times faster than a binary search.
+_FEW_BOUNDARIES = 64
+
+# scikit-learn merges buckets that are narrower than this.
+_NARROWEST = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BucketizedColumn:
-    """A numeric column cut at boundaries; made by `bucketized_column`."""
+class BucketizedColumn(CategoricalColumn):
+    """A numeric column cut at boundaries; made by `bucketized_column`.
 
-    source_column: NumericColumn
+    Number i of a row has the ids from ``i * (len(boundaries) + 1)`` on.
+    """
+
+    source_column: NumberColumn
     boundaries: tuple[float, ...]
 
     def __post_init__(self) -> None:
         source = self.source_column
-        if not isinstance(source, NumericColumn):
-            error = InvalidValueError if hasattr(source, "raw_features") else InvalidTypeError
-            raise error(f"source_column must be made by numeric_column(), but got {source!r}.")
+        if not isinstance(source, NumberColumn):
+            raise column_error(source, f"source_column must be made by numeric_column(), but got {source!r}.")
         if len(source.shape) > 1:
             raise InvalidValueError(
                 f"source_column {source.name!r} must have one dimension to be bucketized, but its shape is "
@@ -40,32 +62,65 @@ class BucketizedColumn:
 
     @property
     def name(self) -> str:
-        """``<source>_bucketized``."""
+        """Name of the column: ``<source>_bucketized``."""
         return f"{self.source_column.name}_bucketized"
 
     @property
+    def buckets(self) -> int:
+        """Number of buckets into which one number can fall."""
+        return len(self.boundaries) + 1
+
+    @property
     def num_buckets(self) -> int:
-        """Buckets of a number times numbers per row; number i has ids from ``i * (len(boundaries) + 1)``."""
-        return (len(self.boundaries) + 1) * self.slots
+        """Number of ids: the buckets of each number of a row."""
+        return self.buckets * self.slots
 
     @property
     def slots(self) -> int:
-        """Ids per row."""
+        """Ids in each row: one for each number."""
         return self.source_column.width
 
     @property
-    def multivalent(self) -> bool:
-        """False: a bucketized shape has the same number of values in every row."""
-        return False
-
-    @property
     def raw_features(self) -> tuple[RawFeature, ...]:
-        """Those of the source column."""
+        """The raw columns of the numeric column."""
         return self.source_column.raw_features
 
+    @property
+    def number_columns(self) -> tuple[NumberColumn, ...]:
+        """The numeric column that is cut."""
+        return (self.source_column,)
 
-def bucketized_column(source_column: NumericColumn, boundaries: Iterable[float]) -> BucketizedColumn:
-    """Cuts a numeric column into ``len(boundaries) + 1`` ranges, each including its lower end.
+    def add_to_network(self, inputs: NetworkInputs) -> None:
+        """Add how often each bucket occurs in a row. No `indicator_column` around this column is needed."""
+        inputs.add_counts(self.name, self)
+
+    def encoder(self, encoders: Encoders) -> IdEncoder:
+        """Return a function from a chunk to the buckets of its numbers."""
+        boundaries = np.array(self.boundaries, dtype=np.float32)
+        first = np.arange(self.slots, dtype=np.intp) * self.buckets
+        ids = np.arange(self.num_buckets, dtype=np.int64)
+
+        def encode(chunk: Chunk) -> Ids:
+            codes = _buckets(boundaries, self.source_column.numbers(chunk))
+            return Ids(ids, codes + first if len(first) > 1 else codes)
+
+        return encode
+
+    def lower(self, lowering: Lowering) -> str:
+        """Write the comparison with the boundaries into a graph."""
+        graph = lowering.graph
+        numbers = lowering.numbers(self.source_column)
+        if self.slots > 1:
+            numbers = graph.op("Unsqueeze", numbers, graph.constant([-1], np.int64))
+        # NaN must be in the last bucket, as in `_buckets`. So boundaries above a number are counted: none is above NaN.
+        above = lowering.cast(graph.op("Less", numbers, graph.constant(self.boundaries, np.float32)), "int64")
+        count = graph.op("ReduceSum", above, graph.constant([-1], np.int64), keepdims=int(self.slots == 1))
+        last = [(slot + 1) * self.buckets - 1 for slot in range(self.slots)]
+        return graph.op("Sub", graph.constant([last], np.int64), count)
+
+
+def bucketized_column(source_column: NumberColumn, boundaries: Iterable[float]) -> BucketizedColumn:
+    """Cut a numeric column into ``len(boundaries) + 1`` ranges, each of which includes its lower end.
 
     NaN falls into the last range. Numbers and boundaries are compared as float32.
 
@@ -74,9 +129,9 @@ def bucketized_column(source_column: NumericColumn, boundaries: Iterable[float])
         boundaries: Strictly increasing finite numbers.
 
     Raises:
-        InvalidTypeError: `source_column` is no column.
-        InvalidValueError: It is no numeric column of one dimension, or the boundaries are empty or not
-            increasing.
+        InvalidTypeError: `source_column` is not a column.
+        InvalidValueError: `source_column` is not a numeric column of one dimension, or the boundaries are empty or do
+            not increase.
 
     >>> from torch_estimator.feature_column import numeric_column
     >>> bucketized_column(numeric_column("age"), [18, 25, 30]).num_buckets
@@ -87,3 +142,73 @@ def bucketized_column(source_column: NumericColumn, boundaries: Iterable[float])
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidValueError(f"boundaries must be a list of numbers, but got {boundaries!r}.") from error
     return BucketizedColumn(source_column=source_column, boundaries=numbers)
+
+
+def _buckets(boundaries: npt.NDArray[np.float32], numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
+    """Return how many boundaries each number has reached; NaN has reached all."""
+    if len(boundaries) > _FEW_BOUNDARIES:
+        return np.searchsorted(boundaries, numbers, side="right")
+    codes = np.full(numbers.shape, len(boundaries), dtype=np.uint8)
+    for boundary in boundaries:
+        codes -= (numbers < boundary).view(np.uint8)
+    return codes.astype(np.intp)
+
+
+def quantile_boundaries(values: Any, num_buckets: int) -> list[float]:
+    """Return boundaries that cut numbers into buckets of equal size, for `bucketized_column`.
+
+    They are those of scikit-learn's ``KBinsDiscretizer(num_buckets, strategy="quantile")``: the quantiles between the
+    smallest and the largest number, averaged where a quantile falls between two numbers (the method
+    ``"averaged_inverted_cdf"`` of ``numpy.percentile``). Where many numbers are equal, there are fewer boundaries. If
+    most numbers are zero, cut the others: ``[1, *quantile_boundaries(gains[gains > 0], 100)]``.
+
+    Boundaries are part of the model: compute them once, on the training data.
+
+    Args:
+        values: Numbers, of any shape: numpy, torch, Arrow, pandas or lists. NaN and nulls are left out.
+        num_buckets: Number of buckets, at least 2.
+
+    Returns:
+        At most ``num_buckets - 1`` numbers, which increase strictly even as float32; an empty list if there are fewer
+        than three different quantiles.
+
+    Raises:
+        InvalidTypeError: `values` are not numbers.
+        InvalidValueError: `values` hold no number or an infinite one, or `num_buckets` is below 2.
+
+    >>> quantile_boundaries([1, 2, 3, 4, 5, 6, 7, 8], 4)
+    [2.5, 4.5, 6.5]
+    >>> quantile_boundaries([0, 0, 0, 0, 0, 0, 0, 5, 7, 9], 4)
+    [5.0]
+    """
+    if not isinstance(num_buckets, int) or isinstance(num_buckets, bool) or num_buckets < 2:
+        raise InvalidValueError(f"num_buckets must be an integer of at least 2, but got {num_buckets!r}.")
+    numbers = _finite_numbers(values)
+    edges = np.percentile(numbers, np.linspace(0, 100, num_buckets + 1), method="averaged_inverted_cdf")
+    wide_enough = np.ediff1d(edges, to_begin=np.inf) > _NARROWEST
+    edges = edges[wide_enough]
+    # Columns compare in float32, in which different float64 numbers may be equal.
+    apart = np.ediff1d(edges.astype(np.float32), to_begin=np.float32(np.inf)) > 0
+    return [float(edge) for edge in edges[apart][1:-1]]
+
+
+def _finite_numbers(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the numbers among `values`, float64 ``[count]``."""
+    try:
+        numbers = np.asarray(values)
+        if numbers.dtype.kind not in "biuf":
+            # Numbers with nulls are an object array, which is fine. Strings are not, even those that look like numbers.
+            if any(isinstance(value, str | bytes) for value in numbers.ravel()):
+                raise TypeError
+            numbers = numbers.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        shown = repr(values)
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        raise InvalidTypeError(f"values must be numbers, but got {shown}.") from error
+    numbers = numbers.astype(np.float64).ravel()
+    numbers = numbers[~np.isnan(numbers)]
+    if not numbers.size:
+        raise InvalidValueError("values must hold at least one number, but hold none.")
+    if not np.isfinite(numbers).all():
+        raise InvalidValueError(f"values must be finite, but hold {numbers[~np.isfinite(numbers)][0]}.")
+    return numbers

@@ -1,38 +1,69 @@
-"""Checks of what users give to the makers of columns."""
+"""Checks and conversions of the arguments that users give to feature columns."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import torch
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
-_MOST = 2**63
+_INT64_END = 2**63
+
+
+def set_fields(column: object, **values: Any) -> None:
+    """Replace fields of a frozen dataclass; only for use in its own `__post_init__`, to convert arguments."""
+    for name, value in values.items():
+        object.__setattr__(column, name, value)
 
 
 def plain(value: Any) -> Any:
-    """A numpy number as a Python one; anything else as it is."""
+    """Return a numpy number as a Python number, and anything else unchanged."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def is_count(value: object, at_least: int) -> bool:
-    """Whether a value is an integer from `at_least` up to what 64 bits hold."""
-    return isinstance(value, int) and not isinstance(value, bool) and at_least <= value < _MOST
+    """Return whether a value is an integer from `at_least` to the largest int64."""
+    return isinstance(value, int) and not isinstance(value, bool) and at_least <= value < _INT64_END
 
 
 def check_flag(value: object, what: str) -> None:
-    """Raises InvalidTypeError unless a value is True or False."""
+    """Raise InvalidTypeError unless a value is True or False; `what` names it in the message."""
     if not isinstance(value, bool):
         raise InvalidTypeError(f"{what} must be True or False, but got {value!r}.")
 
 
+def check_key(key: object) -> None:
+    """Raise InvalidValueError unless `key` can name a raw column."""
+    if not isinstance(key, str) or not key:
+        raise InvalidValueError(
+            f"key must be a non-empty string that names a raw column, but got {key!r} ({type(key).__name__})."
+        )
+    check_text(key, "key")
+
+
+def check_text(text: str, what: str) -> None:
+    """Raise InvalidValueError for a string that UTF-8 cannot encode; `what` names it in the message."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValueError(f"{what} is {text!r}, which is not UTF-8 text.") from error
+
+
+def check_number_dtype(dtype: str, of: str) -> None:
+    """Raise InvalidValueError unless a name from `dtype_name` is a number's; `of` says whose dtype it is."""
+    if not (is_integer(dtype) or is_float(dtype)):
+        raise InvalidValueError(f"dtype of {of} must be an integer or floating-point type, but got {dtype!r}.")
+
+
 def as_items(values: Any, what: str) -> tuple[Any, ...]:
-    """The items of a list, tuple, array or other iterable.
+    """Return the items of a list, tuple, array or other iterable.
 
     Raises:
-        InvalidTypeError: It is none of these, or a string.
+        InvalidTypeError: The value is not iterable, or it is a string.
     """
     no_list = isinstance(values, str | bytes) or not isinstance(values, Iterable)
     if no_list or (isinstance(values, np.ndarray) and values.ndim == 0):
@@ -40,9 +71,38 @@ def as_items(values: Any, what: str) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def check_text(text: str, what: str) -> None:
-    """Raises InvalidValueError for a string that UTF-8 cannot express."""
+def dtype_name(dtype: Any) -> str:
+    """Return the plain name of a dtype: ``"string"``, ``"int64"``, ``"float32"`` and so on.
+
+    Args:
+        dtype: Name, Python type, or dtype of numpy, torch or Arrow. An unknown name is returned unchanged.
+    """
+    if dtype is str or dtype is bytes:
+        return "string"
+    if isinstance(dtype, torch.dtype):
+        return str(dtype).removeprefix("torch.")
+    name = str(dtype)
+    if name in ("string", "str", "object", "large_string", "utf8"):
+        return "string"
     try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidValueError(f"{what} is {text!r}, which is not UTF-8 text.") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return np.dtype(dtype if isinstance(dtype, type) else name).name
+    except (TypeError, ValueError):
+        return name
+
+
+def value_dtype_name(dtype: Any) -> str:
+    """Return the name of a categorical column's dtype, in which every integer dtype counts as ``"int64"``."""
+    name = dtype_name(dtype)
+    return "int64" if is_integer(name) else name
+
+
+def is_integer(name: str) -> bool:
+    """Return whether a name from `dtype_name` is an integer dtype."""
+    return name.startswith(("int", "uint"))
+
+
+def is_float(name: str) -> bool:
+    """Return whether a name from `dtype_name` is a floating-point dtype."""
+    return name.startswith(("float", "bfloat", "double", "half"))

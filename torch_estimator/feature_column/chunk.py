@@ -1,4 +1,4 @@
-"""A chunk of raw columns, each decoded at most once however many feature columns read it."""
+"""A chunk: some rows of all raw columns, each of which is read and encoded at most once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from torch_estimator.errors import InvalidValueError
-from torch_estimator.feature_column.numeric import NumericColumn
-from torch_estimator.feature_column.raw_lists import Lists, list_numbers, list_values
+from torch_estimator.feature_column.raw_feature import RawDtype
 from torch_estimator.feature_column.raw_values import (
     Distinct,
+    Lists,
     RawColumn,
     distinct_integers,
     distinct_strings,
     integers,
+    list_numbers,
+    list_values,
     numbers,
 )
 
@@ -25,7 +25,12 @@ _T = TypeVar("_T")
 
 
 class Chunk:
-    """Raw columns of the same number of rows, and what was computed from them so far."""
+    """Some rows of all raw columns, and a cache of the results computed from them.
+
+    Args:
+        columns: Raw columns by key, all with the same number of rows.
+        rows: That number.
+    """
 
     def __init__(self, columns: Mapping[str, RawColumn], rows: int) -> None:
         self.rows = rows
@@ -33,54 +38,34 @@ class Chunk:
         self._done: dict[object, object] = {}
 
     def once(self, key: object, make: Callable[[], _T]) -> _T:
-        """The result of `make`, which is called the first time only."""
+        """Return the result of `make`, which is called only the first time for this `key`."""
         if key not in self._done:
             self._done[key] = make()
         return self._done[key]  # type: ignore[return-value]
 
-    def values(self, key: str, dtype: str) -> Distinct:
-        """The raw column by distinct values, as ``"string"`` or ``"int64"``."""
+    def encoded(self, encoder: Callable[[Chunk], _T]) -> _T:
+        """Return an encoder's result over this chunk; it is called only the first time."""
+        if encoder not in self._done:
+            self._done[encoder] = encoder(self)
+        return self._done[encoder]  # type: ignore[return-value]
+
+    def values(self, key: str, dtype: RawDtype) -> Distinct:
+        """Return a raw column of ``"string"`` or ``"int64"`` by distinct values."""
         read = distinct_strings if dtype == "string" else distinct_integers
         return self.once((key, dtype), lambda: read(self._columns[key], key))
 
     def integers(self, key: str) -> npt.NDArray[np.int64]:
-        """The raw column as integers, int64 ``[rows]``; -1 where missing."""
+        """Return a raw column of integers, int64 ``[rows]``, with -1 for a missing value."""
         return self.once((key, "integers"), lambda: integers(self._columns[key], key))
 
-    def list_values(self, key: str, dtype: str) -> Lists[Distinct]:
-        """The raw column of lists by distinct values, as ``"string"`` or ``"int64"``."""
+    def numbers(self, key: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Return a raw column of numbers, float32 ``[rows, *shape]``, with NaN for a missing value."""
+        return self.once((key, "numbers", shape), lambda: numbers(self._columns[key], key, shape))
+
+    def list_values(self, key: str, dtype: RawDtype) -> Lists[Distinct]:
+        """Return a raw column of lists of ``"string"`` or ``"int64"`` by distinct values."""
         return self.once((key, dtype, "lists"), lambda: list_values(self._columns[key], key, dtype))
 
     def list_numbers(self, key: str) -> Lists[npt.NDArray[np.float32]]:
-        """The raw column of lists as numbers."""
+        """Return a raw column of lists of numbers, with NaN for a missing value."""
         return self.once((key, "number lists"), lambda: list_numbers(self._columns[key], key))
-
-    def plain_numbers(self, key: str, width: int) -> npt.NDArray[np.float32]:
-        """The raw column as numbers, float32 ``[rows, width]``."""
-        return self.once((key, "numbers", width), lambda: numbers(self._columns[key], key, (width,)))
-
-    def numbers(self, column: NumericColumn) -> npt.NDArray[np.float32]:
-        """A numeric column's normalised numbers, float32 ``[rows, width]``."""
-        return self.once(("numbers", id(column)), lambda: self._numbers(column))
-
-    def _numbers(self, column: NumericColumn) -> npt.NDArray[np.float32]:
-        raw = numbers(self._columns[column.key], column.key, column.shape)
-        if column.normalizer_fn is not None:
-            # A copy, so that a normalizer that works in place cannot change the caller's data.
-            raw = _normalized(column, torch.from_numpy(raw.copy()))
-        return raw.reshape(self.rows, column.width)
-
-
-def _normalized(column: NumericColumn, values: torch.Tensor) -> npt.NDArray[np.float32]:
-    assert column.normalizer_fn is not None
-    with torch.no_grad():
-        result = column.normalizer_fn(values)
-    if not isinstance(result, torch.Tensor) or result.shape != values.shape:
-        got = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
-        raise InvalidValueError(
-            f"normalizer_fn of numeric column {column.name!r} must return a tensor of the shape "
-            f"{tuple(values.shape)} "
-            f"that it was given, but returned {got}."
-        )
-    array: npt.NDArray[np.float32] = result.to(torch.float32).numpy()
-    return array

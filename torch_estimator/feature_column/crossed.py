@@ -1,37 +1,68 @@
-"""Combinations of categorical values, numbered by hash."""
+"""Combinations of categorical values, numbered by hash.
+
+A cross combines its leaves: raw string columns, and the ids of other columns. Each leaf gives 64-bit values, and the
+id is a hash of one value from every leaf. The host half has two forms: `_CrossIds` where all leaves have a fixed number
+of values in each row, and `_CrossLists` where some hold lists.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, Union
+from typing import TypeAlias
 
-from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.bucketized import BucketizedColumn
-from torch_estimator.feature_column.checks import as_items, plain
-from torch_estimator.feature_column.hash_bucket import HashedCategoricalColumn, check_hash_bucket_size
-from torch_estimator.feature_column.hashing import HashFunction, check_hash_function
-from torch_estimator.feature_column.identity import IdentityCategoricalColumn
-from torch_estimator.feature_column.raw_feature import LISTS, RawFeature, check_key
-from torch_estimator.feature_column.vocabulary_list import VocabularyListCategoricalColumn
+import numpy as np
+import numpy.typing as npt
 
-ColumnLeaf: TypeAlias = BucketizedColumn | IdentityCategoricalColumn | VocabularyListCategoricalColumn
-Leaf: TypeAlias = str | ColumnLeaf
-CrossKey: TypeAlias = Union[Leaf, "CrossedColumn"]
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.feature_column.checks import as_items, check_key, plain
+from torch_estimator.feature_column.chunk import Chunk
+from torch_estimator.feature_column.column import (
+    CategoricalColumn,
+    Encoders,
+    IdEncoder,
+    ListEncoder,
+    NumberColumn,
+    column_error,
+)
+from torch_estimator.feature_column.hash_bucket import check_hash_bucket_size
+from torch_estimator.feature_column.hashing import (
+    HashFunction,
+    StringHasher,
+    UInt64Array,
+    check_hash_function,
+    fingerprint_cat64,
+)
+from torch_estimator.feature_column.ids import MISSING, IdLists, Ids, Int64Array
+from torch_estimator.feature_column.lowering import (
+    ChainValue,
+    ComputedSlot,
+    HashChain,
+    HashedKey,
+    ListLeaf,
+    LoweredIds,
+    Lowering,
+)
+from torch_estimator.feature_column.raw_feature import LISTS, RawFeature
+from torch_estimator.feature_column.raw_values import Codes, even_offsets
+
+Leaf: TypeAlias = str | CategoricalColumn
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 DEFAULT_HASH_KEY = 0xDECAFCAFFE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CrossedColumn:
+class CrossedColumn(CategoricalColumn):
     """A cross of raw string columns and categorical columns; made by `crossed_column`.
 
     Attributes:
         list_keys: Raw string columns among the keys whose rows hold lists.
     """
 
-    keys: tuple[CrossKey, ...]
+    keys: tuple[Leaf, ...]
     hash_bucket_size: int
     hash_key: int | None = None
     hash_function: HashFunction = "murmur3"
@@ -59,19 +90,17 @@ class CrossedColumn:
 
     @property
     def name(self) -> str:
-        """The sorted names of the keys, nested crosses flattened, joined by ``_X_``."""
-        names = (leaf if isinstance(leaf, str) else leaf.name for leaf in _flatten(self.keys))
-        return "_X_".join(sorted(names))
+        """Name of the column: the sorted names of the leaves, joined by ``_X_``."""
+        return "_X_".join(sorted(leaf if isinstance(leaf, str) else leaf.name for leaf in self.cross_leaves()))
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """What is hashed, in the order of hashing, nested crosses flattened.
+        """Leaves in the order of hashing, those of nested crosses among them.
 
         TensorFlow's kernel combines sparse inputs before dense ones, each in declared order. Columns arrive there as
-        sparse ids and lists of strings as sparse strings; raw string columns with one value a row are dense.
+        sparse ids and lists of strings as sparse strings; raw string columns with one value in a row are dense.
         """
-        flat = tuple(_flatten(self.keys))
-        lists = self.lists
+        flat, lists = self.cross_leaves(), self.lists
         sparse = tuple(leaf for leaf in flat if not isinstance(leaf, str) or leaf in lists)
         return sparse + tuple(leaf for leaf in flat if isinstance(leaf, str) and leaf not in lists)
 
@@ -83,27 +112,27 @@ class CrossedColumn:
 
     @property
     def multivalent(self) -> bool:
-        """Whether the number of ids depends on the row: some leaf holds lists."""
+        """Whether some leaf holds lists, so that the number of ids differs from row to row."""
         return any(leaf in self.lists if isinstance(leaf, str) else leaf.multivalent for leaf in self.leaves)
 
     @property
     def start(self) -> int:
-        """What the first leaf is combined with; a `hash_key` of 0 counts as None, as in TensorFlow."""
+        """Number that the first leaf is combined with; a `hash_key` of 0 counts as None, as in TensorFlow."""
         return self.hash_key or DEFAULT_HASH_KEY
 
     @property
     def num_buckets(self) -> int:
-        """The number of buckets."""
+        """Number of ids: the hash buckets."""
         return self.hash_bucket_size
 
     @property
     def slots(self) -> int:
-        """Ids per row where no leaf holds lists: the product of those of the leaves; the last leaf varies fastest."""
+        """Ids in each row, where no leaf holds lists: one for each combination; the last leaf varies fastest."""
         return math.prod(1 if isinstance(leaf, str) else leaf.slots for leaf in self.leaves)
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
-        """Those of all leaves."""
+        """The raw columns of all leaves."""
         features: list[RawFeature] = []
         lists = self.lists
         for leaf in self.leaves:
@@ -113,22 +142,76 @@ class CrossedColumn:
                 features += leaf.raw_features
         return tuple(features)
 
+    @property
+    def number_columns(self) -> tuple[NumberColumn, ...]:
+        """The numeric columns of all leaves."""
+        return tuple(number for leaf in self.leaves if not isinstance(leaf, str) for number in leaf.number_columns)
+
+    def cross_leaves(self) -> Sequence[Leaf]:
+        """Return the leaves in declared order, with nested crosses replaced by their leaves."""
+        return tuple(_flatten(self.keys))
+
+    def check_weighable(self) -> None:
+        """Raise InvalidValueError for a cross of lists, whose rows have a varying number of combinations."""
+        if self.multivalent:
+            raise InvalidValueError(
+                f"crossed column {self.name!r} cannot have weights, since how many values a row has depends on its "
+                "lists; give weights to a column that is not crossed."
+            )
+
+    def encoder(self, encoders: Encoders) -> IdEncoder:
+        """Return a function from a chunk to its ids."""
+        return _CrossIds(self, encoders)
+
+    def list_encoder(self, encoders: Encoders) -> ListEncoder:
+        """Return a function from a chunk to its ids as lists."""
+        return _CrossLists(self, encoders) if self.multivalent else CategoricalColumn.list_encoder(self, encoders)
+
+    def lower(self, lowering: Lowering) -> LoweredIds:
+        """Return one hash chain for each combination of the leaves' slots."""
+        choices: list[list[ChainValue]] = []
+        missing: list[str] = []
+        for leaf in self.leaves:
+            if isinstance(leaf, str):
+                choices.append([HashedKey(key=leaf, function=self.hash_function)])
+                continue
+            tensor = lowering.ids(leaf)
+            choices.append([ComputedSlot(tensor=tensor, slot=slot) for slot in range(leaf.slots)])
+            if leaf.missing_key is not None and leaf.missing_key not in missing:
+                missing.append(leaf.missing_key)
+        return [
+            HashChain(start=self.start, values=values, buckets=self.hash_bucket_size, missing=tuple(missing))
+            for values in itertools.product(*choices)
+        ]
+
+    def lower_lists(self, lowering: Lowering) -> str:
+        """Write all combinations of the values of the leaves' lists into a graph."""
+        if not self.multivalent:
+            return lowering.ids(self)
+        leaves: list[ListLeaf] = []
+        for leaf in self.leaves:
+            if isinstance(leaf, str):
+                value = HashedKey(key=leaf, function=self.hash_function)
+                leaves.append(ListLeaf(value=value, missing=leaf if leaf in self.lists else None))
+            else:
+                leaves.append(ListLeaf(value=leaf.lower_lists(lowering), missing=leaf.missing_key))
+        return lowering.hashed_products(self.start, leaves, self.hash_bucket_size)
+
 
 def crossed_column(
-    keys: Iterable[CrossKey],
+    keys: Iterable[Leaf],
     hash_bucket_size: int,
     hash_key: int | None = None,
     hash_function: HashFunction = "murmur3",
     multivalent: Iterable[str] = (),
 ) -> CrossedColumn:
-    """A column of combined values: ``hash(values) % hash_bucket_size``.
+    """Return a column of combined values: ``hash(values) % hash_bucket_size``.
 
-    With ``h = hash_key or 0xDECAFCAFFE`` the hash is ``h = FingerprintCat64(h, v)`` over the leaves, ``v``
-    being the hash of a raw string (``''`` is a value like any other) or the id that a column gives (-1 for a
-    value that is not in a vocabulary is an id like any other). A row for which a vocabulary or identity column's
-    value is missing (``''``, or -1 for integers) has no id. The order of the leaves is that of
-    `CrossedColumn.leaves`. With lists, every value is combined with every other; missing ones in a list (``''``
-    or -1) are left out.
+    With ``h = hash_key or 0xDECAFCAFFE`` the hash is ``h = FingerprintCat64(h, v)`` over the leaves. For a raw string
+    column, v is the hash of the string, and ``''`` is a value like any other. For another column, v is its id, and -1
+    for a value that is not in a vocabulary is an id like any other. A row has no id where the value of a vocabulary or
+    identity column is missing (``''``, or -1 for integers). The order of the leaves is that of `CrossedColumn.leaves`.
+    With lists, every value is combined with every other; missing ones in a list (``''`` or -1) are left out.
 
     Args:
         keys: Names of raw string columns, and bucketized, vocabulary, identity and crossed columns; two or more.
@@ -137,12 +220,12 @@ def crossed_column(
         hash_bucket_size: Number of buckets, at least 1.
         hash_key: Start value of the hash.
         hash_function: ``"murmur3"``, or ``"farmhash"`` for TensorFlow's ids.
-        multivalent: Which of the raw string columns hold lists.
+        multivalent: Names of the raw string columns among `keys` that hold lists.
 
     Raises:
         InvalidTypeError: A key is neither a string nor a column.
-        InvalidValueError: Fewer than two keys, a hash bucket, numeric or dense column among them, a bad size
-            or key.
+        InvalidValueError: There are fewer than two keys, a key is a column that cannot be crossed, or a size or
+            `hash_key` is out of range.
 
     >>> crossed_column(["occupation", "education"], 10_000).name
     'education_X_occupation'
@@ -160,29 +243,185 @@ def crossed_column(
 
 
 def _check_cross_key(key: object) -> None:
-    if isinstance(key, HashedCategoricalColumn):
-        raise InvalidValueError(
-            f"hash bucket column {key.name!r} cannot be crossed, since hashing twice adds collisions; "
-            f"cross the raw column instead by giving the string {key.key!r}."
-        )
-    columns = (BucketizedColumn, IdentityCategoricalColumn, VocabularyListCategoricalColumn, CrossedColumn)
     if isinstance(key, str):
         check_key(key)
-        return
-    if isinstance(key, columns):
-        return
-    error = InvalidValueError if hasattr(key, "raw_features") else InvalidTypeError
-    if hasattr(key, "weight_feature_key") and hasattr(key, "name"):
-        raise InvalidValueError(f"weighted column {key.name!r} cannot be crossed; cross its categorical column.")
-    raise error(
-        "keys of a crossed column must be names of raw string columns or vocabulary, identity, bucketized or crossed "
-        f"columns, but got {key!r}."
-    )
+    elif isinstance(key, CategoricalColumn):
+        key.cross_leaves()
+    else:
+        raise column_error(
+            key,
+            "keys of a crossed column must be names of raw string columns or vocabulary, identity, bucketized or "
+            f"crossed columns, but got {key!r}.",
+        )
 
 
-def _flatten(keys: Iterable[CrossKey]) -> Iterator[Leaf]:
+def _flatten(keys: Iterable[Leaf]) -> Iterator[Leaf]:
     for key in keys:
-        if isinstance(key, CrossedColumn):
-            yield from _flatten(key.keys)
-        else:
-            yield key
+        yield from (key,) if isinstance(key, str) else key.cross_leaves()
+
+
+@dataclass(frozen=True, slots=True)
+class _Hashes:
+    """The 64-bit values of a leaf, or of several leaves combined.
+
+    Attributes:
+        values: uint64 ``[N, slots]`` where `codes` is None, else a table ``[M]`` of distinct values.
+        missing: True where nothing is combined because a value is missing, in the shape of `values`; None where no
+            value is missing.
+        codes: Positions in the table, ``[N, slots]``, or None.
+    """
+
+    values: UInt64Array
+    missing: Mask | None
+    codes: Codes | None
+
+    def by_row(self) -> tuple[UInt64Array, Mask | None]:
+        """Return `values` and `missing` without codes, each ``[N, slots]``."""
+        if self.codes is None:
+            return self.values, self.missing
+        return self.values.take(self.codes), None if self.missing is None else self.missing.take(self.codes)
+
+
+class _CrossIds:
+    """Encoder of a crossed column all of whose leaves have a fixed number of values in each row."""
+
+    def __init__(self, column: CrossedColumn, encoders: Encoders) -> None:
+        self._start = np.uint64(column.start)
+        self._buckets = np.uint64(column.hash_bucket_size)
+        self._leaves: list[Callable[[Chunk], _Hashes]] = [
+            _string_leaf(leaf, encoders.hasher(leaf, column.hash_function))
+            if isinstance(leaf, str)
+            else _column_leaf(encoders.ids(leaf))
+            for leaf in column.leaves
+        ]
+
+    def __call__(self, chunk: Chunk) -> Ids:
+        """Return the ids of a chunk; they stay a table as long as there are fewer combinations than rows."""
+        first = self._leaves[0](chunk)
+        result = _Hashes(fingerprint_cat64(self._start, first.values), first.missing, first.codes)
+        for leaf in self._leaves[1:]:
+            result = _combined(result, leaf(chunk), chunk.rows)
+        ids = (result.values % self._buckets).astype(np.int64)
+        if result.missing is not None:
+            ids[result.missing] = MISSING
+        return Ids(ids, result.codes)
+
+
+def _string_leaf(key: str, hasher: StringHasher) -> Callable[[Chunk], _Hashes]:
+    def hashes(chunk: Chunk) -> _Hashes:
+        distinct = chunk.values(key, "string")
+        values = chunk.once(hasher, lambda: hasher(distinct.values))
+        return _Hashes(values, None, distinct.codes[:, None])
+
+    return hashes
+
+
+def _column_leaf(encoder: IdEncoder) -> Callable[[Chunk], _Hashes]:
+    def hashes(chunk: Chunk) -> _Hashes:
+        ids = chunk.encoded(encoder)
+        missing = ids.table == MISSING
+        return _Hashes(ids.table.astype(np.uint64), missing if missing.any() else None, ids.codes)
+
+    return hashes
+
+
+def _combined(left: _Hashes, right: _Hashes, rows: int) -> _Hashes:
+    """Combine every slot of the left with every slot of the right; the right varies fastest."""
+    if left.codes is not None and right.codes is not None and len(left.values) * len(right.values) <= rows:
+        values, missing = _pairs(left.values[None], left.missing, right.values[None], right.missing)
+        codes = left.codes[:, :, None] * len(right.values) + right.codes[:, None, :]
+        return _Hashes(
+            values[0],
+            None if missing is None else missing[0],
+            codes.reshape(rows, left.codes.shape[1] * right.codes.shape[1]),
+        )
+    values, missing = _pairs(*left.by_row(), *right.by_row())
+    return _Hashes(values, missing, None)
+
+
+def _pairs(
+    left: UInt64Array, left_missing: Mask | None, right: UInt64Array, right_missing: Mask | None
+) -> tuple[UInt64Array, Mask | None]:
+    """Combine values ``[n, a]`` with values ``[n, b]`` to ``[n, a * b]``."""
+    shape = (left.shape[0], left.shape[1] * right.shape[1])
+    values = fingerprint_cat64(left[:, :, None], right[:, None, :]).reshape(shape)
+    if left_missing is None and right_missing is None:
+        return values, None
+    missing = np.zeros((*left.shape, right.shape[1]), dtype=np.bool_)
+    if left_missing is not None:
+        missing |= left_missing.reshape(left.shape)[:, :, None]
+    if right_missing is not None:
+        missing |= right_missing.reshape(right.shape)[:, None, :]
+    return values, missing.reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _HashLists:
+    """The 64-bit values of a leaf with lists: those of row i are at ``offsets[i]`` to ``offsets[i + 1]``."""
+
+    values: UInt64Array
+    offsets: Int64Array
+
+
+class _CrossLists:
+    """Encoder of a crossed column some of whose leaves hold lists: every combination of the values of a row."""
+
+    def __init__(self, column: CrossedColumn, encoders: Encoders) -> None:
+        self._start = np.uint64(column.start)
+        self._buckets = np.uint64(column.hash_bucket_size)
+        self._leaves: list[Callable[[Chunk], _HashLists]] = [
+            _string_list_leaf(leaf, encoders.hasher(leaf, column.hash_function), lists=leaf in column.lists)
+            if isinstance(leaf, str)
+            else _column_list_leaf(encoders.lists(leaf))
+            for leaf in column.leaves
+        ]
+
+    def __call__(self, chunk: Chunk) -> IdLists:
+        """Return the ids of a chunk; the last leaf varies fastest."""
+        first = self._leaves[0](chunk)
+        result = _HashLists(fingerprint_cat64(self._start, first.values), first.offsets)
+        for leaf in self._leaves[1:]:
+            result = _combined_lists(result, leaf(chunk))
+        return IdLists((result.values % self._buckets).astype(np.int64), result.offsets)
+
+
+def _string_list_leaf(key: str, hasher: StringHasher, *, lists: bool) -> Callable[[Chunk], _HashLists]:
+    def one_value(chunk: Chunk) -> _HashLists:
+        distinct = chunk.values(key, "string")
+        values = chunk.once(hasher, lambda: hasher(distinct.values))
+        return _HashLists(values.take(distinct.codes), even_offsets(chunk.rows))
+
+    def any_number(chunk: Chunk) -> _HashLists:
+        found = chunk.list_values(key, "string")
+        values = chunk.once(hasher, lambda: hasher(found.values.values)).take(found.values.codes)
+        empty = np.array([value == "" for value in found.values.values], dtype=np.bool_)
+        missing = empty.take(found.values.codes) if len(empty) else np.zeros(0, np.bool_)
+        kept = IdLists(values.view(np.int64), found.offsets).keep(~missing)
+        return _HashLists(kept.ids.view(np.uint64), kept.offsets)
+
+    return any_number if lists else one_value
+
+
+def _column_list_leaf(encoder: ListEncoder) -> Callable[[Chunk], _HashLists]:
+    def hashes(chunk: Chunk) -> _HashLists:
+        found = chunk.encoded(encoder)
+        kept = found.keep(found.ids != MISSING)
+        return _HashLists(kept.ids.astype(np.uint64), kept.offsets)
+
+    return hashes
+
+
+def _combined_lists(left: _HashLists, right: _HashLists) -> _HashLists:
+    """Combine every value of a row's left with every value of its right; the right varies fastest."""
+    left_counts, right_counts = np.diff(left.offsets), np.diff(right.offsets)
+    row_of_left = np.repeat(np.arange(len(left_counts)), left_counts)
+    # Every value of the left is repeated once for each value that its row has on the right. `rights` are the positions
+    # of those values.
+    repeats = right_counts[row_of_left]
+    ends = np.cumsum(repeats)
+    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - repeats, repeats)
+    rights = np.repeat(right.offsets[:-1][row_of_left], repeats) + within
+    values = fingerprint_cat64(np.repeat(left.values, repeats), right.values[rights])
+    offsets = np.zeros(len(left_counts) + 1, dtype=np.int64)
+    np.cumsum(left_counts * right_counts, out=offsets[1:])
+    return _HashLists(values, offsets)

@@ -1,28 +1,48 @@
-"""A categorical column as learned vectors, for networks."""
+"""Categorical columns as learned vectors, for networks: one column alone, or several that share their vectors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 import torch
 
-from torch_estimator.errors import InvalidValueError
-from torch_estimator.feature_column.categorical import CategoricalColumn, check_categorical
-from torch_estimator.feature_column.checks import check_flag, is_count, plain
-from torch_estimator.feature_column.raw_feature import RawFeature
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.checks import as_items, check_flag, check_text, is_count, plain, set_fields
+from torch_estimator.feature_column.column import CategoricalColumn, DenseColumn, NetworkInputs, check_categorical
 
 Combiner = Literal["mean", "sqrtn", "sum"]
 Initializer: TypeAlias = Callable[[torch.Tensor], object]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EmbeddingColumn:
-    """One vector per id of a categorical column; made by `embedding_column`."""
+@dataclass(frozen=True, slots=True)
+class EmbeddingColumn(DenseColumn):
+    """A categorical column as a learned vector.
 
-    categorical_column: CategoricalColumn
+    The vectors of a row with several ids are combined; a row without an id gives zeros.
+
+    Args:
+        categorical_column: The column whose ids have vectors.
+        dimension: Length of the vectors.
+        combiner: ``"mean"``, ``"sqrtn"`` (sum over the square root of the count) or ``"sum"``.
+        initializer: Fills a float32 tensor ``[num_buckets, dimension]`` in place. It draws from torch's global random
+            state, as ``torch.nn.init.xavier_uniform_`` does. By default vectors have a normal distribution with a
+            standard deviation of ``1 / sqrt(dimension)``, cut at two of them.
+        max_norm: Length to which longer vectors are shortened where they are looked up, before they are combined. The
+            variable itself keeps them as they are.
+        trainable: Whether training changes the vectors.
+
+    Raises:
+        InvalidTypeError: `categorical_column` is not a column.
+        InvalidValueError: `categorical_column` is not a categorical column, or another argument is out of range.
+
+    >>> from torch_estimator.feature_column import categorical_column_with_hash_bucket, embedding_column
+    >>> embedding_column(categorical_column_with_hash_bucket("occupation", 100), dimension=8).name
+    'occupation_embedding'
+    """
+
     dimension: int
     combiner: Combiner = "mean"
     initializer: Initializer | None = None
@@ -31,6 +51,7 @@ class EmbeddingColumn:
 
     def __post_init__(self) -> None:
         check_categorical(self.categorical_column, "embedding_column")
+        set_fields(self, dimension=plain(self.dimension), max_norm=plain(self.max_norm))
         check_flag(self.trainable, f"trainable of embedding column {self.name!r}")
         if not is_count(self.dimension, 1):
             raise InvalidValueError(
@@ -57,61 +78,117 @@ class EmbeddingColumn:
 
     @property
     def name(self) -> str:
-        """``<column>_embedding``."""
+        """Name of the column: ``<column>_embedding``."""
         return f"{self.categorical_column.name}_embedding"
 
     @property
     def variable(self) -> str:
-        """Name of the vectors' variable: that of the column."""
+        """Name of the vectors' variable, which is that of the column."""
         return self.name
 
     @property
     def width(self) -> int:
-        """Numbers per row: the dimension."""
+        """Numbers in each row: the dimension."""
         return self.dimension
 
+    def add_to_network(self, inputs: NetworkInputs) -> None:
+        """Add the vectors to the inputs of a network."""
+        inputs.add_vectors(self)
+
+
+embedding_column = EmbeddingColumn
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEmbeddingColumn(EmbeddingColumn):
+    """A categorical column as a learned vector that other columns share; made by `shared_embeddings`.
+
+    Attributes:
+        collection: Name of the vectors' variable.
+    """
+
+    collection: str = field(kw_only=True)
+
     @property
-    def raw_features(self) -> tuple[RawFeature, ...]:
-        """Those of the categorical column."""
-        return self.categorical_column.raw_features
+    def name(self) -> str:
+        """Name of the column: ``<column>_shared_embedding``."""
+        return f"{self.categorical_column.name}_shared_embedding"
+
+    @property
+    def variable(self) -> str:
+        """Name of the vectors' variable, which is that of the collection."""
+        return self.collection
 
 
-def embedding_column(
-    categorical_column: CategoricalColumn,
+def shared_embeddings(
+    categorical_columns: Iterable[CategoricalColumn],
     dimension: int,
     combiner: Combiner = "mean",
     initializer: Initializer | None = None,
+    shared_embedding_collection_name: str | None = None,
     max_norm: float | None = None,
     trainable: bool = True,
-) -> EmbeddingColumn:
-    """Turns a categorical column into a learned vector.
-
-    The vectors of a row with several ids are combined; a row without an id gives zeros.
+) -> list[SharedEmbeddingColumn]:
+    """Return several categorical columns as vectors of one table, so that an id means the same in all of them.
 
     Args:
-        categorical_column: What is embedded.
+        categorical_columns: One or more columns of one kind with the same `num_buckets`, for instance of the same
+            words. A weighted column has the kind of the column that it adds weights to.
         dimension: Length of the vectors.
-        combiner: ``"mean"``, ``"sqrtn"`` (sum over the square root of the count) or ``"sum"``.
-        initializer: Fills a float32 tensor ``[num_buckets, dimension]`` in place, drawing from torch's global
-            random state, for instance ``torch.nn.init.xavier_uniform_``. By default a normal distribution
-            with a standard deviation of ``1 / sqrt(dimension)``, cut at two of them.
-        max_norm: Vectors longer than this are shortened to it where they are looked up, before they are combined; the
-            variable itself keeps them as they are.
-        trainable: False keeps the vectors as they are.
+        combiner: How the vectors of a row with several ids are combined, as in `embedding_column`.
+        initializer: Fills the table, as in `embedding_column`.
+        shared_embedding_collection_name: Name of the vectors' variable; by default the sorted names of the columns
+            joined by ``_``, and ``_shared_embedding``.
+        max_norm: Length to which longer vectors are shortened, as in `embedding_column`.
+        trainable: Whether training changes the vectors.
+
+    Returns:
+        One column for each of `categorical_columns`, in their order.
 
     Raises:
-        InvalidTypeError: What is given is no column.
-        InvalidValueError: It is no categorical column, or another argument is out of range.
+        InvalidTypeError: An item is not a column.
+        InvalidValueError: There are no columns, or they differ in kind or number of ids, or another argument is out of
+            range.
 
-    >>> from torch_estimator.feature_column import categorical_column_with_hash_bucket
-    >>> embedding_column(categorical_column_with_hash_bucket("occupation", 100), dimension=8).name
-    'occupation_embedding'
+    >>> from torch_estimator.feature_column import categorical_column_with_identity
+    >>> seen, bought = (categorical_column_with_identity(key, 1000) for key in ("seen", "bought"))
+    >>> [column.name for column in shared_embeddings([seen, bought], dimension=8)]
+    ['seen_shared_embedding', 'bought_shared_embedding']
     """
-    return EmbeddingColumn(
-        categorical_column=categorical_column,
-        dimension=plain(dimension),
-        combiner=combiner,
-        initializer=initializer,
-        max_norm=plain(max_norm),
-        trainable=trainable,
-    )
+    columns = as_items(categorical_columns, "categorical_columns of shared_embeddings")
+    if not columns:
+        raise InvalidValueError("shared_embeddings takes one or more categorical columns, but got none.")
+    for column in columns:
+        check_categorical(column, "shared_embeddings")
+    _check_alike(columns)
+    name = shared_embedding_collection_name
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InvalidTypeError(f"shared_embedding_collection_name must be a non-empty string, but got {name!r}.")
+    check_text(name or "", "shared_embedding_collection_name")
+    collection = name or "_".join(sorted(column.name for column in columns)) + "_shared_embedding"
+    return [
+        SharedEmbeddingColumn(
+            column, dimension, combiner, initializer, max_norm=max_norm, trainable=trainable, collection=collection
+        )
+        for column in columns
+    ]
+
+
+shared_embedding_columns = shared_embeddings
+
+
+def _check_alike(columns: tuple[CategoricalColumn, ...]) -> None:
+    """Raise InvalidValueError unless columns are of one kind and have the same number of ids."""
+    first = columns[0]
+    for column in columns[1:]:
+        if column.num_buckets != first.num_buckets:
+            raise InvalidValueError(
+                f"columns that share embeddings must have the same number of ids, but {first.name!r} has "
+                f"{first.num_buckets} and {column.name!r} {column.num_buckets}."
+            )
+        kinds = [type(one.unweighted) for one in (first, column)]
+        if kinds[0] is not kinds[1]:
+            raise InvalidValueError(
+                f"columns that share embeddings must be of one kind, but {first.name!r} is a "
+                f"{kinds[0].__name__} and {column.name!r} a {kinds[1].__name__}."
+            )

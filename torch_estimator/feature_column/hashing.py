@@ -1,8 +1,9 @@
-"""64-bit hashes of strings and their combination."""
+"""64-bit hashes of strings: the two hash functions, how hashes are combined, and a cache of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import mmh3
@@ -14,16 +15,24 @@ from torch_estimator.errors import InvalidValueError
 HashFunction = Literal["murmur3", "farmhash"]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 
-# onnxruntime's com.microsoft MurmurHash3 with these seeds gives the same two halves.
+# An export computes the two halves by onnxruntime's operator com.microsoft.MurmurHash3, with these seeds.
 MURMUR3_SEED_HIGH = 0x3C6EF372
 MURMUR3_SEED_LOW = 0x1B873593
 
-_MULTIPLIER = np.uint64(0xC6A4A7935BD1E995)
-_SHIFT = np.uint64(47)
+FINGERPRINT_MULTIPLIER = 0xC6A4A7935BD1E995
+FINGERPRINT_SHIFT = 47
+
+MAX_REMEMBERED = 1_000_000
+"""Number of strings of one raw column that a `StringHasher` remembers."""
+
+_MULTIPLIER = np.uint64(FINGERPRINT_MULTIPLIER)
+_SHIFT = np.uint64(FINGERPRINT_SHIFT)
+
+_logger = logging.getLogger(__name__)
 
 
 def check_hash_function(name: object) -> None:
-    """Raises InvalidValueError unless it is ``"murmur3"``, or ``"farmhash"`` with pyfarmhash installed."""
+    """Raise InvalidValueError unless the name is ``"murmur3"``, or ``"farmhash"`` with pyfarmhash installed."""
     if not isinstance(name, str) or name not in get_args(HashFunction):
         raise InvalidValueError(f"hash_function must be 'murmur3' or 'farmhash', but got {name!r}.")
     if name == "farmhash":
@@ -31,9 +40,9 @@ def check_hash_function(name: object) -> None:
 
 
 def hash_strings(strings: Sequence[str], function: HashFunction) -> UInt64Array:
-    """Hashes of the UTF-8 bytes of each string, uint64 ``[len(strings)]``.
+    """Return the hashes of the UTF-8 bytes of strings, uint64 ``[len(strings)]``.
 
-    ``"murmur3"`` joins two seeded 32-bit MurmurHash3, high half first; ``"farmhash"`` is TensorFlow's
+    ``"murmur3"`` joins two 32-bit MurmurHash3 with different seeds, the high half first. ``"farmhash"`` is TensorFlow's
     Fingerprint64.
 
     >>> hash_strings(["foo"], "farmhash") % 97
@@ -44,7 +53,7 @@ def hash_strings(strings: Sequence[str], function: HashFunction) -> UInt64Array:
 
 
 def fingerprint_cat64(first: Any, second: UInt64Array) -> UInt64Array:
-    """TensorFlow's FingerprintCat64, elementwise with broadcasting, modulo 2**64."""
+    """Combine two hashes as TensorFlow's FingerprintCat64 does, elementwise with broadcasting, modulo 2**64."""
     mixed = _shift_mix(second * _MULTIPLIER) * _MULTIPLIER
     result = (first ^ _MULTIPLIER ^ mixed) * _MULTIPLIER
     return _shift_mix(_shift_mix(result) * _MULTIPLIER)
@@ -62,6 +71,7 @@ def _murmur3(string: str) -> int:
 
 
 def _farmhash() -> Callable[[str], int]:
+    """Return pyfarmhash's function; the package is optional."""
     try:
         import farmhash
     except ImportError as error:
@@ -71,3 +81,67 @@ def _farmhash() -> Callable[[str], int]:
         ) from error
     function: Callable[[str], int] = farmhash.fingerprint64
     return function
+
+
+class StringHasher:
+    """Hash function for the strings of one raw column, with a cache that lasts across chunks.
+
+    Args:
+        key: Name of the raw column.
+        function: Name of the hash function.
+        limit: Number of strings that are remembered at most.
+
+    Attributes:
+        recording: Whether strings are added to `seen`. Only an export of ``"farmhash"`` needs them: no ONNX operator
+            computes that hash, so the export carries the hashes of the strings seen in training.
+        seen: Strings hashed while `recording` was set, at most `limit`.
+    """
+
+    not_in_fingerprint = ("recording", "seen", "_warned", "_known")
+
+    def __init__(self, key: str, function: HashFunction, *, limit: int = MAX_REMEMBERED) -> None:
+        self.key = key
+        self.function = function
+        self.recording = False
+        self.seen: set[str] = set()
+        self._limit = limit
+        self._warned = False
+        self._known: dict[str, int] = {}
+
+    def __call__(self, strings: Sequence[str]) -> UInt64Array:
+        """Return the hashes of strings, uint64 ``[len(strings)]``."""
+        if self.recording:
+            self.record(strings)
+        hashes = list(map(self._known.get, strings))
+        new = [position for position, known in enumerate(hashes) if known is None]
+        if not new:
+            return np.array(hashes, dtype=np.uint64)
+        found = hash_strings([strings[position] for position in new], self.function).tolist()
+        for position, value in zip(new, found, strict=True):
+            hashes[position] = value
+        self._remember({strings[position]: value for position, value in zip(new, found, strict=True)})
+        return np.array(hashes, dtype=np.uint64)
+
+    def record(self, strings: Iterable[str]) -> None:
+        """Add strings to `seen` until it has reached the limit; then log a warning, once."""
+        new = set(strings) - self.seen
+        free = self._limit - len(self.seen)
+        if len(new) <= free:
+            self.seen |= new
+            return
+        self.seen |= set(sorted(new)[:free])
+        if not self._warned:
+            self._warned = True
+            _logger.warning(
+                "Raw column %r has more than %d distinct strings: the export will know the farmhash of the "
+                "first %d only and hash others with murmur3.",
+                self.key,
+                self._limit,
+                self._limit,
+            )
+
+    def _remember(self, hashes: dict[str, int]) -> None:
+        # A full cache is replaced, not cleared, because another thread may be reading it.
+        if len(self._known) + len(hashes) > self._limit:
+            self._known = {}
+        self._known.update(hashes)

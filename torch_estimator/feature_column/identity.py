@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.feature_column.checks import check_flag, is_count, plain
-from torch_estimator.feature_column.raw_feature import RawFeature, categorical_feature, check_key
+from torch_estimator.feature_column.checks import is_count, plain, set_fields
+from torch_estimator.feature_column.column import Encoders, IdEncoder, IdsOfValues, KeyColumn
+from torch_estimator.feature_column.ids import MISSING, NOT_IN_VOCABULARY, Ids, Int64Array
+from torch_estimator.feature_column.lowering import Lowering
+from torch_estimator.feature_column.raw_feature import MISSING_INTEGER, RawDtype
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IdentityCategoricalColumn:
-    """A categorical column whose values are ids; made by `categorical_column_with_identity`."""
+@dataclass(frozen=True, slots=True)
+class IdentityCategoricalColumn(KeyColumn):
+    """A categorical column of integers that are ids already: from 0 to ``num_buckets - 1``.
 
-    key: str
+    A value outside that range gets `default_value`. Without a `default_value` it has no id: it adds nothing to an
+    indicator, an embedding or a linear model, and counts as -1 in a cross, as a value outside a vocabulary does. -1 is
+    a missing value, which never has an id.
+
+    Args:
+        key: Name of the raw column, of integers.
+        num_buckets: Number of ids.
+        default_value: Id of values outside the range.
+        multivalent: Whether rows hold lists of values.
+
+    Raises:
+        InvalidTypeError: `multivalent` is not True or False.
+        InvalidValueError: `num_buckets` is not positive, or `default_value` is not an id.
+
+    >>> from torch_estimator.feature_column import categorical_column_with_identity
+    >>> categorical_column_with_identity("rating", num_buckets=6).num_buckets
+    6
+    """
+
     num_buckets: int
     default_value: int | None = None
     multivalent: bool = False
 
     def __post_init__(self) -> None:
-        check_key(self.key)
-        check_flag(self.multivalent, f"multivalent of column {self.key!r}")
+        set_fields(self, num_buckets=plain(self.num_buckets), default_value=plain(self.default_value))
+        self.check_key_column()
         if not is_count(self.num_buckets, 1):
             raise InvalidValueError(
                 f"num_buckets of column {self.key!r} must be an integer of at least 1, but got {self.num_buckets!r}."
@@ -33,42 +57,36 @@ class IdentityCategoricalColumn:
             )
 
     @property
-    def name(self) -> str:
-        """The key."""
-        return self.key
+    def dtype(self) -> RawDtype:
+        """Type of the values, which is always ``"int64"``."""
+        return "int64"
 
-    @property
-    def slots(self) -> int:
-        """Ids per row: one, unless rows hold lists."""
-        return 1
+    def encoder(self, encoders: Encoders) -> IdEncoder:
+        """Return a function that takes the integers as they are: finding distinct ones would cost more."""
+        return lambda chunk: Ids(self._ids(chunk.integers(self.key))[:, None], None)
 
-    @property
-    def raw_features(self) -> tuple[RawFeature, ...]:
-        """The one raw column it reads."""
-        return (categorical_feature(self.key, "int64", multivalent=self.multivalent),)
+    def ids_of_values(self, encoders: Encoders) -> IdsOfValues:
+        """Return a function from integers to their ids."""
+        return self._ids
+
+    def _ids(self, values: Sequence[int] | Int64Array) -> Int64Array:
+        given = np.asarray(values, dtype=np.int64)
+        inside = (given >= 0) & (given < self.num_buckets)
+        ids = np.where(inside, given, NOT_IN_VOCABULARY if self.default_value is None else self.default_value)
+        ids[given == MISSING_INTEGER] = MISSING
+        return ids
+
+    def lower(self, lowering: Lowering) -> str:
+        """Write the check of the range into a graph."""
+        graph, given = lowering.graph, lowering.raw[self.key].tensor
+        below = graph.op("Less", given, graph.constant(0, np.int64))
+        above = graph.op("GreaterOrEqual", given, graph.constant(self.num_buckets, np.int64))
+        other = graph.constant(-1 if self.default_value is None else self.default_value, np.int64)
+        ids = graph.op("Where", graph.op("Or", below, above), other, given)
+        if self.default_value is None:
+            return ids
+        missing = graph.op("Equal", given, graph.constant(MISSING_INTEGER, np.int64))
+        return graph.op("Where", missing, graph.constant(-1, np.int64), ids)
 
 
-def categorical_column_with_identity(
-    key: str, num_buckets: int, default_value: int | None = None, multivalent: bool = False
-) -> IdentityCategoricalColumn:
-    """A categorical column of integers that are ids already: from 0 to ``num_buckets - 1``.
-
-    A value outside that range gets `default_value`, or without one has no id: it adds nothing to an indicator, an
-    embedding or a linear model, and counts as -1 in a cross, as a value outside a vocabulary does. -1 is a missing
-    value, which never has an id.
-
-    Args:
-        key: Name of the raw column, of integers.
-        num_buckets: Number of ids.
-        default_value: Id of values outside the range.
-        multivalent: Whether rows hold lists of values.
-
-    Raises:
-        InvalidValueError: `num_buckets` is not positive, or `default_value` is no id.
-
-    >>> categorical_column_with_identity("rating", num_buckets=6).num_buckets
-    6
-    """
-    return IdentityCategoricalColumn(
-        key=key, num_buckets=plain(num_buckets), default_value=plain(default_value), multivalent=multivalent
-    )
+categorical_column_with_identity = IdentityCategoricalColumn

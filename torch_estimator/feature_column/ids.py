@@ -1,54 +1,70 @@
-"""Ids of a categorical column over a chunk."""
+"""The ids of a categorical column over a chunk, and how they become tensors.
+
+`Ids` is the form of columns with a fixed number of ids in a row, `IdLists` that of columns with any number of ids or
+with weights. Lists of ids travel through the input pipeline as Arrow lists, which can be cut and joined like any
+column, and become padded arrays when a batch is made.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from torch_estimator.feature_column.chunk import Chunk
+from torch_estimator.data import arrow
 from torch_estimator.feature_column.raw_values import Codes
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 NOT_IN_VOCABULARY = -1
+"""Id of a value that a column does not know. A cross counts it as an id like any other."""
+
 MISSING = -2
+"""Id of a missing value. A cross of it has no id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Ids ``[N, slots]``, kept as a table over few codes where that is less work.
+    """Ids ``[N, slots]``, which may be kept as a table of distinct ids and codes into it.
 
     Attributes:
-        table: The ids where `codes` is None, else int64 ``[number of codes]``. `NOT_IN_VOCABULARY` and
-            `MISSING` are no ids; they differ only in crosses.
-        codes: Positions in the table, ``[N, slots]``.
+        table: The ids themselves, int64 ``[N, slots]``, where `codes` is None; else the distinct ids, int64 ``[M]``.
+            Negative numbers are `NOT_IN_VOCABULARY` and `MISSING`.
+        codes: Positions in `table`, ``[N, slots]``, or None.
     """
 
     table: Int64Array
     codes: Codes | None
 
     def place(self, slots: Int64Array, offset: int, padding: int) -> None:
-        """Writes the ids into ``slots``, ``[slots, N]``, moved up by `offset`, with `padding` where there is none."""
+        """Write the ids into this column's part of a tensor of ids.
+
+        Args:
+            slots: Where to write, int64 ``[slots, N]``.
+            offset: Number added to every id.
+            padding: Id written where the column has none.
+        """
         moved = np.where(self.table < 0, padding, self.table + offset)
         if self.codes is None:
             slots[:] = moved.T
             return
         for slot, codes in zip(slots, self.codes.T, strict=True):
-            # Codes are in range: to clip them costs nothing, while the default would copy all that is written.
+            # Codes are never out of range, so clipping changes nothing. The default mode would first write into a
+            # buffer and then copy it.
             moved.take(codes, out=slot, mode="clip")
 
 
 @dataclass(frozen=True, slots=True)
 class IdLists:
-    """Any number of ids per row, some with weights.
+    """Any number of ids in each row, with or without weights.
 
     Attributes:
-        ids: Those of all rows; `NOT_IN_VOCABULARY` and `MISSING` are no ids.
-        offsets: int64 ``[N + 1]``; row i has the ids from ``offsets[i]`` to ``offsets[i + 1]``.
-        weights: One float32 per id, or None.
+        ids: The ids of all rows, one row after the other; `NOT_IN_VOCABULARY` and `MISSING` are no ids.
+        offsets: int64 ``[N + 1]``; the ids of row i are at ``offsets[i]`` to ``offsets[i + 1]``.
+        weights: One float32 for each id, or None.
     """
 
     ids: Int64Array
@@ -56,24 +72,45 @@ class IdLists:
     weights: npt.NDArray[np.float32] | None = None
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> IdLists:
-        """Those ids that `mask` has."""
+        """Return the lists with only those ids where `mask` is True."""
         if mask.all():
             return self
         before = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)])
         return IdLists(self.ids[mask], before[self.offsets], None if self.weights is None else self.weights[mask])
 
+    def to_arrow(self, offset: int) -> tuple[pa.Array, pa.Array | None]:
+        """Return the ids moved up by `offset`, and their weights, as Arrow lists.
 
-class ListEncoder(Protocol):
-    """The host half of a categorical column that gives lists."""
+        Values without an id are left out together with their weights. The lists are Arrow's *large* lists, because the
+        input pipeline pads plain lists: those are lists of raw columns.
+        """
+        kept = self.keep(self.ids >= 0)
+        offsets = arrow.from_numpy(kept.offsets)
+        ids = pa.LargeListArray.from_arrays(offsets, arrow.from_numpy(kept.ids + offset))
+        if kept.weights is None:
+            return ids, None
+        return ids, pa.LargeListArray.from_arrays(offsets, arrow.from_numpy(kept.weights))
 
-    def __call__(self, chunk: Chunk) -> IdLists:
-        """The column's ids over the chunk."""
-        ...
 
+def padded_lists(lists: pa.Array, padding: Any) -> npt.NDArray[Any]:
+    """Return Arrow lists of numbers as an array ``[N, L]``, its rows filled up with `padding`.
 
-class IdEncoder(Protocol):
-    """The host half of a categorical column with a fixed number of ids per row."""
+    L is the length of the longest row rounded up to a power of two. A compiled training step is compiled anew for
+    every L, so there should be few different ones.
 
-    def __call__(self, chunk: Chunk) -> Ids:
-        """The column's ids over the chunk."""
-        ...
+    Args:
+        lists: Lists of numbers.
+        padding: A numpy number, which also gives the type of the array.
+
+    >>> padded_lists(pa.array([[5], [], [1, 2, 3]], pa.large_list(pa.int64())), np.int64(9))
+    array([[5, 9, 9, 9],
+           [9, 9, 9, 9],
+           [1, 2, 3, 9]])
+    """
+    offsets = lists.offsets.to_numpy()
+    lengths = np.diff(offsets)
+    longest = int(lengths.max(initial=1))
+    result = np.full((len(lists), 1 << (longest - 1).bit_length()), padding)
+    values = lists.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy()
+    result[np.arange(result.shape[1]) < lengths[:, None]] = values
+    return result

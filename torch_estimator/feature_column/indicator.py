@@ -1,49 +1,46 @@
-"""A categorical column as counts per id, for networks."""
+"""A categorical column as counts of its ids, for networks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch_estimator.feature_column.categorical import CategoricalColumn, check_categorical
-from torch_estimator.feature_column.raw_feature import RawFeature
+from torch_estimator.feature_column.column import DenseColumn, NetworkInputs, check_categorical
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IndicatorColumn:
-    """One number per id of a categorical column; made by `indicator_column`."""
+@dataclass(frozen=True, slots=True)
+class IndicatorColumn(DenseColumn):
+    """A categorical column as ``num_buckets`` numbers: how often each id occurs in the row.
 
-    categorical_column: CategoricalColumn
+    A row without an id gives zeros.
+
+    Args:
+        categorical_column: The column whose ids are counted.
+
+    Raises:
+        InvalidTypeError: `categorical_column` is not a column.
+        InvalidValueError: `categorical_column` is not a categorical column.
+
+    >>> from torch_estimator.feature_column import categorical_column_with_vocabulary_list, indicator_column
+    >>> indicator_column(categorical_column_with_vocabulary_list("gender", ["Female", "Male"])).name
+    'gender_indicator'
+    """
 
     def __post_init__(self) -> None:
         check_categorical(self.categorical_column, "indicator_column")
 
     @property
     def name(self) -> str:
-        """``<column>_indicator``."""
+        """Name of the column: ``<column>_indicator``."""
         return f"{self.categorical_column.name}_indicator"
 
     @property
     def width(self) -> int:
-        """Numbers per row: one per id."""
+        """Numbers in each row: one for each id."""
         return self.categorical_column.num_buckets
 
-    @property
-    def raw_features(self) -> tuple[RawFeature, ...]:
-        """Those of the categorical column."""
-        return self.categorical_column.raw_features
+    def add_to_network(self, inputs: NetworkInputs) -> None:
+        """Add the counts to the inputs of a network."""
+        inputs.add_counts(self.name, self.categorical_column)
 
 
-def indicator_column(categorical_column: CategoricalColumn) -> IndicatorColumn:
-    """Turns a categorical column into ``num_buckets`` numbers: how often each id occurs in the row.
-
-    A row without an id gives zeros.
-
-    Raises:
-        InvalidTypeError: What is given is no column.
-        InvalidValueError: It is no categorical column.
-
-    >>> from torch_estimator.feature_column import categorical_column_with_vocabulary_list
-    >>> indicator_column(categorical_column_with_vocabulary_list("gender", ["Female", "Male"])).name
-    'gender_indicator'
-    """
-    return IndicatorColumn(categorical_column=categorical_column)
+indicator_column = IndicatorColumn

@@ -15,8 +15,7 @@ from torch_estimator.feature_column.layouts import (
     EmbeddingTableLayout,
     InputLayout,
 )
-from torch_estimator.feature_column.pooling import clip_norms, pool, presence
-from torch_estimator.feature_column.table import Piece, Table
+from torch_estimator.feature_column.table import Piece, Table, clip_norms, pool, presence
 
 VARIABLE_SCOPE = "dnn/input_from_feature_columns/input_layer"
 
@@ -26,15 +25,20 @@ _STRETCH = 1 << 18
 class InputLayer(nn.Module):
     """Numbers, counts of ids and embeddings side by side, columns in bytewise order of their names.
 
-    The embeddings of one dimension are one `Table` with pieces
-    ``dnn/input_from_feature_columns/input_layer/<column>/embedding_weights`` (or ``<collection>`` where columns share
-    them).
+    The embeddings of one dimension are one `Table`. Its variables are named
+    ``dnn/input_from_feature_columns/input_layer/<column>/embedding_weights``, with the name of the collection in place
+    of the column's where columns share them.
 
     Args:
-        layout: Of `FeatureTransform.dnn`.
+        layout: The layout of the network half, `FeatureTransform.dnn`.
 
     Attributes:
-        width: Numbers per row of the output.
+        width: Numbers in each row of the output.
+
+    >>> from torch_estimator.feature_column import FeatureTransform, numeric_column
+    >>> transform = FeatureTransform(dnn_columns=[numeric_column("x", shape=2), numeric_column("a")])
+    >>> InputLayer(transform.dnn)({"dnn/numeric": torch.tensor([[1.0, 2.0, 3.0]])})
+    tensor([[1., 2., 3.]])
     """
 
     def __init__(self, layout: InputLayout) -> None:
@@ -46,7 +50,7 @@ class InputLayer(nn.Module):
         self._sizes = {source: [width for other, width in self._runs if other == source] for source, _ in self._runs}
 
     def forward(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The input of a network, float32 ``[N, width]``."""
+        """Return the input of a network, float32 ``[N, width]``."""
         whole: dict[str, torch.Tensor] = {}
         if self.layout.numeric:
             whole[DNN_NUMERIC] = features[DNN_NUMERIC]
@@ -62,13 +66,13 @@ class InputLayer(nn.Module):
             for bag, column in zip(layout.bags, layout.bag_columns, strict=True):
                 rows = _looked_up(table, layout, bag.feature, features)
                 whole[bag.feature] = pool(rows, _weights(bag, features), column.combiner)
-        # One split per source costs a fraction of a slice per column, forward and backward.
+        # One split for each source costs a fraction of one slice for each column, forward and backward.
         pieces = {source: iter(torch.split(whole[source], sizes, 1)) for source, sizes in self._sizes.items()}
         return torch.cat([next(pieces[source]) for source, _ in self._runs], 1)
 
 
 def _runs(layout: InputLayout) -> list[tuple[str, int]]:
-    """Source and width of the stretches of output columns that lie side by side in their source, too."""
+    """Return stretches of the output that are also consecutive in their source, each as source and width."""
     runs: list[tuple[str, int]] = []
     for part in layout.parts:
         width = part.stop - part.start
@@ -80,6 +84,7 @@ def _runs(layout: InputLayout) -> list[tuple[str, int]]:
 
 
 def _counts(ids: torch.Tensor, width: int, weights: torch.Tensor | None = None) -> torch.Tensor:
+    """Return how often each id below `width` occurs in a row, or the sum of its weights, float32 ``[N, width]``."""
     if weights is None:
         weights = torch.ones(1, 1, device=ids.device).expand(ids.shape)
     counts = torch.zeros(ids.shape[0], width + 1, device=ids.device, dtype=weights.dtype)
@@ -87,19 +92,20 @@ def _counts(ids: torch.Tensor, width: int, weights: torch.Tensor | None = None) 
 
 
 def _weights(bag: Bag, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the weights of a bag's ids, float32 ``[N, L]``, zeros where there is no id."""
     return presence(features[bag.feature], bag.padding) if bag.weights is None else features[bag.weights]
 
 
 def _looked_up(
     table: nn.Module, layout: EmbeddingTableLayout, feature: str, features: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
-    """Gathered rows ``[N, ids, dimension]``."""
+    """Return the vectors of a feature's ids, float32 ``[N, ids, dimension]``."""
     rows: torch.Tensor = table(features[feature])
     return rows if layout.max_norm is None else clip_norms(rows, layout.max_norm)
 
 
 def _embeddings(rows: torch.Tensor, features: Mapping[str, torch.Tensor], layout: EmbeddingTableLayout) -> torch.Tensor:
-    """Vectors ``[N, columns * dimension]`` from gathered rows ``[N, slots, dimension]``."""
+    """Combine vectors ``[N, slots, dimension]`` to one for each column, ``[N, columns * dimension]``."""
     if layout.slots == len(layout.columns):
         return rows.flatten(1)
     vectors = []
@@ -114,6 +120,7 @@ def _embeddings(rows: torch.Tensor, features: Mapping[str, torch.Tensor], layout
 
 
 def _table(layout: EmbeddingTableLayout) -> Table:
+    """Make the table of a layout."""
     pieces = [
         Piece(
             name=f"{VARIABLE_SCOPE}/{variable.name}/embedding_weights",
@@ -126,12 +133,12 @@ def _table(layout: EmbeddingTableLayout) -> Table:
 
 
 def _truncated_normal(rows: torch.Tensor) -> None:
-    """Draw from a normal distribution, and draw again what lies beyond two standard deviations.
+    """Fill rows from a normal distribution; numbers beyond two standard deviations are drawn again.
 
     This takes a tenth of the time of `torch.nn.init.trunc_normal_`, which turns uniform numbers into normal ones.
     """
     sigma = 1 / math.sqrt(rows.shape[1])
-    # A stretch at a time, so that what is compared fits into the processor's cache.
+    # One stretch at a time, so that the numbers are still in the processor's cache when they are compared.
     for numbers in torch.split(rows.view(-1), _STRETCH):
         numbers.normal_(std=sigma)
         beyond = (numbers.abs() > 2 * sigma).nonzero()[:, 0]

@@ -1,13 +1,15 @@
-"""Where each column's ids and numbers lie in the tensors between the host half and the tensor half."""
+"""Where each column's ids and numbers are in the tensors that `FeatureTransform` gives to a model.
+
+All columns with a fixed number of ids are side by side in one tensor, and their variables are rows of one table, so
+that one gather serves them all. `layout_builder` makes the layouts.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from torch_estimator.feature_column.categorical import CategoricalColumn
+from torch_estimator.feature_column.column import CategoricalColumn, NumberColumn
 from torch_estimator.feature_column.embedding import EmbeddingColumn, Initializer
-from torch_estimator.feature_column.numeric import NumericColumn
 
 LINEAR_IDS = "linear/ids"
 LINEAR_NUMERIC = "linear/numeric"
@@ -20,15 +22,15 @@ WEIGHTS_SUFFIX = "/weights"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedIds:
-    """A categorical column's place among the ids and in the table they address.
+    """Place of a categorical column among the ids, and in the table whose rows they address.
 
     Attributes:
-        name: Name of the column handed to the model, for instance ``occupation_embedding``.
+        name: Name of the column given to the model, for instance ``occupation_embedding``.
         column: The categorical column that gives the ids.
-        start: First slot (second axis of the ids).
-        stop: End of the slots.
-        offset: What is added to the column's ids.
-        rows: Rows of the table that belong to the column.
+        start: First of the column's slots, on the second axis of the ids.
+        stop: End of its slots.
+        offset: Number added to the column's ids; its first row in the table.
+        rows: Number of its rows in the table.
     """
 
     name: str
@@ -41,16 +43,16 @@ class PlacedIds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bag:
-    """A categorical column with lists of ids or with weights: it has tensors of its own.
+    """Tensors of a categorical column with lists of ids or with weights, which are for this column alone.
 
     Attributes:
-        name: Name of the column handed to the model.
+        name: Name of the column given to the model.
         column: The categorical column that gives the ids.
         feature: Key of the ids, int64 ``[N, L]``; L is the same for all rows of a batch.
         weights: Key of their weights, float32 ``[N, L]`` with zeros where there is no id; None where all are 1.
-        offset: What is added to the column's ids.
-        rows: Rows of the table that belong to the column.
-        padding: The id where there is none.
+        offset: Number added to the column's ids; its first row in the table.
+        rows: Number of its rows in the table.
+        padding: Id that fills rows up; it is also the id of a missing value.
     """
 
     name: str
@@ -64,23 +66,23 @@ class Bag:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedNumbers:
-    """A numeric column's place among the numbers: second axis, ``start`` to ``stop``."""
+    """Place of a column of numbers among the numbers: ``start`` to ``stop`` on the second axis."""
 
     name: str
-    column: NumericColumn
+    column: NumberColumn
     start: int
     stop: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variable:
-    """A part of a table: rows ``offset`` to ``offset + rows``.
+    """Part of a table: rows ``offset`` to ``offset + rows``.
 
     Attributes:
         name: Name of the column, or of the collection of shared embeddings.
         offset: First row.
         rows: Number of rows.
-        initializer: Fills the rows; None for the default.
+        initializer: Fills the rows with their initial values; None for the default.
     """
 
     name: str
@@ -91,16 +93,18 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinearLayout:
-    """Inputs of a linear model, ``"linear/ids"`` and ``"linear/numeric"``, and those of its `bags`.
+    """Inputs of a linear model.
 
     Attributes:
-        categorical: In name order; ``"linear/ids"`` is int64 ``[N, slots]``.
-        bags: Columns with lists or weights, in name order; ``"linear/ids/<name>"``.
-        numeric: In name order; ``"linear/numeric"`` is float32 ``[N, numeric_width]``.
-        variables: The rows of the one weight table, in order.
+        categorical: Columns with a fixed number of ids, in name order. Their ids are the feature ``"linear/ids"``,
+            int64 ``[N, slots]``.
+        bags: Columns with lists or weights, in name order. Their ids are the features ``"linear/ids/<name>"``.
+        numeric: Columns of numbers, in name order. They are the feature ``"linear/numeric"``, float32 ``[N,
+            numeric_width]``.
+        variables: Parts of the one weight table, in the order of their rows.
         rows: Rows of that table; also the id of a missing value.
-        slots: Ids per row.
-        numeric_width: Numbers per row.
+        slots: Ids in each row of ``"linear/ids"``.
+        numeric_width: Numbers in each row of ``"linear/numeric"``.
     """
 
     categorical: tuple[PlacedIds, ...]
@@ -119,21 +123,21 @@ class LinearLayout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingTableLayout:
-    """Embedding columns of one dimension that share a table.
+    """Embedding columns of one dimension, whose vectors are rows of one table.
 
     Attributes:
         feature: Key of the ids, int64 ``[N, slots]``: ``dnn/embedding_ids_<dim>``, with ``_frozen`` appended
             where the columns are not trainable and ``_max_norm_<norm>`` where their vectors are clipped.
         dimension: Length of the vectors.
         rows: Rows of the table; also the id of a missing value.
-        slots: Ids per row.
+        slots: Ids in each row of `feature`.
         trainable: Whether training changes the vectors.
-        max_norm: What longer vectors are shortened to, or None.
-        placed: Columns in name order.
-        columns: The embedding columns, in the same order.
-        bags: Columns with lists or weights, in name order; ``"dnn/embedding_ids/<name>"``.
-        bag_columns: The embedding columns of `bags`.
-        variables: The rows of the table, in order.
+        max_norm: Length to which longer vectors are shortened, or None.
+        placed: Places of the columns with a fixed number of ids, in name order.
+        columns: The embedding columns of `placed`, in the same order.
+        bags: Columns with lists or weights, in name order. Their ids are the features ``"dnn/embedding_ids/<name>"``.
+        bag_columns: The embedding columns of `bags`, in the same order.
+        variables: Parts of the table, in the order of their rows.
     """
 
     feature: str
@@ -155,16 +159,13 @@ class OutputPart:
 
     Attributes:
         name: Name of the column.
-        kind: What it is made from: ``"numeric"``, ``"indicator"`` or ``"embedding"``.
-        source: The key of its bag's ids; or for an embedding the key of its ids (its table's `feature`), else the key
-            of the kind's feature.
+        source: Key of the feature that it is made from, which other columns may share.
         index: Place of the column in the layout's `numeric` or `indicators`, or in its table's `placed`; 0 for a bag.
-        start: First column of the output.
-        stop: End of its columns of the output.
+        start: First of its numbers in a row of the output.
+        stop: End of its numbers.
     """
 
     name: str
-    kind: Literal["numeric", "indicator", "embedding"]
     source: str
     index: int
     start: int
@@ -173,16 +174,21 @@ class OutputPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputLayout:
-    """Inputs and output order of a network's input layer.
+    """Inputs of a network's input layer, and the order of its output.
 
     Attributes:
-        numeric: Numeric columns, ``"dnn/numeric"`` float32 ``[N, numeric_width]``.
-        indicators: Indicator columns and bucketized columns, ``"dnn/indicator_ids"`` int64 ``[N,
-            indicator_slots]``; the id of a missing value is `indicator_width`.
-        indicator_bags: Indicator columns with lists or weights, ``"dnn/indicator_ids/<name>"``.
+        numeric: Columns of numbers, in name order. They are the feature ``"dnn/numeric"``, float32 ``[N,
+            numeric_width]``.
+        numeric_width: Numbers in each row of ``"dnn/numeric"``.
+        indicators: Columns whose ids are counted, in name order: indicator and bucketized columns with a fixed number
+            of ids. Their ids are the feature ``"dnn/indicator_ids"``, int64 ``[N, indicator_slots]``.
+        indicator_width: Number of ids of all `indicators`; also the id of a missing value.
+        indicator_slots: Ids in each row of ``"dnn/indicator_ids"``.
+        indicator_bags: Indicator columns with lists or weights, in name order. Their ids are the features
+            ``"dnn/indicator_ids/<name>"``.
         tables: Embedding columns by dimension.
-        parts: All columns in the order of concatenation, bytewise by name.
-        width: Numbers per row of the output.
+        parts: All columns in the order of the output, bytewise by name.
+        width: Numbers in each row of the output.
     """
 
     numeric: tuple[PlacedNumbers, ...]

@@ -9,26 +9,31 @@ from torch import nn
 
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.layouts import LINEAR_IDS, LINEAR_NUMERIC, LinearLayout
-from torch_estimator.feature_column.pooling import pool, presence
-from torch_estimator.feature_column.table import Piece, Table
+from torch_estimator.feature_column.table import Piece, Table, pool, presence
 
 VARIABLE_SCOPE = "linear/linear_model"
 
 
 class LinearModel(nn.Module):
-    """Sum of a weight per id, a weighted sum of numbers, and a bias; all start at zero.
+    """Sum of a weight for each id, a weighted sum of numbers, and a bias. All weights start at zero.
 
-    The weights of a column with several ids in a row are combined by `sparse_combiner`, those of different columns are
-    added up. Where ids have weights of their own, the model's are multiplied by them.
+    The weights of a column with several ids in a row are combined by `sparse_combiner`; the results of all columns are
+    added up. Where the data has weights for ids (`weighted_categorical_column`), the model's weights are multiplied by
+    them.
 
-    The weights of all categorical columns are one `Table` with pieces
-    ``linear/linear_model/<column>/weights``. The weights of a numeric column are the parameter
-    ``<column>.weights`` ``[width, units]``, the bias is ``bias_weights`` ``[units]``.
+    The weights of all categorical columns are one `Table`, whose variables are named
+    ``linear/linear_model/<column>/weights``. The weights of a numeric column are the parameter ``<column>.weights``
+    ``[width, units]``; the bias is ``bias_weights`` ``[units]``.
 
     Args:
-        layout: Of `FeatureTransform.linear`.
+        layout: The layout of the linear half, `FeatureTransform.linear`.
         units: Number of outputs.
-        sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``; see `pool`.
+        sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``, as in `embedding_column`.
+
+    >>> from torch_estimator.feature_column import FeatureTransform, numeric_column
+    >>> transform = FeatureTransform(linear_columns=[numeric_column("x")])
+    >>> sorted(name for name, _ in LinearModel(transform.linear, units=1).named_parameters())
+    ['bias_weights', 'x.weights']
     """
 
     def __init__(self, layout: LinearLayout, units: int, sparse_combiner: Combiner = "sum") -> None:
@@ -38,12 +43,12 @@ class LinearModel(nn.Module):
         self.sparse_combiner = sparse_combiner
         self._table = _table(layout, units) if layout.variables else None
         for placed in layout.numeric:
-            # add_module would refuse columns named like a method, "type" for instance.
+            # `add_module` would refuse columns named like a method, "type" for instance.
             self._modules[placed.name] = _NumericWeights(placed.stop - placed.start, units)
         self.bias_weights = nn.Parameter(torch.zeros(units))
 
     def forward(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Logits, float32 ``[N, units]``."""
+        """Return logits, float32 ``[N, units]``."""
         logits: torch.Tensor = self.bias_weights
         if self._table is not None:
             for part in self._categorical(self._table, features):
@@ -56,7 +61,7 @@ class LinearModel(nn.Module):
         return logits
 
     def _categorical(self, table: Table, features: Mapping[str, torch.Tensor]) -> Iterator[torch.Tensor]:
-        """Logits of the columns with a fixed number of ids together, and of each other one, float32 ``[N, units]``."""
+        """Yield logits, float32 ``[N, units]``: for all columns with a fixed number of ids, then for each bag."""
         layout = self.layout
         if layout.categorical:
             rows = table(features[LINEAR_IDS])
@@ -86,10 +91,11 @@ class _NumericWeights(nn.Module):
 
 
 def precise_column(bias: torch.Tensor, inputs: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-    """``bias + inputs @ kernel`` for one output column, float32 ``[N, 1]``, summed up in float64.
+    """Return ``bias + inputs @ kernel`` for a kernel with one column, float32 ``[N, 1]``, summed up in float64.
 
-    In float32 each library, and torch itself at another batch size, sums such a column in another order: with inputs
-    as large as unscaled dollars probabilities then differ by 4e-5, where an export must agree within 1e-5.
+    In float32 the result depends on the order of summation, which differs between libraries, and in torch between batch
+    sizes. With inputs as large as unscaled dollars, probabilities then differ by 4e-5; an export must agree within
+    1e-5.
     """
     return torch.addmm(bias.double(), inputs.double(), kernel.double()).float()
 

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.checks import as_items, is_count, plain
-from torch_estimator.feature_column.raw_feature import (
-    RawFeature,
+from torch_estimator.feature_column.checks import (
+    as_items,
     check_key,
+    check_number_dtype,
     dtype_name,
-    is_float,
+    is_count,
     is_integer,
+    plain,
 )
-
-Normalizer = Callable[[torch.Tensor], torch.Tensor]
+from torch_estimator.feature_column.chunk import Chunk
+from torch_estimator.feature_column.column import Normalizer, NumberColumn
+from torch_estimator.feature_column.lowering import Lowering
+from torch_estimator.feature_column.raw_feature import RawFeature
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NumericColumn:
+class NumericColumn(NumberColumn):
     """A column of numbers; made by `numeric_column`."""
 
     key: str
@@ -39,11 +42,7 @@ class NumericColumn:
             raise InvalidValueError(
                 f"shape of numeric column {self.key!r} must be positive integers, but got {self.shape}."
             )
-        if not (is_integer(self.dtype) or is_float(self.dtype)):
-            raise InvalidValueError(
-                f"dtype of numeric column {self.key!r} must be an integer or floating-point type, but got "
-                f"{self.dtype!r}."
-            )
+        check_number_dtype(self.dtype, f"numeric column {self.key!r}")
         if self.default_value is not None and len(self.default_value) != self.width:
             raise InvalidValueError(
                 f"default_value of numeric column {self.key!r} has {len(self.default_value)} values, "
@@ -56,17 +55,12 @@ class NumericColumn:
 
     @property
     def name(self) -> str:
-        """The key."""
+        """Name of the column: the key."""
         return self.key
 
     @property
-    def width(self) -> int:
-        """Numbers per row."""
-        return math.prod(self.shape)
-
-    @property
     def raw_features(self) -> tuple[RawFeature, ...]:
-        """The one raw column it reads: int64 for integer dtypes, else float32."""
+        """The raw column, of int64 for integer dtypes, else of float32."""
         feature = RawFeature(
             key=self.key,
             dtype="int64" if is_integer(self.dtype) else "float32",
@@ -74,6 +68,14 @@ class NumericColumn:
             default=self.default_value,
         )
         return (feature,)
+
+    def encode(self, chunk: Chunk) -> npt.NDArray[np.float32]:
+        """Return the raw numbers of a chunk, float32 ``[rows, *shape]``."""
+        return chunk.numbers(self.key, self.shape)
+
+    def lower(self, lowering: Lowering) -> str:
+        """Return the raw numbers in the graph, float32 ``[N, width]``."""
+        return lowering.floats(self.key)
 
 
 def numeric_column(
@@ -83,18 +85,19 @@ def numeric_column(
     dtype: Any = "float32",
     normalizer_fn: Normalizer | None = None,
 ) -> NumericColumn:
-    """A column of numbers.
+    """Return a column of numbers.
 
     Args:
         key: Name of the raw column.
         shape: Shape of one row's value.
         default_value: What parsing puts in for a missing value: one number, or numbers of the shape.
-        dtype: How the raw column is parsed; the model sees float32 in any case.
-        normalizer_fn: Maps a float32 tensor ``[rows, *shape]`` to one of the same shape, row by row. It is
-            applied before anything else sees the numbers, also before `bucketized_column` cuts them.
+        dtype: Type as which the raw column is parsed. The model sees float32 in any case.
+        normalizer_fn: Maps a float32 tensor ``[rows, *shape]`` to one of the same shape, row by row. It is applied
+            before anything else sees the numbers, also before `bucketized_column` cuts them.
 
     Raises:
-        InvalidValueError: A shape that is not positive, a dtype that is not a number, a default of another
+        InvalidTypeError: `shape` is not a list, or `normalizer_fn` is not callable.
+        InvalidValueError: A size of the shape is not positive, the dtype is not a number's, or the default has another
             shape.
 
     >>> numeric_column("age", normalizer_fn=lambda x: (x - 38.6) / 13.6).name
@@ -114,6 +117,7 @@ def numeric_column(
 
 
 def _flat_default(key: str, value: float | Iterable[Any] | None, shape: tuple[int, ...]) -> tuple[float, ...] | None:
+    """Return a default value as a flat tuple with one number for each place of the shape."""
     if value is None:
         return None
     try:

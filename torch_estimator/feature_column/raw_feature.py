@@ -1,25 +1,34 @@
-"""The raw inputs that feature columns read: what has to be parsed, and what a served model takes."""
+"""The raw inputs that feature columns read: what has to be parsed, and what a served model takes.
+
+A `RawFeature` describes one raw column. `schema` writes those of several feature columns as an Arrow schema, which
+`Dataset` and `te.serving_input` take, so that columns are listed only once.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable
+import json
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
-import torch
+import pyarrow as pa
 
-from torch_estimator.errors import InvalidValueError
-from torch_estimator.feature_column.checks import check_text
+from torch_estimator.data.column_types import DEFAULT, MISSING
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 RawDtype = Literal["string", "float32", "int64"]
 
 LISTS = (-1,)
-"""The shape of one row's value where rows hold lists of any length."""
+"""Shape of one row's value where rows hold lists of any length."""
 
 MISSING_INTEGER = -1
-"""The integer that is a missing value to a categorical column: it has no id."""
+"""The integer that stands for a missing value in a categorical column; it has no id."""
+
+SHAPE = b"shape"
+"""Metadata key of an Arrow field: JSON of a row's shape, where that has several dimensions."""
+
+ARROW_TYPES: dict[RawDtype, pa.DataType] = {"string": pa.string(), "float32": pa.float32(), "int64": pa.int64()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,11 +38,15 @@ class RawFeature:
     Attributes:
         key: Name of the raw column.
         dtype: ``"string"``, ``"float32"`` or ``"int64"``.
-        shape: Shape of one row's value; ``(1,)`` for a plain column, `LISTS` where rows hold lists of any length.
-        default: What parsing puts in for a missing value, flattened to the shape's size; None where a value
-            is required.
-        missing: What stands for a missing value in the column itself, or in a list: `MISSING_INTEGER` for integers that
-            only categorical columns read; None where a value is required, or missing ones are ``''``.
+        shape: Shape of one row's value: ``(1,)`` for one value a row, `LISTS` for lists of any length.
+        default: Numbers that replace a missing value, flattened to the size of `shape`; None where a value is
+            required.
+        missing: Integer that marks a missing value. It is `MISSING_INTEGER` for integers that only categorical
+            columns read, in a list or not, and None for strings (where ``''`` is a missing value) and for numbers that
+            must be there.
+
+    >>> RawFeature(key="tags", dtype="string", shape=LISTS).multivalent
+    True
     """
 
     key: str
@@ -48,53 +61,17 @@ class RawFeature:
         return self.shape == LISTS
 
 
-def check_key(key: object) -> None:
-    """Raises InvalidValueError unless `key` can name a raw column."""
-    if not isinstance(key, str) or not key:
-        raise InvalidValueError(
-            f"key must be a non-empty string that names a raw column, but got {key!r} ({type(key).__name__})."
-        )
-    check_text(key, "key")
-
-
-def dtype_name(dtype: Any) -> str:
-    """The plain name of a dtype given as a string, a Python type, or a numpy, torch or Arrow dtype."""
-    if dtype is str or dtype is bytes:
-        return "string"
-    if isinstance(dtype, torch.dtype):
-        return str(dtype).removeprefix("torch.")
-    name = str(dtype)
-    if name in ("string", "str", "object", "large_string", "utf8"):
-        return "string"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            return np.dtype(dtype if isinstance(dtype, type) else name).name
-    except (TypeError, ValueError):
-        return name
-
-
-def is_integer(name: str) -> bool:
-    """Whether a name from `dtype_name` is an integer dtype."""
-    return name.startswith(("int", "uint"))
-
-
-def is_float(name: str) -> bool:
-    """Whether a name from `dtype_name` is a floating-point dtype."""
-    return name.startswith(("float", "bfloat", "double", "half"))
-
-
 def categorical_feature(key: str, dtype: RawDtype, *, multivalent: bool) -> RawFeature:
-    """The raw column of a categorical column, whose missing values have no id."""
+    """Return the raw feature of a categorical column: strings or integers, of which some may be missing."""
     missing = MISSING_INTEGER if dtype == "int64" else None
     return RawFeature(key=key, dtype=dtype, shape=LISTS if multivalent else (1,), missing=missing)
 
 
 def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
-    """One raw feature per key, in key order.
+    """Return one raw feature for each key, in bytewise order of the keys.
 
     Raises:
-        InvalidValueError: Two columns read the same key with another dtype, shape or default.
+        InvalidValueError: Two columns read the same key with different dtypes, shapes or defaults.
     """
     merged: dict[str, RawFeature] = {}
     for feature in features:
@@ -116,7 +93,121 @@ def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
                 f"raw column {feature.key!r} has the default {known.default} in one feature column and "
                 f"{feature.default} in another; give both the same default_value."
             )
-        # To a numeric column, -1 is a number.
+        # A numeric column takes -1 as a number. A key that it shares with a categorical column therefore has no
+        # integer left to stand for a missing value.
         missing = known.missing if known.missing == feature.missing else None
         merged[feature.key] = replace(known, default=next(iter(defaults), None), missing=missing)
     return dict(sorted(merged.items(), key=lambda item: item[0].encode()))
+
+
+def schema(columns: Any) -> pa.Schema:
+    """Return the raw columns that feature columns read, in bytewise order of their names.
+
+    `Dataset.from_csv`, `from_parquet`, `from_json` and `te.serving_input` take this schema. A field has the type
+    ``float32``, ``int64`` or ``string`` where a row has one value, ``list<type>`` where rows hold lists of any length,
+    and ``fixed_size_list`` where a numeric column has a shape. Numbers without a `default_value` must not be missing:
+    their fields are not nullable. A field's metadata holds a `default_value` as JSON under ``default``, and under
+    ``missing`` the -1 that marks a missing integer where only categorical columns read it.
+
+    Args:
+        columns: Feature columns (those of both halves of a model together), a `FeatureTransform`, or `RawFeature`s.
+
+    Raises:
+        InvalidTypeError: An item is not a feature column.
+        InvalidValueError: Two columns read a key as different types.
+
+    >>> from torch_estimator import feature_column as fc
+    >>> age = fc.numeric_column("age", default_value=30)
+    >>> tags = fc.categorical_column_with_hash_bucket("tags", 100, multivalent=True)
+    >>> print(schema([fc.bucketized_column(age, [18, 65]), tags]).to_string(show_field_metadata=False))
+    age: float
+    tags: list<item: string>
+      child 0, item: string
+    """
+    return pa.schema([_field(feature) for feature in raw_features_of(columns).values()])
+
+
+def raw_features_of(columns: Any) -> dict[str, RawFeature]:
+    """Return the raw features that feature columns read, by key.
+
+    Args:
+        columns: A list of feature columns or of `RawFeature`s, a dict with these as values, a single one of them, a
+            `FeatureTransform`, or a schema from `schema`.
+
+    Raises:
+        InvalidTypeError: An item is none of these.
+        InvalidValueError: Two columns read a key as different types, or a schema has a type that no column reads.
+    """
+    if isinstance(columns, pa.Schema):
+        return merge_raw_features(map(_feature, columns))
+    known = getattr(columns, "raw_features", None)
+    if isinstance(known, Mapping):
+        return dict(known)
+    if isinstance(columns, Mapping):
+        columns = list(columns.values())
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        columns = [columns]
+    features: list[RawFeature] = []
+    for column in columns:
+        if isinstance(column, RawFeature):
+            features.append(column)
+        elif hasattr(column, "raw_features"):
+            features += column.raw_features
+        else:
+            raise InvalidTypeError(f"columns must hold feature columns, but holds {column!r}.")
+    return merge_raw_features(features)
+
+
+def _field(feature: RawFeature) -> pa.Field:
+    """Write a raw feature as an Arrow field; `_feature` reads it back."""
+    kind = ARROW_TYPES[feature.dtype]
+    metadata: dict[bytes, bytes] = {}
+    if feature.multivalent:
+        kind = pa.list_(kind)
+    elif feature.shape != (1,):
+        kind = pa.list_(kind, math.prod(feature.shape))
+        if len(feature.shape) > 1:
+            metadata[SHAPE] = json.dumps(feature.shape).encode()
+    if feature.default is not None:
+        numbers = [int(one) if feature.dtype == "int64" else one for one in feature.default]
+        metadata[DEFAULT] = json.dumps(numbers if pa.types.is_nested(kind) else numbers[0]).encode()
+    if feature.missing is not None:
+        metadata[MISSING] = json.dumps(feature.missing).encode()
+    fillable = feature.default is not None or feature.missing is not None
+    required = feature.dtype != "string" and not feature.multivalent and not fillable
+    return pa.field(feature.key, kind, nullable=not required, metadata=metadata or None)
+
+
+def _feature(field: pa.Field) -> RawFeature:
+    """Read a raw feature from an Arrow field."""
+    metadata = field.metadata or {}
+    kind, shape = field.type, (1,)
+    if pa.types.is_fixed_size_list(kind):
+        kind, shape = kind.value_type, tuple(json.loads(metadata.get(SHAPE, json.dumps([kind.list_size]))))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind, shape = kind.value_type, LISTS
+    default = json.loads(metadata[DEFAULT]) if DEFAULT in metadata else None
+    if default is not None and not isinstance(default, list):
+        default = [default]
+    return RawFeature(
+        key=field.name,
+        dtype=_raw_dtype(kind, field.name),
+        shape=shape,
+        default=None if default is None else tuple(float(one) for one in default),
+        missing=json.loads(metadata[MISSING]) if MISSING in metadata else None,
+    )
+
+
+def _raw_dtype(kind: pa.DataType, name: str) -> RawDtype:
+    """Return how the values of a field are read; `name` is the field's name for an error."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "string"
+    if pa.types.is_integer(kind):
+        return "int64"
+    if pa.types.is_floating(kind):
+        return "float32"
+    raise InvalidValueError(
+        f"field {name!r} of the schema is {kind}, which no feature column reads; make it strings, integers or floats."
+    )

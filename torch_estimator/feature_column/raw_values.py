@@ -1,28 +1,39 @@
-"""Raw columns as distinct values with codes, or as float32 numbers."""
+"""Raw columns as the encoders read them: distinct values with codes, integers, float32 numbers, and lists of these.
+
+A raw column is a numpy or Arrow array with one entry a row. Most columns of a table repeat few values, so strings and
+integers are read as `Distinct` values: an encoder then works once for each value instead of once for each row.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from torch_estimator.data import arrow
 from torch_estimator.errors import InvalidValueError, RowError
+from torch_estimator.feature_column.raw_feature import ARROW_TYPES, RawDtype
 from torch_estimator.float32 import as_float32
 
 RawColumn: TypeAlias = Any  # pyarrow.Array | numpy.ndarray; pyarrow has no types for mypy
 Codes: TypeAlias = npt.NDArray[np.intp]
+Offsets: TypeAlias = npt.NDArray[np.int64]
+_Values = TypeVar("_Values")
 
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """A column of N rows as its distinct values and, per row, the position of the row's value among them.
+    """A column of N rows by its distinct values.
 
-    Values may repeat or be unused; work on them instead of on rows.
+    Attributes:
+        values: The values. A value may occur twice, or in no row at all.
+        codes: Position of each row's value in `values`, ``[N]``.
     """
 
     values: list[Any]
@@ -30,12 +41,16 @@ class Distinct:
 
 
 def distinct_strings(column: RawColumn, key: str) -> Distinct:
-    """A string column by distinct values; None, NaN in an object array and Arrow nulls become ``''``.
+    """Return a string column by distinct values.
+
+    Arrow nulls, and None and NaN in an object array, become ``''``.
 
     Raises:
         InvalidValueError: The column does not hold one string per row.
         RowError: One value of an object array is not a string, or not UTF-8.
     """
+    # A dictionary-encoded column gives its distinct values without any work, unless the dictionary is much larger than
+    # the chunk: then only the values that occur are worth encoding.
     array = column if isinstance(column, pa.Array) else _arrow_strings(column, key)
     if pa.types.is_dictionary(array.type) and len(array.dictionary) > max(len(array), 1024):
         array = array.dictionary_decode()
@@ -52,7 +67,7 @@ def distinct_strings(column: RawColumn, key: str) -> Distinct:
 
 
 def distinct_integers(column: RawColumn, key: str) -> Distinct:
-    """An integer column by distinct values; Arrow nulls become -1.
+    """Return an integer column by distinct values; Arrow nulls become -1.
 
     Raises:
         InvalidValueError: The column does not hold one integer per row.
@@ -65,12 +80,12 @@ def distinct_integers(column: RawColumn, key: str) -> Distinct:
         array = arrow.from_numpy(_one_per_row(column, key))
     if not pa.types.is_integer(array.type):
         raise _wrong_dtype(key, "int64", array.type)
-    encoded = _signed(array, key).dictionary_encode()
+    encoded = _as_int64(array, key).dictionary_encode()
     return _with_nulls(encoded.indices, encoded.dictionary.to_pylist(), -1)
 
 
 def integers(column: RawColumn, key: str) -> npt.NDArray[np.int64]:
-    """An integer column as int64 ``[N]``; Arrow nulls become -1.
+    """Return an integer column as int64 ``[N]``; Arrow nulls become -1.
 
     Raises:
         InvalidValueError: The column does not hold one integer per row.
@@ -78,7 +93,7 @@ def integers(column: RawColumn, key: str) -> npt.NDArray[np.int64]:
     if isinstance(column, pa.Array):
         if not pa.types.is_integer(column.type):
             raise _wrong_dtype(key, "int64", column.type)
-        column = _signed(column, key)
+        column = _as_int64(column, key)
         column = arrow.to_numpy(column.fill_null(-1) if column.null_count else column)
     if column.dtype.kind not in "iu":
         raise _wrong_dtype(key, "int64", column.dtype)
@@ -87,7 +102,8 @@ def integers(column: RawColumn, key: str) -> npt.NDArray[np.int64]:
     return _one_per_row(column, key).astype(np.int64, copy=False)
 
 
-def _signed(array: pa.Array, key: str) -> pa.Array:
+def _as_int64(array: pa.Array, key: str) -> pa.Array:
+    """Convert an Arrow array of uint64; leave arrays of other integers unchanged."""
     if not pa.types.is_uint64(array.type):
         return array
     try:
@@ -99,13 +115,13 @@ def _signed(array: pa.Array, key: str) -> pa.Array:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether values of an Arrow type are lists."""
+    """Return whether the values of an Arrow type are lists."""
     tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
     return any(test(kind) for test in tests)
 
 
 def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """A column of numbers as float32 ``[N, *shape]``; Arrow nulls become NaN.
+    """Return a column of numbers as float32 ``[N, *shape]``; Arrow nulls become NaN.
 
     Raises:
         InvalidValueError: The column does not hold numbers of that shape.
@@ -123,7 +139,7 @@ def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[
         raise _wrong_dtype(key, "float32", column.dtype)
     rows = len(column)
     width = math.prod(shape)
-    # Arrow has flat lists only, whatever the shape.
+    # Arrow lists are flat, so that a row of any shape arrives as `width` numbers.
     if column.shape[1:] not in ((), (width,), shape) or (column.ndim == 1 and shape != (1,)):
         raise InvalidValueError(
             f"raw column {key!r} must have the shape {shape} per row, but has {column.shape[1:]}; "
@@ -132,7 +148,48 @@ def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[
     return as_float32(column, "number", key).reshape(rows, *shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Lists(Generic[_Values]):
+    """A column of N rows with any number of values each.
+
+    Attributes:
+        values: The values of all rows, one row after the other.
+        offsets: int64 ``[N + 1]``; the values of row i are at ``offsets[i]`` to ``offsets[i + 1]``.
+    """
+
+    values: _Values
+    offsets: Offsets
+
+
+def list_values(column: RawColumn, key: str, dtype: RawDtype) -> Lists[Distinct]:
+    """Return a column of lists of ``"string"`` or ``"int64"``, by distinct values.
+
+    Rows may be Arrow lists, lists or arrays in an object array, rows of an array ``[N, n]``, or single values.
+
+    Raises:
+        InvalidValueError: The column does not hold lists of that type.
+        RowError: One value is of another type.
+    """
+    read = distinct_strings if dtype == "string" else distinct_integers
+    return _read_lists(column, key, dtype, read)
+
+
+def list_numbers(column: RawColumn, key: str) -> Lists[npt.NDArray[np.float32]]:
+    """Return a column of lists of numbers, float32; Arrow nulls become NaN.
+
+    Raises:
+        InvalidValueError: The column does not hold lists of numbers.
+    """
+    return _read_lists(column, key, "float32", lambda values, key: numbers(values, key, (1,)).ravel())
+
+
+def even_offsets(rows: int, each: int = 1) -> Offsets:
+    """Return the offsets of rows that all have the same number of values."""
+    return np.arange(rows + 1, dtype=np.int64) * each
+
+
 def _with_nulls(indices: Any, values: list[Any], missing: Any) -> Distinct:
+    """Make distinct values of Arrow indices, the nulls of which stand for the value `missing`."""
     if indices.null_count:
         indices = indices.fill_null(len(values))
         values = [*values, missing]
@@ -140,6 +197,7 @@ def _with_nulls(indices: Any, values: list[Any], missing: Any) -> Distinct:
 
 
 def _arrow_strings(column: npt.NDArray[Any], key: str) -> Any:
+    """Convert a numpy column of strings, bytes or objects to Arrow."""
     column = _one_per_row(column, key)
     if column.dtype.kind == "S":
         column = column.astype(object)
@@ -152,6 +210,7 @@ def _arrow_strings(column: npt.NDArray[Any], key: str) -> Any:
 
 
 def _one_per_row(column: npt.NDArray[Any], key: str) -> npt.NDArray[Any]:
+    """Return a numpy column ``[N]`` or ``[N, 1]`` as ``[N]``."""
     if column.ndim == 2 and column.shape[1] == 1:
         return column[:, 0]
     if column.ndim != 1:
@@ -163,6 +222,7 @@ def _one_per_row(column: npt.NDArray[Any], key: str) -> npt.NDArray[Any]:
 
 
 def _not_a_string(column: npt.NDArray[Any], key: str) -> Exception:
+    """Return the error for the first value that Arrow cannot take as a string."""
     for row, value in enumerate(column):
         try:
             pa.array([value], type=pa.string(), from_pandas=True)
@@ -184,3 +244,61 @@ def _wrong_dtype(key: str, wanted: str, got: object) -> InvalidValueError:
     return InvalidValueError(
         f"raw column {key!r} must be {wanted}, but is {got}; change the data's type or the feature column's dtype."
     )
+
+
+def _read_lists(column: RawColumn, key: str, dtype: RawDtype, read: Callable[[Any, str], _Values]) -> Lists[_Values]:
+    """Read the values of all rows at once by `read`, a function for columns with one value a row."""
+    values, offsets = _values_and_offsets(column, key)
+    if isinstance(values, pa.Array) and pa.types.is_null(values.type):
+        # Where no row has a value, Arrow does not know what the values would be.
+        values = values.cast(ARROW_TYPES[dtype])
+    try:
+        return Lists(read(values, key), offsets)
+    except RowError as error:
+        # `read` counted values; the user counts rows.
+        row = int(np.searchsorted(offsets, error.row, side="right")) - 1
+        raise RowError(error.problem, row=row, column=key) from error
+
+
+def _values_and_offsets(column: RawColumn, key: str) -> tuple[Any, Offsets]:
+    """Return the values of all rows as one column, and where the values of each row begin."""
+    if not isinstance(column, pa.Array):
+        if column.ndim == 2:
+            rows, each = column.shape
+            return column.reshape(-1), even_offsets(rows, each)
+        if column.ndim != 1:
+            raise InvalidValueError(
+                f"raw column {key!r} must hold a list per row, but has the shape {column.shape[1:]} per row."
+            )
+        if column.dtype.kind != "O":
+            return column, even_offsets(len(column))
+        column = _from_objects(column, key)
+    if not is_list(column.type):
+        return column, even_offsets(len(column))
+    lengths = arrow.to_numpy(pc.fill_null(pc.list_value_length(column), 0))
+    offsets = np.zeros(len(column) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return column.flatten(), offsets
+
+
+def _from_objects(column: npt.NDArray[Any], key: str) -> Any:
+    """Convert an object array to Arrow: to lists if any row is a list, else to values."""
+    try:
+        return pa.array(column, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, UnicodeError, OverflowError):
+        pass
+    # Either some rows are lists and others bare values, or Arrow cannot take one of the rows: find that row.
+    for row, value in enumerate(column):
+        try:
+            pa.array([value], from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError, UnicodeError, OverflowError):
+            raise RowError(f"{value!r} is no list of values of one type", row=row, column=key) from None
+    try:
+        return pa.array([_as_list(value) for value in column], from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        problem = str(error).splitlines()[0].rstrip(".")
+        raise InvalidValueError(f"raw column {key!r} must hold lists of values of one type: {problem}.") from error
+
+
+def _as_list(value: Any) -> Any:
+    return value if value is None or isinstance(value, list | tuple | np.ndarray) else [value]

@@ -1,4 +1,7 @@
-"""Rows of weights for several columns in one parameter, so that one gather serves them all."""
+"""Tables: the weights of several columns in one parameter, so that one gather serves them all.
+
+Also here: how the rows of several ids are combined (`pool`), and shortened (`clip_norms`).
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from torch_estimator.feature_column.embedding import Combiner
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """What one column wants of a table: a variable name, rows, and how they start (None: zeros)."""
+    """One column's variable in a table to be made.
+
+    Attributes:
+        name: Name of the variable.
+        rows: Number of its rows.
+        initializer: Fills the rows with their initial values; None for zeros.
+    """
 
     name: str
     rows: int
@@ -24,7 +35,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedPiece:
-    """One column's variable inside a table: rows ``offset`` to ``offset + rows``."""
+    """One column's variable in a table: rows ``offset`` to ``offset + rows``."""
 
     name: str
     offset: int
@@ -32,22 +43,22 @@ class PlacedPiece:
 
 
 LeftAtZero = dict["Table", Callable[[], None]]
-"""Tables without initial values, and what draws these after all."""
+"""Tables without initial values, each with a function that draws them."""
 
 _LEFT_AT_ZERO: ContextVar[LeftAtZero | None] = ContextVar("_LEFT_AT_ZERO", default=None)
 
 
 @contextlib.contextmanager
 def tables_of_checkpoint(*, restored: bool) -> Iterator[LeftAtZero]:
-    """Leave the tables that the body makes at zero where a checkpoint is restored into them afterwards.
+    """Leave tables made in the body at zero if a checkpoint is going to be restored into them.
 
-    Drawing initial values takes most of the time until a large model can predict.
+    Drawing initial values would take most of the time until a large model can predict.
 
     Args:
         restored: Whether a checkpoint follows; otherwise tables get their initial values.
 
     Returns:
-        The tables left at zero.
+        The tables left at zero, for a checkpoint that turns out not to hold one of them.
     """
     tables: LeftAtZero = {}
     token = _LEFT_AT_ZERO.set(tables if restored else None)
@@ -58,22 +69,28 @@ def tables_of_checkpoint(*, restored: bool) -> Iterator[LeftAtZero]:
 
 
 class Table(nn.Module):
-    """Looks up rows by id.
+    """A parameter whose rows are looked up by id.
 
-    Its initial values are drawn by a generator state that one draw of torch's generator seeds, so that what is drawn
-    after it does not depend on its size, nor on whether it is left at zero.
+    Its initial values come from a generator that a single number drawn from torch's global generator seeds. Later draws
+    therefore depend neither on the size of the table nor on whether it is left at zero.
 
     Args:
         pieces: The variables that share the table, in the order of their rows.
-        dim: Numbers per row.
-        trainable: Whether the weight is to be trained.
+        dim: Numbers in each row.
+        trainable: Whether training changes the weight.
 
     Attributes:
         weight: float32 ``[rows + 1, dim]``; the last row is that of a missing value and stays zero.
-        pieces: Where each variable lies.
-        recorder: Normally None, and autograd reaches `weight` densely. While it is a list, `forward`
-            differentiates the gathered rows instead and appends ``(self, ids, rows)``; whoever set it updates
-            those rows, and leaves out the last row of the table.
+        pieces: The place of each variable.
+        rows: Rows of all variables.
+        recorder: None, or a list while a training step updates only the rows of its batch. With None the gradient of
+            `weight` is dense. With a list, `forward` makes the gathered rows a leaf of the gradient instead of
+            `weight`, and appends ``(self, ids, rows)``. The training step that set the list then updates those rows,
+            except the last row of the table.
+
+    >>> table = Table([Piece(name="color/weights", rows=3), Piece(name="size/weights", rows=2)], dim=4)
+    >>> table(torch.tensor([[0, 3], [2, 5]])).shape
+    torch.Size([2, 2, 4])
     """
 
     recorder: list[tuple[Table, torch.Tensor, torch.Tensor]] | None
@@ -95,14 +112,15 @@ class Table(nn.Module):
             seed = int(torch.randint(0, 2**62, (), device="cpu"))
             draw = functools.partial(_draw, self.weight.detach(), tuple(pieces), seed)
             left_at_zero = _LEFT_AT_ZERO.get()
-            # On another device initializers draw from a generator that `_draw` does not set.
+            # `_draw` seeds the CPU's generator only. On another device initializers use that device's generator, and
+            # must do so in their turn.
             if left_at_zero is None or self.weight.device.type != "cpu":
                 draw()
             else:
                 left_at_zero[self] = draw
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows of the table, float32 ``[..., dim]``, for int64 ids ``[...]``; the id `rows` gives zeros."""
+        """Return the rows of int64 ids ``[...]``, float32 ``[..., dim]``; the id `rows` gives zeros."""
         if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
             return self._gathered(ids)
         if self.recorder is None:
@@ -115,16 +133,17 @@ class Table(nn.Module):
         weight = self.weight.detach()
         if self.dim > 1 or torch.compiler.is_compiling():
             return functional.embedding(ids, weight)
-        # A fraction of the time for rows of one number.
+        # For rows of one number this takes a fraction of the time.
         return weight.view(-1).index_select(0, ids.reshape(-1)).view(*ids.shape, 1)
 
     def extra_repr(self) -> str:
-        """Shown by `print(module)`."""
+        """Return what `print(module)` shows."""
         return f"{self.rows}, {self.dim}, pieces={len(self.pieces)}"
 
 
 def _draw(weight: torch.Tensor, pieces: tuple[Piece, ...], seed: int) -> None:
-    # Not torch.manual_seed, which also seeds the generators of GPUs.
+    """Fill a table with initial values; leave the state of torch's global generator as it was."""
+    # torch.manual_seed would also seed the generators of GPUs.
     generator = torch.default_generator
     state = generator.get_state()
     generator.manual_seed(seed)
@@ -137,3 +156,41 @@ def _draw(weight: torch.Tensor, pieces: tuple[Piece, ...], seed: int) -> None:
             offset += piece.rows
     finally:
         generator.set_state(state)
+
+
+def pool(rows: torch.Tensor, weights: torch.Tensor, combiner: Combiner) -> torch.Tensor:
+    """Combine the vectors of a row's ids; a row without an id gives zeros.
+
+    With e for vectors and w for weights, ``"sum"`` is Σwe; ``"mean"`` is Σwe/Σw and ``"sqrtn"`` Σwe/√Σw², both over
+    positive weights only.
+
+    Args:
+        rows: float32 ``[N, L, dimension]``, zeros where there is no id.
+        weights: float32 ``[N, L]``, zeros where there is no id.
+        combiner: Name of the formula.
+
+    Returns:
+        float32 ``[N, dimension]``.
+    """
+    if combiner == "sum":
+        return (rows * weights.unsqueeze(2)).sum(1)
+    weights = torch.where(weights > 0, weights, 0.0)
+    total = (rows * weights.unsqueeze(2)).sum(1)
+    divisor = weights.sum(1, keepdim=True) if combiner == "mean" else weights.square().sum(1, keepdim=True).sqrt()
+    return total / torch.where(divisor > 0, divisor, 1.0)
+
+
+def presence(ids: torch.Tensor, padding: int) -> torch.Tensor:
+    """Return 1 for each id and 0 for the padding, as weights: float32 of the same shape as `ids`."""
+    return (ids != padding).to(torch.float32)
+
+
+def clip_norms(rows: torch.Tensor, max_norm: float) -> torch.Tensor:
+    """Shorten vectors ``[..., dimension]`` that are longer than `max_norm` to it.
+
+    The gradient of zeros is zero, not NaN: the square root is only taken of positive numbers.
+    """
+    squares = rows.square().sum(-1, keepdim=True)
+    positive = squares > 0
+    norms = torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)
+    return rows * (max_norm / norms.clamp(min=max_norm))

@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.categorical import CategoricalColumn
 from torch_estimator.feature_column.chunk import Chunk
-from torch_estimator.feature_column.hashing import HashFunction
-from torch_estimator.feature_column.id_encoders import make_encoder
-from torch_estimator.feature_column.ids import IdEncoder, ListEncoder
+from torch_estimator.feature_column.column import Column, Encoders, IdEncoder
+from torch_estimator.feature_column.hashing import StringHasher
+from torch_estimator.feature_column.ids import padded_lists
+from torch_estimator.feature_column.layout_builder import input_layout, linear_layout
 from torch_estimator.feature_column.layouts import (
     DNN_INDICATOR_IDS,
     DNN_NUMERIC,
@@ -26,22 +26,16 @@ from torch_estimator.feature_column.layouts import (
     PlacedIds,
     PlacedNumbers,
 )
-from torch_estimator.feature_column.list_encoders import make_list_encoder
-from torch_estimator.feature_column.padding import id_lists, padded_lists
-from torch_estimator.feature_column.place_columns import input_layout, linear_layout
-from torch_estimator.feature_column.raw_feature import RawFeature, merge_raw_features
+from torch_estimator.feature_column.raw_feature import ARROW_TYPES, RawFeature, merge_raw_features
 from torch_estimator.feature_column.raw_values import RawColumn
-from torch_estimator.feature_column.string_hasher import StringHasher
-
-_ARROW_TYPES = {"string": pa.string(), "float32": pa.float32(), "int64": pa.int64()}
 
 Features: TypeAlias = dict[str, Any]  # numpy arrays, and Arrow lists where rows have any number of ids
 
 
 class FeatureTransform:
-    """Turns raw columns into ids and numbers, row by row and without state that could change a result.
+    """Turns raw columns into ids and numbers, row by row and without any state that could change a result.
 
-    The result of a call holds, each where a column needs it:
+    The result of a call holds those of the following that the columns need:
 
     - ``"linear/ids"`` int64 ``[N, slots]``: rows of the linear model's one weight table;
     - ``"linear/numeric"`` float32 ``[N, D]``;
@@ -49,10 +43,10 @@ class FeatureTransform:
     - ``"dnn/indicator_ids"`` int64 ``[N, slots]``: positions among all indicators;
     - ``"dnn/embedding_ids_<dimension>"`` int64 ``[N, slots]``: rows of that dimension's table;
     - ``"linear/ids/<column>"``, ``"dnn/indicator_ids/<column>"`` and ``"dnn/embedding_ids/<column>"``, Arrow lists of
-      int64, for columns whose rows have any number of ids, or ids with weights; these are Arrow lists of float32 under
-      the same key with ``"/weights"`` appended. `padded` makes arrays ``[N, L]`` of them.
+      int64, for columns whose rows have any number of ids, or ids with weights. The weights are Arrow lists of float32
+      under the same key with ``"/weights"`` appended. `padded` makes arrays ``[N, L]`` of the lists.
 
-    A missing id is the number of rows (or indicators). `linear` and `dnn` tell which column is where.
+    A missing id is the number of rows (or indicators). `linear` and `dnn` say which column is where.
 
     Args:
         linear_columns: Categorical, bucketized and numeric columns.
@@ -62,13 +56,13 @@ class FeatureTransform:
         bags: The columns with lists or weights of both halves.
         linear: Layout of the linear half, or None without linear columns.
         dnn: Layout of the network half, or None without network columns.
-        raw_features: What is read, by key: the parsing schema, and the inputs of a served model.
-        required: The Arrow type of each value of each raw column that is read.
+        raw_features: The raw columns that are read, by key: the parsing schema, and the inputs of a served model.
+        required: The Arrow type of each raw column that is read.
 
     Raises:
-        InvalidTypeError: Something given as a column is none.
-        InvalidValueError: A column of the wrong kind, two columns of one name, or two that read a key as
-            different types.
+        InvalidTypeError: An item is not a feature column.
+        InvalidValueError: A column is of the wrong kind, two columns have one name, or two read a key as different
+            types.
 
     >>> from torch_estimator.feature_column import categorical_column_with_vocabulary_list
     >>> transform = FeatureTransform([categorical_column_with_vocabulary_list("gender", ["Female", "Male"])])
@@ -85,23 +79,22 @@ class FeatureTransform:
             feature for column in (*wide, *deep) for feature in column.raw_features
         )
         self.required: dict[str, pa.DataType] = {
-            key: pa.list_(_ARROW_TYPES[feature.dtype]) if feature.multivalent else _ARROW_TYPES[feature.dtype]
+            key: pa.list_(ARROW_TYPES[feature.dtype]) if feature.multivalent else ARROW_TYPES[feature.dtype]
             for key, feature in self.raw_features.items()
         }
-        self._hashers: dict[tuple[str, HashFunction], StringHasher] = {}
-        self._encoders: dict[CategoricalColumn, IdEncoder] = {}
-        self._list_encoders: dict[CategoricalColumn, ListEncoder] = {}
+        self._encoders = Encoders()
         self._ids = self._plan_ids()
         self.bags: tuple[Bag, ...] = tuple(self._all_bags())
-        self._bags = [(bag, self._list_encoder(bag.column)) for bag in self.bags]
+        self._bags = [(bag, self._encoders.lists(bag.column)) for bag in self.bags]
         self._numbers = self._plan_numbers()
 
     def __call__(self, columns: Mapping[str, RawColumn]) -> Features:
-        """Ids and numbers of a chunk of raw columns.
+        """Return the ids and numbers of a chunk of raw columns.
 
         Raises:
-            InvalidValueError: A raw column is missing, has another number of rows than the others, or another
-                type or shape than the feature columns need.
+            InvalidTypeError: A raw column is not an array.
+            InvalidValueError: A raw column is missing, has another number of rows than the others, or another type or
+                shape than the feature columns need.
             RowError: One value is of another type.
         """
         chunk = Chunk(columns, self._rows(columns))
@@ -109,16 +102,15 @@ class FeatureTransform:
         for feature, padding, slots, ids in self._ids:
             features[feature] = _all_ids(chunk, padding, slots, ids)
         for feature, placed in self._numbers:
-            features[feature] = np.concatenate([chunk.numbers(one.column) for one in placed], axis=1)
+            features[feature] = np.concatenate([one.column.numbers(chunk) for one in placed], axis=1)
         for bag, encoder in self._bags:
-            found = chunk.once(encoder, lambda encoder=encoder: encoder(chunk))  # type: ignore[misc]
-            features[bag.feature], weights = id_lists(found, bag.offset)
+            features[bag.feature], weights = chunk.encoded(encoder).to_arrow(bag.offset)
             if bag.weights is not None:
                 features[bag.weights] = weights
         return features
 
     def padded(self, features: Features) -> Features:
-        """The same features with arrays ``[N, L]`` for lists.
+        """Return the same features with arrays ``[N, L]`` in place of lists.
 
         L is the length of the longest row, rounded up to a power of two. Missing ids are as in `__call__`, missing
         weights are 0.
@@ -134,7 +126,7 @@ class FeatureTransform:
 
     @property
     def recording(self) -> bool:
-        """Whether strings hashed with farmhash are kept for `seen_strings`; set it while training."""
+        """Whether strings hashed with farmhash are kept for `seen_strings`; training sets it."""
         return any(hasher.recording for hasher in self._farmhashers())
 
     @recording.setter
@@ -143,18 +135,19 @@ class FeatureTransform:
             hasher.recording = value
 
     def seen_strings(self) -> dict[str, list[str]]:
-        """Per raw column that is hashed with farmhash, the strings met while recording, sorted."""
+        """Return, for each raw column that is hashed with farmhash, the strings recorded, sorted."""
         return {hasher.key: sorted(hasher.seen) for hasher in self._farmhashers()}
 
     def restore_seen_strings(self, seen: Mapping[str, Iterable[str]]) -> None:
-        """Adds strings of an earlier run; columns that are no longer hashed with farmhash are left out."""
+        """Add the strings of an earlier run; ignore raw columns that are no longer hashed with farmhash."""
         for hasher in self._farmhashers():
             hasher.record(seen.get(hasher.key, ()))
 
     def _farmhashers(self) -> list[StringHasher]:
-        return [hasher for (_, function), hasher in self._hashers.items() if function == "farmhash"]
+        return [hasher for (_, function), hasher in self._encoders.hashers.items() if function == "farmhash"]
 
     def _rows(self, columns: Mapping[str, RawColumn]) -> int:
+        """Check the raw columns and return their number of rows."""
         rows: dict[str, int] = {}
         for key in self.raw_features:
             if key not in columns:
@@ -172,6 +165,7 @@ class FeatureTransform:
         return next(iter(rows.values()), 0)
 
     def _plan_ids(self) -> list[tuple[str, int, int, list[tuple[PlacedIds, IdEncoder]]]]:
+        """Return, for each tensor of ids: its key, the id of a missing value, the number of slots, and the encoders."""
         plan = []
         if self.linear is not None and self.linear.categorical:
             plan.append((LINEAR_IDS, self.linear.rows, self.linear.slots, self.linear.categorical))
@@ -183,9 +177,18 @@ class FeatureTransform:
                 (table.feature, table.rows, table.slots, table.placed) for table in self.dnn.tables if table.placed
             ]
         return [
-            (feature, padding, slots, [(placed, self._encoder(placed.column)) for placed in all_placed])
+            (feature, padding, slots, [(placed, self._encoders.ids(placed.column)) for placed in all_placed])
             for feature, padding, slots, all_placed in plan
         ]
+
+    def _plan_numbers(self) -> list[tuple[str, Sequence[PlacedNumbers]]]:
+        """Return, for each tensor of numbers, its key and its columns."""
+        plan: list[tuple[str, Sequence[PlacedNumbers]]] = []
+        if self.linear is not None and self.linear.numeric:
+            plan.append((LINEAR_NUMERIC, self.linear.numeric))
+        if self.dnn is not None and self.dnn.numeric:
+            plan.append((DNN_NUMERIC, self.dnn.numeric))
+        return plan
 
     def _all_bags(self) -> Iterator[Bag]:
         if self.linear is not None:
@@ -195,34 +198,14 @@ class FeatureTransform:
             for table in self.dnn.tables:
                 yield from table.bags
 
-    def _plan_numbers(self) -> list[tuple[str, Sequence[PlacedNumbers]]]:
-        plan: list[tuple[str, Sequence[PlacedNumbers]]] = []
-        if self.linear is not None and self.linear.numeric:
-            plan.append((LINEAR_NUMERIC, self.linear.numeric))
-        if self.dnn is not None and self.dnn.numeric:
-            plan.append((DNN_NUMERIC, self.dnn.numeric))
-        return plan
 
-    def _encoder(self, column: CategoricalColumn) -> IdEncoder:
-        if column not in self._encoders:
-            self._encoders[column] = make_encoder(column, self._encoder, self._hasher)
-        return self._encoders[column]
-
-    def _list_encoder(self, column: CategoricalColumn) -> ListEncoder:
-        if column not in self._list_encoders:
-            self._list_encoders[column] = make_list_encoder(column, self._encoder, self._list_encoder, self._hasher)
-        return self._list_encoders[column]
-
-    def _hasher(self, key: str, function: HashFunction) -> StringHasher:
-        return self._hashers.setdefault((key, function), StringHasher(key, function))
-
-
-def _columns(columns: Iterable[Any], where: str) -> tuple[Any, ...]:
+def _columns(columns: Iterable[Any], where: str) -> tuple[Column, ...]:
+    """Return the columns of a list; `where` names the argument in errors."""
     if isinstance(columns, (str, Mapping)) or not isinstance(columns, Iterable):
         raise InvalidTypeError(f"{where} must be a list of feature columns, but got {columns!r}.")
     given = tuple(columns)
     for column in given:
-        if not hasattr(column, "raw_features"):
+        if not isinstance(column, Column):
             raise InvalidTypeError(
                 f"{where} must hold feature columns, but holds {column!r} ({type(column).__name__})."
             )
@@ -232,9 +215,10 @@ def _columns(columns: Iterable[Any], where: str) -> tuple[Any, ...]:
 def _all_ids(
     chunk: Chunk, padding: int, slots: int, ids: Sequence[tuple[PlacedIds, IdEncoder]]
 ) -> npt.NDArray[np.int64]:
-    # Slot by slot, for the processor's caches: to write one number here and there into all rows takes twice as long.
+    """Return one tensor of ids, int64 ``[rows, slots]``."""
+    # Slots are written one after the other, each in consecutive memory, and the result is transposed at the end. To
+    # write into one place of every row instead takes twice as long, because it misses the processor's caches.
     by_slot = np.empty((slots, chunk.rows), dtype=np.int64)
     for placed, encoder in ids:
-        encoded = chunk.once(encoder, lambda encoder=encoder: encoder(chunk))  # type: ignore[misc]
-        encoded.place(by_slot[placed.start : placed.stop], placed.offset, padding)
+        chunk.encoded(encoder).place(by_slot[placed.start : placed.stop], placed.offset, padding)
     return np.ascontiguousarray(by_slot.T)

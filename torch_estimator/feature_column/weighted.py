@@ -1,84 +1,84 @@
-"""A categorical column whose values have weights, which another raw column holds."""
+"""A categorical column whose ids have weights, which another raw column holds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.feature_column.bucketized import BucketizedColumn
-from torch_estimator.feature_column.crossed import CrossedColumn
-from torch_estimator.feature_column.hash_bucket import HashedCategoricalColumn
-from torch_estimator.feature_column.identity import IdentityCategoricalColumn
-from torch_estimator.feature_column.raw_feature import (
-    LISTS,
-    RawFeature,
-    check_key,
-    dtype_name,
-    is_float,
-    is_integer,
+import numpy as np
+
+from torch_estimator.errors import InvalidValueError, RowError
+from torch_estimator.feature_column.checks import check_key, check_number_dtype, dtype_name, is_integer, set_fields
+from torch_estimator.feature_column.chunk import Chunk
+from torch_estimator.feature_column.column import (
+    CategoricalColumn,
+    Encoders,
+    ListEncoder,
+    NumberColumn,
+    column_error,
 )
-from torch_estimator.feature_column.vocabulary_list import VocabularyListCategoricalColumn
-
-Weighable: TypeAlias = (
-    BucketizedColumn
-    | CrossedColumn
-    | HashedCategoricalColumn
-    | IdentityCategoricalColumn
-    | VocabularyListCategoricalColumn
-)
-_KINDS = (
-    BucketizedColumn,
-    CrossedColumn,
-    HashedCategoricalColumn,
-    IdentityCategoricalColumn,
-    VocabularyListCategoricalColumn,
-)
+from torch_estimator.feature_column.ids import IdLists
+from torch_estimator.feature_column.lowering import Lowering
+from torch_estimator.feature_column.raw_feature import LISTS, RawFeature
+from torch_estimator.feature_column.raw_values import Lists, even_offsets
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WeightedCategoricalColumn:
-    """Ids with weights; made by `weighted_categorical_column`."""
+@dataclass(frozen=True, slots=True)
+class WeightedCategoricalColumn(CategoricalColumn):
+    """A categorical column, each value of which has the weight at its place in another raw column.
 
-    categorical_column: Weighable
+    An indicator adds the weights up, a linear model multiplies the value's weight by them, and an embedding combines
+    vectors by them; with ``"mean"`` and ``"sqrtn"`` a value whose weight is not positive does not count. A weight that
+    is NaN is 0; one that is missing in the data is an error, unless the Dataset has a default for it.
+
+    Args:
+        categorical_column: A vocabulary, hash bucket, identity, bucketized or crossed column. With
+            ``multivalent=True`` every row's list of weights must be as long as its list of values.
+        weight_feature_key: Name of the raw column of weights.
+        dtype: Type as which the weights are parsed. The model sees float32 in any case.
+
+    Raises:
+        InvalidTypeError: `categorical_column` is not a column.
+        InvalidValueError: `categorical_column` has weights already, is a cross of lists or is not categorical; or the
+            dtype is not a number's.
+
+    >>> from torch_estimator.feature_column import categorical_column_with_hash_bucket, weighted_categorical_column
+    >>> words = categorical_column_with_hash_bucket("words", 1000, multivalent=True)
+    >>> weighted_categorical_column(words, "frequencies").name
+    'words_weighted_by_frequencies'
+    """
+
+    categorical_column: CategoricalColumn
     weight_feature_key: str
-    dtype: str = "float32"
+    dtype: Any = "float32"
 
     def __post_init__(self) -> None:
+        set_fields(self, dtype=dtype_name(self.dtype))
         column = self.categorical_column
-        if not isinstance(column, _KINDS):
-            error = InvalidValueError if hasattr(column, "raw_features") else InvalidTypeError
-            raise error(f"weighted_categorical_column takes a categorical column without weights, but got {column!r}.")
-        if isinstance(column, CrossedColumn) and column.multivalent:
-            raise InvalidValueError(
-                f"crossed column {column.name!r} cannot have weights, since how many values a row has depends on its "
-                "lists; give weights to a column that is not crossed."
-            )
+        if not isinstance(column, CategoricalColumn):
+            raise column_error(column, _not_weighable(column))
+        column.check_weighable()
         check_key(self.weight_feature_key)
-        if not (is_integer(self.dtype) or is_float(self.dtype)):
-            raise InvalidValueError(
-                f"dtype of the weights {self.weight_feature_key!r} must be an integer or floating-point type, but got "
-                f"{self.dtype!r}."
-            )
-        keys = [feature.key for feature in column.raw_features]
-        if self.weight_feature_key in keys:
+        check_number_dtype(self.dtype, f"the weights {self.weight_feature_key!r}")
+        if self.weight_feature_key in [feature.key for feature in column.raw_features]:
             raise InvalidValueError(
                 f"raw column {self.weight_feature_key!r} cannot be both the values and the weights of a column."
             )
 
     @property
     def name(self) -> str:
-        """``<column>_weighted_by_<key>``."""
+        """Name of the column: ``<column>_weighted_by_<key>``."""
         return f"{self.categorical_column.name}_weighted_by_{self.weight_feature_key}"
 
     @property
     def num_buckets(self) -> int:
-        """That of the categorical column."""
+        """Number of ids, as many as the categorical column has."""
         return self.categorical_column.num_buckets
 
     @property
     def slots(self) -> int:
-        """That of the categorical column."""
+        """Ids in each row, as many as the categorical column has."""
         return self.categorical_column.slots
 
     @property
@@ -88,7 +88,7 @@ class WeightedCategoricalColumn:
 
     @property
     def weight_feature(self) -> RawFeature:
-        """The raw column of weights: as many a row as there are values."""
+        """The raw column of weights, with as many in each row as there are values."""
         return RawFeature(
             key=self.weight_feature_key,
             dtype="int64" if is_integer(self.dtype) else "float32",
@@ -97,34 +97,59 @@ class WeightedCategoricalColumn:
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
-        """Those of the categorical column, and the weights."""
+        """The raw columns of the categorical column, and that of the weights."""
         return (*self.categorical_column.raw_features, self.weight_feature)
 
+    @property
+    def unweighted(self) -> CategoricalColumn:
+        """The categorical column, whose values have the weights."""
+        return self.categorical_column
 
-def weighted_categorical_column(
-    categorical_column: Weighable, weight_feature_key: str, dtype: Any = "float32"
-) -> WeightedCategoricalColumn:
-    """Gives each value of a categorical column the weight at its place in another raw column.
+    @property
+    def number_columns(self) -> tuple[NumberColumn, ...]:
+        """The columns whose numbers the categorical column turns into ids."""
+        return self.categorical_column.number_columns
 
-    An indicator adds the weights up, a linear model multiplies the value's weight by them, and an embedding combines
-    vectors by them; with ``"mean"`` and ``"sqrtn"`` a value whose weight is not positive does not count. A weight
-    that is NaN is 0; one that is missing in the data is an error, unless the Dataset has a default for it.
+    def cross_leaves(self) -> Sequence[str | CategoricalColumn]:
+        """Raise InvalidValueError, because a cross has no weights."""
+        raise InvalidValueError(f"weighted column {self.name!r} cannot be crossed; cross its categorical column.")
 
-    Args:
-        categorical_column: A vocabulary, hash bucket, identity, bucketized or crossed column. With
-            ``multivalent=True`` every row's list of weights must be as long as its list of values.
-        weight_feature_key: Name of the raw column of weights.
-        dtype: How the weights are parsed; the model sees float32 in any case.
+    def check_weighable(self) -> None:
+        """Raise InvalidValueError, because this column has weights already."""
+        raise InvalidValueError(_not_weighable(self))
 
-    Raises:
-        InvalidTypeError: `categorical_column` is no column.
-        InvalidValueError: It has weights, is a cross of lists or is not categorical; or the dtype is no number.
+    def list_encoder(self, encoders: Encoders) -> ListEncoder:
+        """Return a function from a chunk to its ids and their weights; a missing weight is 0."""
+        encoder = encoders.lists(self.categorical_column)
 
-    >>> from torch_estimator.feature_column import categorical_column_with_hash_bucket
-    >>> words = categorical_column_with_hash_bucket("words", 1000, multivalent=True)
-    >>> weighted_categorical_column(words, "frequencies").name
-    'words_weighted_by_frequencies'
-    """
-    return WeightedCategoricalColumn(
-        categorical_column=categorical_column, weight_feature_key=weight_feature_key, dtype=dtype_name(dtype)
-    )
+        def encode(chunk: Chunk) -> IdLists:
+            ids = chunk.encoded(encoder)
+            if self.multivalent:
+                weights = chunk.list_numbers(self.weight_feature_key)
+            else:
+                numbers = chunk.numbers(self.weight_feature_key, (self.slots,))
+                weights = Lists(numbers.reshape(-1), even_offsets(len(numbers), self.slots))
+            wrong = np.flatnonzero(np.diff(ids.offsets) != np.diff(weights.offsets))
+            if len(wrong):
+                row = int(wrong[0])
+                values, given = (int(np.diff(offsets)[row]) for offsets in (ids.offsets, weights.offsets))
+                raise RowError(
+                    f"{given} weights for the {values} values of {self.categorical_column.name!r}; "
+                    "every value needs one weight",
+                    row=row,
+                    column=self.weight_feature_key,
+                )
+            return IdLists(ids.ids, ids.offsets, np.where(np.isnan(weights.values), np.float32(0), weights.values))
+
+        return encode
+
+    def lower_lists(self, lowering: Lowering) -> str:
+        """Write the ids of the categorical column into a graph; the export adds the weights of `weight_feature`."""
+        return self.categorical_column.lower_lists(lowering)
+
+
+weighted_categorical_column = WeightedCategoricalColumn
+
+
+def _not_weighable(column: object) -> str:
+    return f"weighted_categorical_column takes a categorical column without weights, but got {column!r}."

@@ -18,7 +18,7 @@ def written(folder: Path, text: str | bytes) -> Path:
 
 
 @pytest.mark.parametrize("text", ["b\nŠkoda\na b\n", "b\nŠkoda\na b", "b\r\nŠkoda\r\na b\r\n", "\ufeffb\nŠkoda\na b\n"])
-def test_a_word_is_a_line_whatever_ends_it(text: str, tmp_path: Path) -> None:
+def test_a_word_is_a_line_with_any_line_ending(text: str, tmp_path: Path) -> None:
     column = fc.categorical_column_with_vocabulary_file("k", written(tmp_path, text))
     assert column == fc.categorical_column_with_vocabulary_list("k", ["b", "Škoda", "a b"])
 
@@ -34,7 +34,7 @@ def test_all_arguments_are_those_of_a_vocabulary_list(tmp_path: Path) -> None:
     assert oov.multivalent
 
 
-def test_a_vocabulary_may_be_anywhere() -> None:
+def test_a_vocabulary_may_be_at_any_url() -> None:
     files.write_file("memory://vocabularies/words.txt", [b"x\ny\n"])
     column = fc.categorical_column_with_vocabulary_file("k", "memory://vocabularies/words.txt")
     assert column.vocabulary_list == ("x", "y")
@@ -56,7 +56,7 @@ def test_a_vocabulary_may_be_anywhere() -> None:
         (b"a\n\xff\n", {}, r"is not UTF-8 text \(byte 2\)"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(text: Any, arguments: Any, message: str, tmp_path: Path) -> None:
+def test_errors_name_the_fault_of_a_file(text: Any, arguments: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match=message):
         fc.categorical_column_with_vocabulary_file("k", written(tmp_path, text), **arguments)
 
@@ -68,6 +68,6 @@ def test_a_missing_file_is_named(base: str, tmp_path: Path) -> None:
         fc.categorical_column_with_vocabulary_file("k", path)
 
 
-def test_words_beyond_the_size_may_be_anything(tmp_path: Path) -> None:
+def test_words_beyond_the_size_are_not_checked(tmp_path: Path) -> None:
     column = fc.categorical_column_with_vocabulary_file("k", written(tmp_path, "a\nb\n\na\n"), vocabulary_size=2)
     assert column.num_buckets == 2

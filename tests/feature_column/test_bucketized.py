@@ -1,4 +1,4 @@
-"""Boundaries at quantiles."""
+"""Boundaries at quantiles, as `bucketized_column` uses them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
 def buckets(values: np.ndarray[Any, Any], boundaries: list[float]) -> list[int]:
-    """How many of the values fall into each bucket of a column with these boundaries."""
+    """Return how many values fall into each bucket of a column with these boundaries."""
     column = fc.bucketized_column(fc.numeric_column("x"), boundaries)
     ids = fc.FeatureTransform([column])({"x": values})["linear/ids"]
     return np.bincount(ids.ravel(), minlength=len(boundaries) + 1).tolist()
 
 
-def test_buckets_hold_equally_many() -> None:
+def test_buckets_hold_equal_counts() -> None:
     values = np.random.default_rng(0).lognormal(size=1200).astype(np.float32)
 
     assert buckets(values, fc.quantile_boundaries(values, 12)) == [100] * 12
@@ -38,11 +38,11 @@ def test_buckets_hold_equally_many() -> None:
         ([7.0] * 4 + [7.0 + 1e-9] * 4 + [8.0] * 4, 6, [7.5]),
     ],
 )
-def test_they_are_those_of_kbins_discretizer(values: list[float], num_buckets: int, expected: list[float]) -> None:
+def test_boundaries_equal_kbins_discretizer(values: list[float], num_buckets: int, expected: list[float]) -> None:
     assert fc.quantile_boundaries(values, num_buckets) == pytest.approx(expected, abs=1e-8)
 
 
-def test_numbers_that_are_one_as_float32_are_not_cut_apart() -> None:
+def test_numbers_equal_as_float32_share_a_bucket() -> None:
     values = np.repeat([1, 2**24, 2**24 + 1, 2**25], [1, 4, 4, 1])
 
     assert fc.quantile_boundaries(values, 5) == [2.0**24]
@@ -65,12 +65,12 @@ def test_few_distinct_numbers_give_few_boundaries_or_none() -> None:
         [5.0, None, 1.0, 4.0, 2.0, 3.0],
     ],
 )
-def test_any_kind_of_array_is_taken_and_missing_values_are_left_out(values: object) -> None:
+def test_quantiles_accept_any_array_and_skip_missing_values(values: object) -> None:
     assert fc.quantile_boundaries(values, 2) == [3.0]
 
 
 @pytest.mark.parametrize("values", [["1", "2"], pa.array(["a"]), object(), [[1, 2], [3]], [1, "2"], {"x": [1, 2]}])
-def test_what_is_no_number_is_refused(values: object) -> None:
+def test_quantiles_of_non_numbers_are_refused(values: object) -> None:
     with pytest.raises(InvalidTypeError, match=r"values must be numbers, but got .+\."):
         fc.quantile_boundaries(values, 4)
 
@@ -86,7 +86,7 @@ def test_what_is_no_number_is_refused(values: object) -> None:
         ([1.0, 2.0], True, "num_buckets must be an integer of at least 2, but got True."),
     ],
 )
-def test_bad_values_and_numbers_of_buckets_are_one_sentence(values: object, num_buckets: Any, message: str) -> None:
+def test_bad_values_and_bucket_counts_raise_errors(values: object, num_buckets: Any, message: str) -> None:
     with pytest.raises(InvalidValueError) as raised:
         fc.quantile_boundaries(values, num_buckets)
 

@@ -1,4 +1,4 @@
-"""Columns are listed once: what CSV, Parquet and JSON are read as, and what an export takes, derive from them."""
+"""The schema of feature columns, which parsing and serving inputs follow."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_schema_has_types_lists_shapes_and_defaults() -> None:
 
 
 @pytest.mark.parametrize("wrap", [list, tuple, iter, fc.FeatureTransform, lambda columns: dict(enumerate(columns))])
-def test_columns_may_come_in_any_way(wrap: Any) -> None:
+def test_columns_may_be_a_list_a_dict_a_transform_or_one_column(wrap: Any) -> None:
     assert fc.schema(wrap(COLUMNS)).equals(SCHEMA, check_metadata=True)
     assert fc.schema(fc.numeric_column("x")).names == ["x"]
 
@@ -124,7 +124,7 @@ def test_files_of_every_kind_are_read_by_the_schema_alone(kind: str, tmp_path: P
     np.testing.assert_allclose(answer, predictions, atol=1e-5)
 
 
-def test_serving_inputs_are_those_of_the_columns() -> None:
+def test_serving_inputs_follow_from_the_schema() -> None:
     assert te.serving_input.raw_features(SCHEMA) == te.serving_input.raw_features(COLUMNS)
     plain = [fc.crossed_column(["city", "job"], 20), fc.numeric_column("age", default_value=30)]
     names = ["age", "job", "city"]
@@ -133,7 +133,7 @@ def test_serving_inputs_are_those_of_the_columns() -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
-def test_defaults_given_beside_go_before_those_of_the_schema(kind: str, tmp_path: Path) -> None:
+def test_explicit_defaults_override_those_of_the_schema(kind: str, tmp_path: Path) -> None:
     data = read(kind, tmp_path, schema=SCHEMA, label="label", defaults={"age": 1.5}).batch(10)
     ((features, _),) = data
     assert features["age"].tolist() == [20.5, 1.5, 1.5]
@@ -151,12 +151,12 @@ def test_lists_in_csv_need_a_separator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("separator", ["", ",", '"', 3])
-def test_separators_that_cannot_be_are_refused(separator: Any) -> None:
+def test_invalid_separators_are_refused(separator: Any) -> None:
     with pytest.raises((InvalidValueError, InvalidTypeError), match="list_separator must be a string"):
         Dataset.from_csv("x.csv", list_separator=separator)
 
 
-def test_a_list_with_what_is_no_number_is_named_by_line(tmp_path: Path) -> None:
+def test_a_list_with_text_in_place_of_a_number_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("n,x\n1| 2,0\n\n,1\n3|x,2\n")
 
@@ -173,7 +173,7 @@ def test_a_list_with_what_is_no_number_is_named_by_line(tmp_path: Path) -> None:
     assert features["n"].tolist() == [[1, 2], [0, 0]]
 
 
-def test_types_that_no_column_reads_are_refused() -> None:
+def test_schemas_with_types_that_no_column_reads_are_refused() -> None:
     with pytest.raises(InvalidValueError, match="field 'd' of the schema is date32"):
         te.serving_input.raw_features(pa.schema({"d": pa.date32()}))
     with pytest.raises(InvalidTypeError, match="columns must hold feature columns, but holds 'age'"):

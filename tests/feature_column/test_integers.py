@@ -1,8 +1,9 @@
-"""An integer that is missing in the data has no id where only categorical columns read it."""
+"""Integers in categorical columns: missing ones have no id, and crosses take them as ids or as strings."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ FILLED = {"id": [3, -1, -1], "hashed": [4, -1, 4], "known": [8, -1, 7]}
 
 
 def write(kind: str, folder: Path) -> Any:
-    """Returns a function that reads a file with the rows; a CSV file has no list."""
+    """Write the rows to a file and return a function that reads them; CSV has no lists."""
     path = folder / f"rows.{kind}"
     if kind == "csv":
         names = ["id", "hashed", "known", "y"]
@@ -47,13 +48,13 @@ def write(kind: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
-def test_the_schema_reads_a_missing_integer_as_no_id(kind: str, tmp_path: Path) -> None:
+def test_a_schema_reads_a_missing_integer_without_an_id(kind: str, tmp_path: Path) -> None:
     columns = PLAIN if kind == "csv" else COLUMNS
     with write(kind, tmp_path)(schema=fc.schema(columns)).iterator() as iterator:
         features, _ = next(iterator)
     assert {name: features[name].tolist() for name in FILLED} == FILLED
     if kind != "csv":
-        # A batch fills lists up with zeros.
+        # Batches pad lists with zeros.
         assert features["list"].tolist() == [[1, -1, 4], [0, 0, 0], [-1, 0, 0]]
     ids = fc.FeatureTransform(PLAIN)(features)["linear/ids"]
     no_id = 9 + 5 + 20 + 2
@@ -90,13 +91,13 @@ def test_a_column_that_reads_numbers_still_requires_them(kind: str, other: Any, 
     assert features["id"].tolist() == [3, 2, 2]
 
 
-def test_a_default_goes_before_what_is_missing(tmp_path: Path) -> None:
+def test_a_default_replaces_a_missing_integer(tmp_path: Path) -> None:
     for kind in ("csv", "json", "parquet"):
         ((features, _),) = write(kind, tmp_path)(schema=fc.schema(PLAIN), defaults={"id": 0})
         assert (features["id"].tolist(), features["known"].tolist()) == ([3, 0, 0], [8, -1, 7])
 
 
-def test_a_label_and_a_weight_that_are_missing_are_errors(tmp_path: Path) -> None:
+def test_a_missing_label_or_weight_raises_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text('{"id": 1, "y": 1}\n{"id": null, "y": 1}\n')
     with pytest.raises(DataError, match="column 'id': the value is missing"):
@@ -106,7 +107,7 @@ def test_a_label_and_a_weight_that_are_missing_are_errors(tmp_path: Path) -> Non
         weighted.train(lambda: Dataset.from_json(path, label="y").batch(2), steps=1)
 
 
-def test_an_empty_field_of_csv_is_served_as_it_was_trained(tmp_path: Path) -> None:
+def test_an_empty_csv_field_is_served_as_in_training(tmp_path: Path) -> None:
     estimator = te.LinearRegressor(PLAIN, str(tmp_path / "job"))
     read = write("csv", tmp_path)
     estimator.train(lambda: read(), steps=3)
@@ -116,3 +117,37 @@ def test_an_empty_field_of_csv_is_served_as_it_was_trained(tmp_path: Path) -> No
     answer = te.ExportedModel.load(path).predict({"csv_row": ["3,4,8", ",,", ",4,7"]})["predictions"]
     expected = [one["predictions"] for one in estimator.predict(lambda: read())]
     np.testing.assert_allclose(answer, expected, atol=1e-6)
+
+
+RAW_CROSS = fc.crossed_column(["job", "zip"], 100)
+JOBS, ZIPS = np.array(["a", "b"]), np.array([3, 4])
+
+
+def train(column: Any, data: Dataset, folder: Path) -> te.Estimator:
+    estimator = te.LinearRegressor([column], str(folder / "job"))
+    estimator.train(lambda: data.batch(2), steps=1)
+    return estimator
+
+
+def test_a_raw_key_of_integers_raises_an_error_with_the_cure(tmp_path: Path) -> None:
+    data = Dataset.from_arrays({"job": JOBS, "zip": ZIPS}, np.zeros(2, np.float32))
+    sentence = (
+        "column 'zip' holds numbers (int64), but the model wants strings; make it strings (astype(str), or schema="
+    )
+    with pytest.raises(DataError, match=re.escape(sentence)) as raised:
+        train(RAW_CROSS, data, tmp_path)
+    assert "a crossed_column categorical_column_with_identity(key, num_buckets)" in str(raised.value)
+
+
+def test_the_cures_for_integer_keys_train(tmp_path: Path) -> None:
+    labels = np.array([0, 1], np.float32)
+    identity = fc.crossed_column(["job", fc.categorical_column_with_identity("zip", 10)], 100)
+    train(identity, Dataset.from_arrays({"job": JOBS, "zip": ZIPS}, labels), tmp_path / "identity")
+    strings = Dataset.from_arrays({"job": JOBS, "zip": ZIPS.astype(str)}, labels)
+    expected = train(RAW_CROSS, strings, tmp_path / "strings")
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"job": JOBS.tolist(), "zip": ZIPS, "y": labels}), path)
+    stored = Dataset.from_parquet(path, schema=fc.schema([RAW_CROSS]), label="y")
+    found = train(RAW_CROSS, stored, tmp_path / "parquet")
+    both = [[one["predictions"][0] for one in e.predict(lambda: strings.batch(2))] for e in (expected, found)]
+    assert both[0] == both[1]

@@ -49,7 +49,7 @@ def test_gradients_of_all_uses_are_added_up() -> None:
     assert table.weight.grad[:, 0].tolist() == [0, 3, 0, 2, 0]  # type: ignore[union-attr,index]
 
 
-def test_the_variables_name_can_be_given_and_v1s_function_is_the_same() -> None:
+def test_the_variable_can_be_named_and_the_function_of_v1_is_the_same() -> None:
     columns = fc.shared_embedding_columns([SEEN, BOUGHT], 2, shared_embedding_collection_name="items")
     layer, _ = layer_of(list(columns), RAW)
     assert pieces(layer) == ["items/embedding_weights"]
@@ -72,7 +72,7 @@ def test_vectors_longer_than_max_norm_are_shortened_where_they_are_looked_up() -
     gradient = table.weight.grad
     assert gradient is not None
     assert torch.isfinite(gradient).all()
-    # Of a clipped vector only the direction can change: no gradient along it.
+    # The length of a clipped vector has no effect, so its gradient is orthogonal to it.
     assert abs(float(gradient[3] @ torch.tensor([0.6, 0.8]))) < 1e-6
     assert gradient[0].tolist() == [1, 1]
 
@@ -104,18 +104,18 @@ def test_vectors_longer_than_max_norm_are_shortened_where_they_are_looked_up() -
         ),
     ],
 )
-def test_what_cannot_be_is_refused(make: Any, message: str) -> None:
+def test_invalid_arguments_are_refused(make: Any, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize("columns", ["seen", SEEN, [SEEN, "bought"]])
-def test_what_is_no_list_of_columns_is_refused(columns: Any) -> None:
+def test_shared_embeddings_refuse_anything_but_a_list_of_columns(columns: Any) -> None:
     with pytest.raises(InvalidTypeError, match="but got"):
         fc.shared_embeddings(columns, 2)
 
 
-def test_weighted_columns_count_as_what_they_weigh() -> None:
+def test_a_weighted_column_has_the_kind_of_its_categorical_column() -> None:
     columns = fc.shared_embeddings([fc.weighted_categorical_column(SEEN, "w"), BOUGHT], 2, combiner="sum")
     layer, features = layer_of(list(columns), {**RAW, "w": pa.array([[2.0, 0.0], [1.0]])})
     output = layer(features)

@@ -1,0 +1,440 @@
+"""Base classes of feature columns, and how to add a column.
+
+A feature column has four jobs, and its class does all of them, in one file:
+
+- say which raw columns it reads (`raw_features`), from which follow parsing schemas and serving inputs;
+- say where it enters a model (`add_to_linear`, `add_to_network`);
+- compute numbers or ids from raw columns on the host, before a batch is made (`encode`, `encoder`, `list_encoder`);
+- write the same computation into an ONNX graph (`lower`), so that an export takes raw values.
+
+To add a column, derive from one of four classes here and fill in what they leave open:
+
+- `NumberColumn` gives a fixed number of floats for each row (see ``numeric.py``);
+- `KeyColumn` gives ids of the values of one raw column, which may hold lists (see ``identity.py``, the shortest);
+- `CategoricalColumn` gives ids in any other way (see ``bucketized.py``);
+- `DenseColumn` turns the ids of another column into numbers for a network (see ``indicator.py``).
+
+Then name the new class in ``__init__.py``. Where arguments need no conversion beyond what `__post_init__` does, the
+class itself is tf.feature_column's function (``indicator_column = IndicatorColumn``); else a function converts them.
+Columns are frozen dataclasses because they are compared and used as keys: equal columns share one encoder.
+``tests/feature_column/test_own_column.py`` adds a `NumberColumn` and a `KeyColumn`, from training to serving.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from torch_estimator.errors import ExportError, InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.checks import check_flag, check_key
+from torch_estimator.feature_column.chunk import Chunk
+from torch_estimator.feature_column.hashing import HashFunction, StringHasher
+from torch_estimator.feature_column.ids import IdLists, Ids, Int64Array
+from torch_estimator.feature_column.lowering import LoweredIds, Lowering
+from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, categorical_feature
+from torch_estimator.feature_column.raw_values import even_offsets
+
+if TYPE_CHECKING:
+    from torch_estimator.feature_column.embedding import EmbeddingColumn
+
+IdEncoder: TypeAlias = Callable[[Chunk], Ids]
+ListEncoder: TypeAlias = Callable[[Chunk], IdLists]
+IdsOfValues: TypeAlias = Callable[[Sequence[Any]], Int64Array]
+Normalizer: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+
+class LinearInputs(Protocol):
+    """The inputs of a linear model, to which each column adds what it gives."""
+
+    def add_numbers(self, column: NumberColumn) -> None:
+        """Give the model the numbers of a column, each with a weight."""
+        ...
+
+    def add_ids(self, column: CategoricalColumn) -> None:
+        """Give the model the ids of a column, each with a weight."""
+        ...
+
+
+class NetworkInputs(Protocol):
+    """The inputs of a network, to which each column adds what it gives."""
+
+    def add_numbers(self, column: NumberColumn) -> None:
+        """Give the network the numbers of a column."""
+        ...
+
+    def add_counts(self, name: str, column: CategoricalColumn) -> None:
+        """Give the network, under a name, how often each id of a categorical column occurs in a row."""
+        ...
+
+    def add_vectors(self, column: EmbeddingColumn) -> None:
+        """Give the network a learned vector for the ids of a row."""
+        ...
+
+
+class Column:
+    """A feature column.
+
+    Attributes:
+        name: Name, unique within a model's half; part of the names of variables.
+        raw_features: The raw columns that it reads.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        # Declared for mypy only. At runtime a property here would become the default value of a dataclass field that
+        # has the same name in a derived class.
+        @property
+        def name(self) -> str: ...
+        @property
+        def raw_features(self) -> tuple[RawFeature, ...]: ...
+
+    def add_to_linear(self, inputs: LinearInputs) -> None:
+        """Add this column to the inputs of a linear model.
+
+        Raises:
+            InvalidValueError: A linear model cannot take such a column.
+        """
+        raise InvalidValueError(
+            f"linear columns must be categorical, bucketized or numeric, but got {self.name!r} ({type(self).__name__})."
+        )
+
+    def add_to_network(self, inputs: NetworkInputs) -> None:
+        """Add this column to the inputs of a network.
+
+        Raises:
+            InvalidValueError: A network cannot take such a column.
+        """
+        raise InvalidValueError(
+            f"network columns must be numeric, bucketized, indicator or embedding columns, but got {self.name!r} "
+            f"({type(self).__name__})."
+        )
+
+
+class NumberColumn(Column):
+    """Base of columns that give a fixed number of floats for each row.
+
+    A derived class has a `name` and `raw_features`, and implements `encode` and `lower`.
+
+    Attributes:
+        shape: Shape of one row's value; by default one number.
+        normalizer_fn: Maps a float32 tensor ``[rows, *shape]`` to one of the same shape, row by row, or None. It is
+            applied to what `encode` and `lower` give; an export traces those of all columns together, because a trace
+            takes most of a second.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        # For mypy only; see `Column`.
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def normalizer_fn(self) -> Normalizer | None: ...
+    else:
+        shape = (1,)
+        normalizer_fn = None
+
+    @property
+    def width(self) -> int:
+        """Numbers in each row."""
+        return math.prod(self.shape)
+
+    def encode(self, chunk: Chunk) -> npt.NDArray[np.float32]:
+        """Return the numbers of a chunk before `normalizer_fn`, float32 ``[rows, *shape]``."""
+        raise NotImplementedError
+
+    def lower(self, lowering: Lowering) -> str:
+        """Write what `encode` computes into a graph; return a tensor float32 ``[N, width]``."""
+        raise ExportError(f"a column of the kind {type(self).__name__} cannot be exported.")
+
+    def numbers(self, chunk: Chunk) -> npt.NDArray[np.float32]:
+        """Return the numbers of a chunk, float32 ``[rows, width]``.
+
+        Raises:
+            InvalidValueError: `normalizer_fn` returns something other than a tensor of the same shape.
+        """
+        return chunk.once(("normalized", id(self)), lambda: self._normalized(self.encode(chunk)))
+
+    def _normalized(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        if self.normalizer_fn is not None:
+            # A copy, so that a function that works in place cannot change the caller's data.
+            given = torch.from_numpy(values.copy())
+            with torch.no_grad():
+                result = self.normalizer_fn(given)
+            if not isinstance(result, torch.Tensor) or result.shape != given.shape:
+                got = tuple(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
+                raise InvalidValueError(
+                    f"normalizer_fn of numeric column {self.name!r} must return a tensor of the shape "
+                    f"{tuple(given.shape)} "
+                    f"that it was given, but returned {got}."
+                )
+            values = result.to(torch.float32).numpy()
+        return values.reshape(len(values), self.width)
+
+    def add_to_linear(self, inputs: LinearInputs) -> None:
+        """Add the numbers to the inputs of a linear model, each with a weight."""
+        inputs.add_numbers(self)
+
+    def add_to_network(self, inputs: NetworkInputs) -> None:
+        """Add the numbers to the inputs of a network."""
+        inputs.add_numbers(self)
+
+
+class CategoricalColumn(Column):
+    """Base of columns that give ids: integers from 0 to ``num_buckets - 1``, any of which may be missing.
+
+    A linear model has a weight for every id; `indicator_column` and `embedding_column` put them into a network. A
+    derived class has a `name`, `raw_features` and `num_buckets`, and implements `encoder` and `lower`.
+
+    Attributes:
+        num_buckets: Number of ids.
+        slots: Ids in each row, unless `multivalent`; by default one.
+        multivalent: Whether rows hold lists, so that the number of ids differs from row to row; by default False.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        # For mypy only; see `Column`.
+        @property
+        def num_buckets(self) -> int: ...
+        @property
+        def slots(self) -> int: ...
+        @property
+        def multivalent(self) -> bool: ...
+    else:
+        slots = 1
+        multivalent = False
+
+    @property
+    def weight_feature(self) -> RawFeature | None:
+        """The raw column that holds a weight for every id; None for columns without weights."""
+        return None
+
+    @property
+    def unweighted(self) -> CategoricalColumn:
+        """This column without weights: itself, or for a weighted column its categorical column."""
+        return self
+
+    @property
+    def is_bag(self) -> bool:
+        """Whether ids are lists or have weights. Such a column has tensors of its own in the model's input."""
+        return self.multivalent or self.weight_feature is not None
+
+    @property
+    def number_columns(self) -> tuple[NumberColumn, ...]:
+        """The columns of numbers that this column turns into ids; by default none."""
+        return ()
+
+    @property
+    def missing_key(self) -> str | None:
+        """Key of the raw column whose missing values leave a cross without an id; None if every value counts."""
+        return None
+
+    def cross_leaves(self) -> Sequence[str | CategoricalColumn]:
+        """Return the leaves that this column adds to a cross: itself, or for a crossed column its own leaves.
+
+        Raises:
+            InvalidValueError: The column cannot be crossed.
+        """
+        return (self,)
+
+    def check_weighable(self) -> None:
+        """Raise InvalidValueError if the ids of this column cannot be given weights."""
+
+    def encoder(self, encoders: Encoders) -> IdEncoder:
+        """Return a function from a chunk to its ids, for columns whose `multivalent` is False.
+
+        Args:
+            encoders: Encoders of other columns, and string hashers, of the same transform.
+        """
+        raise NotImplementedError
+
+    def list_encoder(self, encoders: Encoders) -> ListEncoder:
+        """Return a function from a chunk to its ids as lists. Columns that can be `multivalent` override it."""
+        encoder = encoders.ids(self)
+
+        def encode(chunk: Chunk) -> IdLists:
+            ids = chunk.encoded(encoder)
+            rows = ids.table if ids.codes is None else ids.table.take(ids.codes)
+            return IdLists(rows.reshape(-1), even_offsets(len(rows), rows.shape[1]))
+
+        return encode
+
+    def lower(self, lowering: Lowering) -> LoweredIds:
+        """Write what `encoder` computes into a graph.
+
+        A column that reads one raw column should work elementwise: given lists ``[N, n]`` it then gives ids ``[N, n]``.
+        """
+        raise ExportError(f"a column of the kind {type(self).__name__} cannot be exported.")
+
+    def lower_lists(self, lowering: Lowering) -> str:
+        """Write what `list_encoder` computes into a graph; return ids int64 ``[N, n]``, with -1 for no id."""
+        return lowering.ids(self)
+
+    def add_to_linear(self, inputs: LinearInputs) -> None:
+        """Add the ids to the inputs of a linear model, each with a weight."""
+        inputs.add_ids(self)
+
+    def add_to_network(self, inputs: NetworkInputs) -> None:
+        """Raise InvalidValueError, because a network takes numbers, not ids."""
+        raise InvalidValueError(
+            "network columns must be numeric, bucketized, indicator or embedding columns, but got the "
+            "categorical "
+            f"column {self.name!r}; wrap it in embedding_column() or indicator_column()."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn(CategoricalColumn):
+    """Base of categorical columns that map each value of one raw column to an id.
+
+    A derived class has the fields `dtype` (unless its values are strings) and `multivalent` (if it takes lists), and
+    implements `ids_of_values` and `lower`. Its `__post_init__` calls `check_key_column`.
+
+    Attributes:
+        key: Name of the raw column.
+        dtype: ``"string"`` or ``"int64"``. Missing values are ``''`` and -1.
+    """
+
+    key: str
+
+    if TYPE_CHECKING:
+        # For mypy only; see `Column`.
+        @property
+        def dtype(self) -> RawDtype: ...
+    else:
+        dtype = "string"
+
+    def check_key_column(self) -> None:
+        """Raise InvalidValueError or InvalidTypeError for a key or `multivalent` of the wrong kind."""
+        check_key(self.key)
+        check_flag(self.multivalent, f"multivalent of column {self.key!r}")
+
+    @property
+    def name(self) -> str:
+        """Name of the column: the key."""
+        return self.key
+
+    @property
+    def raw_features(self) -> tuple[RawFeature, ...]:
+        """The raw column that `key` names."""
+        return (categorical_feature(self.key, self.dtype, multivalent=self.multivalent),)
+
+    @property
+    def missing_key(self) -> str | None:
+        """The key, because a missing value leaves a cross without an id."""
+        return self.key
+
+    @property
+    def missing_value(self) -> Any:
+        """The value that marks a missing one: ``''`` or -1."""
+        return "" if self.dtype == "string" else -1
+
+    def ids_of_values(self, encoders: Encoders) -> IdsOfValues:
+        """Return a function from distinct values to their ids, int64, `NOT_IN_VOCABULARY` or `MISSING`."""
+        raise NotImplementedError
+
+    def encoder(self, encoders: Encoders) -> IdEncoder:
+        """Return a function that looks up the id of each distinct value once."""
+        ids_of = self.ids_of_values(encoders)
+
+        def encode(chunk: Chunk) -> Ids:
+            distinct = chunk.values(self.key, self.dtype)
+            return Ids(ids_of(distinct.values), distinct.codes[:, None])
+
+        return encode
+
+    def list_encoder(self, encoders: Encoders) -> ListEncoder:
+        """Return a function like that of `encoder`, for rows that hold lists."""
+        if not self.multivalent:
+            return CategoricalColumn.list_encoder(self, encoders)
+        ids_of = self.ids_of_values(encoders)
+
+        def encode(chunk: Chunk) -> IdLists:
+            lists = chunk.list_values(self.key, self.dtype)
+            return IdLists(ids_of(lists.values.values).take(lists.values.codes), lists.offsets)
+
+        return encode
+
+
+@dataclass(frozen=True, slots=True)
+class DenseColumn(Column):
+    """Base of columns that turn the ids of a categorical column into numbers, for networks.
+
+    A derived class has a `name` and implements `add_to_network`. Its `__post_init__` calls `check_categorical`.
+
+    Attributes:
+        categorical_column: The column that gives the ids.
+    """
+
+    categorical_column: CategoricalColumn
+
+    @property
+    def raw_features(self) -> tuple[RawFeature, ...]:
+        """The raw columns of the categorical column."""
+        return self.categorical_column.raw_features
+
+    def add_to_linear(self, inputs: LinearInputs) -> None:
+        """Raise InvalidValueError, because a linear model takes the categorical column itself."""
+        raise InvalidValueError(
+            f"linear columns must be categorical, bucketized or numeric, but got {self.name!r}; "
+            f"give the categorical column {self.categorical_column.name!r} itself."
+        )
+
+
+class Encoders:
+    """The encoders of one transform: one for each of its categorical columns, and one hasher for each raw column."""
+
+    def __init__(self) -> None:
+        self.hashers: dict[tuple[str, HashFunction], StringHasher] = {}
+        self._ids: dict[CategoricalColumn, IdEncoder] = {}
+        self._lists: dict[CategoricalColumn, ListEncoder] = {}
+
+    def ids(self, column: CategoricalColumn) -> IdEncoder:
+        """Return the encoder of a column with a fixed number of ids in each row."""
+        if column not in self._ids:
+            self._ids[column] = column.encoder(self)
+        return self._ids[column]
+
+    def lists(self, column: CategoricalColumn) -> ListEncoder:
+        """Return the encoder that gives any column's ids as lists."""
+        if column not in self._lists:
+            self._lists[column] = column.list_encoder(self)
+        return self._lists[column]
+
+    def hasher(self, key: str, function: HashFunction) -> StringHasher:
+        """Return the hasher of a raw column's strings."""
+        return self.hashers.setdefault((key, function), StringHasher(key, function))
+
+
+def check_categorical(column: object, where: str) -> None:
+    """Raise unless a column is categorical.
+
+    Args:
+        column: The column.
+        where: Name of the function that was given it, for the message.
+
+    Raises:
+        InvalidTypeError: It is not a column.
+        InvalidValueError: It is a column of another kind.
+    """
+    if isinstance(column, CategoricalColumn):
+        return
+    raise column_error(
+        column,
+        f"{where} takes a categorical column (vocabulary, hash bucket, identity, weighted, crossed or bucketized), "
+        f"but got {column!r}.",
+    )
+
+
+def column_error(column: object, message: str) -> InvalidTypeError | InvalidValueError:
+    """Return an InvalidValueError if `column` is a feature column, else an InvalidTypeError."""
+    return InvalidValueError(message) if isinstance(column, Column) else InvalidTypeError(message)

@@ -1,0 +1,306 @@
+"""Makes the layouts: each column says what it gives to a model, and is given its place.
+
+A layout is built in two steps. First every column adds its numbers, ids or vectors to a `_LinearBuilder` or
+`_NetworkBuilder` (see `Column.add_to_linear` and `Column.add_to_network`). Then, in bytewise order of their names, all
+numbers get places in one tensor, and all ids get slots in one tensor and rows of one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.column import CategoricalColumn, Column, NumberColumn
+from torch_estimator.feature_column.embedding import EmbeddingColumn, Initializer
+from torch_estimator.feature_column.layouts import (
+    DNN_EMBEDDING_IDS,
+    DNN_EMBEDDING_LISTS,
+    DNN_INDICATOR_IDS,
+    DNN_NUMERIC,
+    LINEAR_IDS,
+    WEIGHTS_SUFFIX,
+    Bag,
+    EmbeddingTableLayout,
+    InputLayout,
+    LinearLayout,
+    OutputPart,
+    PlacedIds,
+    PlacedNumbers,
+    Variable,
+)
+
+
+def linear_layout(columns: Iterable[object]) -> LinearLayout:
+    """Return the layout of a linear model.
+
+    Args:
+        columns: Categorical, bucketized and numeric columns.
+
+    Raises:
+        InvalidTypeError: An item is not a column.
+        InvalidValueError: Two columns have one name, or a column is of another kind.
+    """
+    builder = _LinearBuilder()
+    for column in columns:
+        if not isinstance(column, Column):
+            raise InvalidTypeError(f"linear columns must be feature columns, but got {column!r}.")
+        column.add_to_linear(builder)
+    return builder.layout()
+
+
+def input_layout(columns: Iterable[object]) -> InputLayout:
+    """Return the layout of a network's input layer.
+
+    Args:
+        columns: Numeric, bucketized, indicator and embedding columns.
+
+    Raises:
+        InvalidTypeError: An item is not a column.
+        InvalidValueError: Two columns have one name, or a column is a bare categorical column.
+    """
+    builder = _NetworkBuilder()
+    for column in columns:
+        if not isinstance(column, Column):
+            raise InvalidTypeError(f"network columns must be feature columns, but got {column!r}.")
+        column.add_to_network(builder)
+    return builder.layout()
+
+
+class _WantedIds(NamedTuple):
+    """Ids that need slots, and rows of a table.
+
+    Attributes:
+        name: Name of the column given to the model.
+        variable: Name of the rows. Columns with the same name share their rows.
+        column: The categorical column that gives the ids.
+        initializer: Fills the rows with their initial values; None for the default.
+    """
+
+    name: str
+    variable: str
+    column: CategoricalColumn
+    initializer: Initializer | None = None
+
+
+class _PlacedTable(NamedTuple):
+    """One table, and the columns whose ids address its rows: those with a fixed number of ids, and the others."""
+
+    fixed: tuple[PlacedIds, ...]
+    bags: tuple[Bag, ...]
+    variables: tuple[Variable, ...]
+    slots: int
+    rows: int
+
+
+class _LinearBuilder:
+    """Collects the columns of a linear model; implements `LinearInputs`."""
+
+    def __init__(self) -> None:
+        self._numbers: list[NumberColumn] = []
+        self._ids: list[_WantedIds] = []
+
+    def add_numbers(self, column: NumberColumn) -> None:
+        """Add a column of numbers."""
+        self._numbers.append(column)
+
+    def add_ids(self, column: CategoricalColumn) -> None:
+        """Add the ids of a categorical column."""
+        self._ids.append(_WantedIds(column.name, column.name, column))
+
+    def layout(self) -> LinearLayout:
+        """Return the layout of all columns added."""
+        _check_names([*self._ids, *self._numbers], "linear columns")
+        table = _place_ids(_by_name(self._ids), LINEAR_IDS)
+        numbers, width = _place_numbers(_by_name(self._numbers))
+        return LinearLayout(
+            categorical=table.fixed,
+            bags=table.bags,
+            numeric=numbers,
+            variables=table.variables,
+            rows=table.rows,
+            slots=table.slots,
+            numeric_width=width,
+        )
+
+
+class _NetworkBuilder:
+    """Collects the columns of a network; implements `NetworkInputs`."""
+
+    def __init__(self) -> None:
+        self._numbers: list[NumberColumn] = []
+        self._counts: list[_WantedIds] = []
+        self._vectors: list[EmbeddingColumn] = []
+
+    def add_numbers(self, column: NumberColumn) -> None:
+        """Add a column of numbers."""
+        self._numbers.append(column)
+
+    def add_counts(self, name: str, column: CategoricalColumn) -> None:
+        """Add the counts of a categorical column's ids, under a name."""
+        self._counts.append(_WantedIds(name, name, column))
+
+    def add_vectors(self, column: EmbeddingColumn) -> None:
+        """Add the vectors of an embedding column."""
+        self._vectors.append(column)
+
+    def layout(self) -> InputLayout:
+        """Return the layout of all columns added."""
+        _check_names([*self._numbers, *self._counts, *self._vectors], "network columns")
+        numbers, numeric_width = _place_numbers(_by_name(self._numbers))
+        counts = _by_name(self._counts)
+        indicators = _place_ids([one for one in counts if not one.column.is_bag], DNN_INDICATOR_IDS)
+        # Counts need no common table, so the ids of each bag begin at 0.
+        bags = tuple(_place_ids([one], DNN_INDICATOR_IDS).bags[0] for one in counts if one.column.is_bag)
+        tables = _tables(_by_name(self._vectors))
+        parts = _parts(numbers, indicators.fixed, bags, tables)
+        return InputLayout(
+            numeric=numbers,
+            numeric_width=numeric_width,
+            indicators=indicators.fixed,
+            indicator_width=indicators.rows,
+            indicator_slots=indicators.slots,
+            indicator_bags=bags,
+            tables=tables,
+            parts=parts,
+            width=parts[-1].stop if parts else 0,
+        )
+
+
+def _by_name(columns: Iterable[Any]) -> list[Any]:
+    return sorted(columns, key=lambda column: column.name.encode())
+
+
+def _check_names(columns: Sequence[Any], where: str) -> None:
+    seen: set[str] = set()
+    for column in columns:
+        if column.name in seen:
+            raise InvalidValueError(f"two {where} have the name {column.name!r}; give each column once.")
+        seen.add(column.name)
+
+
+def _place_numbers(columns: Iterable[NumberColumn]) -> tuple[tuple[PlacedNumbers, ...], int]:
+    """Put columns of numbers side by side; return their places and the width of all."""
+    placed: list[PlacedNumbers] = []
+    width = 0
+    for column in columns:
+        placed.append(PlacedNumbers(name=column.name, column=column, start=width, stop=width + column.width))
+        width += column.width
+    return tuple(placed), width
+
+
+def _place_ids(wanted: Sequence[_WantedIds], bag_feature: str) -> _PlacedTable:
+    """Give columns their rows of one table, and their slots or bags, in the order given.
+
+    Args:
+        wanted: The columns.
+        bag_feature: Beginning of the keys of bags.
+    """
+    # The rows of bags come last, so that the rows of the columns with a fixed number of ids are together.
+    variables: dict[str, Variable] = {}
+    rows = 0
+    for one in sorted(wanted, key=lambda one: one.column.is_bag):
+        if one.variable not in variables:
+            size = one.column.num_buckets
+            variables[one.variable] = Variable(name=one.variable, offset=rows, rows=size, initializer=one.initializer)
+            rows += size
+    fixed: list[PlacedIds] = []
+    bags: list[Bag] = []
+    slots = 0
+    for one in wanted:
+        variable = variables[one.variable]
+        if one.column.is_bag:
+            feature = f"{bag_feature}/{one.name}"
+            bag = Bag(
+                name=one.name,
+                column=one.column,
+                feature=feature,
+                weights=None if one.column.weight_feature is None else feature + WEIGHTS_SUFFIX,
+                offset=variable.offset,
+                rows=variable.rows,
+                padding=rows,
+            )
+            bags.append(bag)
+        else:
+            stop = slots + one.column.slots
+            place = PlacedIds(
+                name=one.name,
+                column=one.column,
+                start=slots,
+                stop=stop,
+                offset=variable.offset,
+                rows=variable.rows,
+            )
+            fixed.append(place)
+            slots = stop
+    return _PlacedTable(tuple(fixed), tuple(bags), tuple(variables.values()), slots, rows)
+
+
+def _tables(columns: Sequence[EmbeddingColumn]) -> tuple[EmbeddingTableLayout, ...]:
+    """Return one table for all columns whose vectors can be rows of one: those of one `_table_kind`."""
+    _check_shared(columns)
+    kinds = sorted({_table_kind(column) for column in columns}, key=lambda kind: (kind[0], kind[1], kind[2] or 0.0))
+    return tuple(_table([c for c in columns if _table_kind(c) == kind], *kind) for kind in kinds)
+
+
+def _table(
+    members: Sequence[EmbeddingColumn], dimension: int, trainable: bool, max_norm: float | None
+) -> EmbeddingTableLayout:
+    placed = _place_ids(
+        [_WantedIds(c.name, c.variable, c.categorical_column, c.initializer) for c in members], DNN_EMBEDDING_LISTS
+    )
+    feature = f"{DNN_EMBEDDING_IDS}{dimension}{'' if trainable else '_frozen'}"
+    return EmbeddingTableLayout(
+        feature=feature if max_norm is None else f"{feature}_max_norm_{max_norm!r}",
+        dimension=dimension,
+        rows=placed.rows,
+        slots=placed.slots,
+        trainable=trainable,
+        max_norm=max_norm,
+        placed=placed.fixed,
+        columns=tuple(c for c in members if not c.categorical_column.is_bag),
+        bags=placed.bags,
+        bag_columns=tuple(c for c in members if c.categorical_column.is_bag),
+        variables=placed.variables,
+    )
+
+
+def _table_kind(column: EmbeddingColumn) -> tuple[int, bool, float | None]:
+    return column.dimension, column.trainable, column.max_norm
+
+
+def _check_shared(columns: Sequence[EmbeddingColumn]) -> None:
+    """Raise InvalidValueError where columns share a variable, but not all of its properties."""
+    first: dict[str, EmbeddingColumn] = {}
+    for column in columns:
+        known = first.setdefault(column.variable, column)
+        mine = (*_table_kind(column), column.categorical_column.num_buckets, column.initializer)
+        if mine != (*_table_kind(known), known.categorical_column.num_buckets, known.initializer):
+            raise InvalidValueError(
+                f"columns {known.name!r} and {column.name!r} share the variable {column.variable!r}, but differ in "
+                "dimension, trainable, max_norm, initializer or number of ids; make them with one shared_embeddings() "
+                "or give it another shared_embedding_collection_name."
+            )
+
+
+def _parts(
+    numbers: Sequence[PlacedNumbers],
+    indicators: Sequence[PlacedIds],
+    indicator_bags: Sequence[Bag],
+    tables: Sequence[EmbeddingTableLayout],
+) -> tuple[OutputPart, ...]:
+    """Return all columns of a network in the order of the input layer's output."""
+    # Name, feature that it is made from, place among the columns of that feature, and width.
+    found: list[tuple[str, str, int, int]] = []
+    found += [(p.name, DNN_NUMERIC, i, p.stop - p.start) for i, p in enumerate(numbers)]
+    found += [(p.name, DNN_INDICATOR_IDS, i, p.rows) for i, p in enumerate(indicators)]
+    found += [(bag.name, bag.feature, 0, bag.rows) for bag in indicator_bags]
+    for table in tables:
+        found += [(p.name, table.feature, i, table.dimension) for i, p in enumerate(table.placed)]
+        found += [(bag.name, bag.feature, 0, table.dimension) for bag in table.bags]
+    parts: list[OutputPart] = []
+    start = 0
+    for name, source, index, width in sorted(found, key=lambda one: one[0].encode()):
+        parts.append(OutputPart(name=name, source=source, index=index, start=start, stop=start + width))
+        start += width
+    return tuple(parts)

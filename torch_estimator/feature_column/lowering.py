@@ -1,0 +1,140 @@
+"""What a feature column needs to write itself into an ONNX graph.
+
+A column's `lower` method is given a `Lowering`, which `torch_estimator.export` implements. Only these interfaces are
+defined here, so that a column needs neither the export package nor onnx to be imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+import numpy.typing as npt
+
+from torch_estimator.feature_column.hashing import HashFunction
+
+if TYPE_CHECKING:
+    from torch_estimator.feature_column.column import CategoricalColumn, NumberColumn
+
+
+class Graph(Protocol):
+    """An ONNX graph under construction. Tensors are known by their names, which the methods return."""
+
+    def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """Add a node with one output. An equal node is added only once."""
+        ...
+
+    def constant(self, value: Any, dtype: npt.DTypeLike | None = None, *, hint: str = "constant") -> str:
+        """Add a constant of numbers or strings; `hint` is the beginning of its name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawTensor:
+    """A raw column in the graph.
+
+    Attributes:
+        tensor: Name of a tensor ``[N, width]``.
+        dtype: ``"string"``, ``"float32"`` or ``"int64"``.
+        width: Values in a row; -1 for lists, which vary in length.
+    """
+
+    tensor: str
+    dtype: str
+    width: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedKey:
+    """The 64-bit hash of a raw column's value."""
+
+    key: str
+    function: HashFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputedSlot:
+    """One column of a tensor of ids, int64 ``[N, slots]``."""
+
+    tensor: str
+    slot: int
+
+
+ChainValue: TypeAlias = HashedKey | ComputedSlot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashChain:
+    """How to compute an id for each row: as a hash of values, combined one after the other, modulo `buckets`.
+
+    Attributes:
+        start: Number that the first value is combined with. None takes the only value as it is.
+        values: The values, in the order in which they are combined.
+        buckets: The modulus.
+        missing: Keys of raw columns. A row in which one of them is missing gets no id (-1).
+    """
+
+    start: int | None
+    values: tuple[ChainValue, ...]
+    buckets: int
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListLeaf:
+    """A leaf of a cross that has lists: the values that it combines with those of the other leaves.
+
+    Attributes:
+        value: A raw column, whose values are hashed, or a tensor of ids, int64 ``[N, n]``.
+        missing: Key of the raw column whose missing values are left out; None where all values count.
+    """
+
+    value: HashedKey | str
+    missing: str | None
+
+
+LoweredIds: TypeAlias = str | list[HashChain]
+"""Ids in the graph: a tensor int64 ``[N, slots]`` with -1 for no id, or one hash chain for each slot.
+
+Chains are better where they are possible: all chains of a model are computed together, by a few operators on one wide
+tensor, instead of by some twenty operators for every column.
+"""
+
+
+class Lowering(Protocol):
+    """The graph of a model, with the operations that several kinds of columns use."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph to add nodes to."""
+        ...
+
+    @property
+    def raw(self) -> Mapping[str, RawTensor]:
+        """The raw columns, by key."""
+        ...
+
+    def cast(self, tensor: str, dtype: Literal["float32", "int64"]) -> str:
+        """Convert a tensor to another type."""
+        ...
+
+    def floats(self, key: str) -> str:
+        """Return a raw column of numbers as float32 ``[N, width]``."""
+        ...
+
+    def numbers(self, column: NumberColumn) -> str:
+        """Return the numbers of a column after its `normalizer_fn`, float32 ``[N, width]``."""
+        ...
+
+    def ids(self, column: CategoricalColumn) -> str:
+        """Return the ids of a column as a tensor, int64 ``[N, slots]``, with -1 for no id."""
+        ...
+
+    def hashed(self, chains: Sequence[HashChain]) -> str:
+        """Return the ids of chains as a tensor, int64 ``[N, len(chains)]``, with -1 for no id."""
+        ...
+
+    def hashed_products(self, start: int, leaves: Sequence[ListLeaf], buckets: int) -> str:
+        """Return the ids of all combinations of the leaves' values, int64 ``[N, n]``; the last leaf varies fastest."""
+        ...
