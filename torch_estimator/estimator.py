@@ -23,7 +23,7 @@ from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.checkpoint.lease import Check, leased
 from torch_estimator.checkpoint.sharded_tensors import is_sharded
-from torch_estimator.cluster.ranks import check_trains_alone
+from torch_estimator.cluster.environment import check_trains_alone
 from torch_estimator.cluster.task import REPLICA, Task, check_trains
 from torch_estimator.data.to_dataset import to_dataset
 from torch_estimator.distributed.agreement import agree_on, agree_on_training

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from torch_estimator.cluster import Task, task_from_environment
-from torch_estimator.cluster.cluster_spec import ClusterSpec
-from torch_estimator.cluster.task import CHIEFS, EVALUATOR, PARAMETER_SERVER, WAIT_SECS, WORKER
+from torch_estimator.cluster.task import CHIEFS, EVALUATOR, PARAMETER_SERVER, WAIT_SECS, WORKER, ClusterSpec
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.strategies.mirrored import MirroredStrategy
 from torch_estimator.strategies.strategies import (
