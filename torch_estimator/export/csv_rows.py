@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from torch_estimator.export.csv_text import PATTERNS
+from torch_estimator.export.feeds import NUMBER_PATTERNS
 from torch_estimator.export.graph import FLOAT, INT64, STRING, GraphBuilder
 from torch_estimator.export.hash_chains import RawTensor, select
 from torch_estimator.export.signatures import CsvField, CsvFormat, TensorInfo
@@ -66,7 +66,7 @@ def _filled(graph: GraphBuilder, values: str, defaults: list[str]) -> str:
 
 
 def _numbers(graph: GraphBuilder, values: str, dtype: str) -> str:
-    good = graph.op("RegexFullMatch", values, pattern=PATTERNS[_KINDS[dtype]])
+    good = graph.op("RegexFullMatch", values, pattern=NUMBER_PATTERNS[_KINDS[dtype]])
     # Cast raises on an empty string, which is what bad text becomes.
     checked = graph.op("Where", good, values, graph.constant(np.array("", dtype=object)))
     return graph.op("Cast", checked, to=INT64 if dtype == "int64" else FLOAT)

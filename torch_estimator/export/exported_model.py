@@ -13,9 +13,7 @@ import numpy.typing as npt
 
 from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidValueError
-from torch_estimator.export.csv_text import read_rows
-from torch_estimator.export.feeds import as_tensor, filled
-from torch_estimator.export.list_feeds import ListFeed, as_lists, matched
+from torch_estimator.export.feeds import ListFeed, as_lists, as_tensor, filled, matched, read_rows
 from torch_estimator.export.signatures import (
     MODEL_FILE,
     NUMPY_TYPES,
