@@ -17,7 +17,7 @@ from torch_estimator.errors import ExportError
 from torch_estimator.export import writer
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.writer import write_export
-from torch_estimator.exporters.garbage import remove_old_exports
+from torch_estimator.exporters.exporter import remove_old_exports
 from torch_estimator.heads import RegressionHead
 
 

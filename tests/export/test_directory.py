@@ -12,7 +12,7 @@ from typing import Any
 from tests.export.models import model_of
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input
-from torch_estimator.export.cleanup import OLD_SECS, owned, remove_leftovers
+from torch_estimator.export.directory import OLD_SECS, owned, remove_leftovers
 from torch_estimator.export.writer import write_export
 
 ROOT = Path(__file__).resolve().parents[2]
