@@ -52,7 +52,7 @@ def test_the_json_format(exports: Path, instances: Any, capsys: pytest.CaptureFi
     assert isinstance(prediction["logistic"][0], float)
 
 
-def test_what_is_not_finite_is_written_as_tensorflow_serving_does(
+def test_nan_and_infinity_are_written_as_tensorflow_serving_does(
     exports: Path, instances: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = instances('{"word": "a", "x": NaN}\n')

@@ -108,7 +108,7 @@ def test_slurm_takes_an_address_of_numbers() -> None:
         {"RANK": "", "WORLD_SIZE": "1"},
     ],
 )
-def test_what_tools_set_for_one_process_is_no_cluster(environ: dict[str, str]) -> None:
+def test_variables_that_tools_set_for_one_process_are_no_cluster(environ: dict[str, str]) -> None:
     assert task_from_environment(environ) == Task()
     check_trains_alone(environ)
 

@@ -18,7 +18,7 @@ SLURM = "SLURM_PROCID"
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_DIGITS = 18
 
-# Above the ports of system services, below those that Linux gives to outgoing connections.
+# Above the ports of system services, below the ports that Linux gives to outgoing connections.
 _FIRST_SLURM_PORT = 12_000
 _SLURM_PORTS = 20_000
 

@@ -157,7 +157,7 @@ class ClusterSpec(dict[str, list[str]]):
 
 
 def check_trains(task: Task) -> None:
-    """Check that `task` is one that trains.
+    """Check that `task` trains.
 
     Raises:
         InvalidValueError: The task is a parameter server or an evaluator.

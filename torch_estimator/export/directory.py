@@ -97,7 +97,7 @@ def owned(temporary: str) -> Iterator[None]:
 def remove_leftovers(base: str, now: float) -> None:
     """Remove the unfinished exports in a local directory that no process is writing any more.
 
-    Those that cannot be examined or removed stay, since they do not hinder a new export.
+    Errors are ignored, since a directory that stays does not hinder a new export.
 
     Args:
         base: Directory of the exports.

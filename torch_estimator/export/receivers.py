@@ -189,7 +189,7 @@ def _split_rows(graph: GraphBuilder, row: str, width: int) -> onnx.GraphProto:
     """Return the branch that splits rows at commas.
 
     ONNX has no operator that raises an error. If a row is bad, the branch gathers fields that do not exist, and the
-    name of that node tells what is wrong.
+    name of that node, which the error shows, says what is wrong.
     """
     count = graph.constant(width, np.int64)
     columns = graph.constant(list(range(width)), np.int64)
