@@ -21,7 +21,7 @@ import numpy as np
 import zmq
 
 from benchmarks.protocol import machine_line, table
-from torch_estimator.launch.ports import free_ports
+from torch_estimator.launch.layout import free_ports
 from torch_estimator.parameter_server.client import Links
 from torch_estimator.parameter_server.key import KEY_FILE, Key, key_from_environment, make_key_file
 from torch_estimator.parameter_server.messages import PULLS, PUSHES, Kind, Push, pack_exchange

@@ -144,7 +144,7 @@ class Storm:
                     print(f"{'':9} {kill.name}: {kill.in_words}", flush=True)
         is_well = self._step > 0 and all(kill.is_over for kill in self.kills)
         self._well_since = (self._well_since or line.at) if is_well else None
-        if line.name == LAUNCHER and "chief 0 has ended well" in line.text and self.strikes:
+        if line.name == LAUNCHER and "chief 0 finished successfully" in line.text and self.strikes:
             self._strike(self.strikes.pop(0))
 
     def _strike(self, strike: Strike) -> None:

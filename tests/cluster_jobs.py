@@ -1,4 +1,4 @@
-"""Clusters of real processes for tests: started with TF_CONFIG, killed, and read afterwards."""
+"""Clusters of real processes for tests, started with TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ ROOT = Path(__file__).resolve().parents[1]
 
 _SECS = 180
 
-# Importing torch takes three seconds of a processor; processes that are forked from one that has it take none.
+# Importing torch takes three CPU-seconds. Processes forked from a server that has imported it skip that.
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["tests.cluster_imports"])
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended, and all that it printed."""
+    """Exit status of a process, and everything that it printed (`told`)."""
 
     status: int
     told: str
 
 
 def free_port() -> int:
-    """One that the kernel gives to nobody who connects meanwhile."""
+    """Return a free port below those that the kernel gives to outgoing connections."""
     while True:
         port = secrets.choice(range(20_000, 32_000))
         with contextlib.suppress(OSError), socket.socket() as one:
@@ -45,17 +45,17 @@ def free_port() -> int:
 
 
 class Cluster:
-    """A chief and workers that run one program.
+    """A chief, workers and parameter servers that run one program.
 
     Args:
-        program: Python.
-        workers: How many workers there are beside the chief.
-        servers: How many parameter servers there are.
-        chief: Whether there is a chief; else worker 0 is it.
+        program: Python code.
+        workers: Number of workers in addition to the chief.
+        servers: Number of parameter servers.
+        chief: Whether the cluster has a chief. Without one, worker 0 takes its part.
 
     Attributes:
-        tasks: Type and index of each process, the chief first.
-        spec: Their addresses, by type.
+        tasks: Type and index of each task, the chief first.
+        spec: Addresses of the tasks, by type.
     """
 
     def __init__(self, program: str, workers: int = 1, servers: int = 0, *, chief: bool = True) -> None:
@@ -74,17 +74,17 @@ class Cluster:
         return Process(self._program, [str(one) for one in arguments], {"TF_CONFIG": json.dumps(config), **environ})
 
     def run(self, *arguments: object, **environ: str) -> list[Ended]:
-        """Runs all tasks to their end; the chief comes first."""
+        """Run all tasks to their end; return the results in the order of `tasks`."""
         return ended([self.start(task, *arguments, **environ) for task in self.tasks])
 
 
 class Process:
-    """A process of its own that runs a program as ``python -c`` does.
+    """Forked process that runs a program as ``python -c`` does.
 
     Args:
-        program: Python.
-        arguments: Its ``sys.argv[1:]``.
-        environ: Added to the environment of the tests.
+        program: Python code.
+        arguments: The program's ``sys.argv[1:]``.
+        environ: Variables added to the environment of the tests.
     """
 
     def __init__(self, program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -104,7 +104,7 @@ class Process:
 
     @property
     def status(self) -> int | None:
-        """None while it runs; negative for a signal."""
+        """Exit status: None while the process runs, the number of a signal negative."""
         return self._process.exitcode
 
     def kill(self) -> None:
@@ -112,7 +112,7 @@ class Process:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> str:
-        """Waits for its end; returns what it has printed since it was last read."""
+        """Wait for the process to end; return what it printed and was not read yet."""
         texts: list[str] = []
         reading = Thread(target=lambda: texts.append(self.stdout.read()), daemon=True)
         reading.start()
@@ -127,7 +127,7 @@ def _run(program: str, arguments: Sequence[str], environ: Mapping[str, str], tel
     os.dup2(tells.fileno(), 1)
     os.dup2(tells.fileno(), 2)
     tells.close()
-    # Tests that run in the background may have it ignored, which is inherited.
+    # A shell that runs the tests in the background ignores SIGINT, and child processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environ)
@@ -145,7 +145,7 @@ def ended(processes: Sequence[Process]) -> list[Ended]:
 
 
 def wait_until(holds: Callable[[], bool], *processes: Process) -> None:
-    """Waits until something holds; none of these processes may end before."""
+    """Wait until a condition holds; fail if one of the processes ends before."""
     deadline = time.monotonic() + _SECS
     while not holds():
         for process in processes:

@@ -1,4 +1,4 @@
-"""Small jobs for tests: a line fitted to points, an exporter that writes a file, and a look at what they left."""
+"""Small jobs for tests: a line fitted to points, an exporter that writes a file, and assertions on the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_estimator import files
 
 
 class Line(nn.Module):
-    """A plane, in fact: two numbers in, one out."""
+    """Linear model with two inputs and one output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def line_model_fn(mode: str) -> te.EstimatorSpec:
 
 
 def line(model_dir: object, **settings: Any) -> te.Estimator:
-    """An estimator of a line; saves at the start and the end only, where nothing else is said."""
+    """Return an estimator of a line. By default it saves at the start and the end only."""
     settings = {"random_seed": 1, "save_checkpoints_steps": 1000, **settings}
     return te.Estimator(line_model_fn, str(model_dir), te.RunConfig(**settings))
 
@@ -56,7 +56,13 @@ def points(rows: int = 400, batch: int = 4) -> te.data.Dataset:
 
 
 class WritingExporter:
-    """Writes the step it exports into a file, and remembers what it was asked."""
+    """Exporter that writes a file named by the step, and records its calls.
+
+    Args:
+        name: Name of the exporter.
+        only_final: Whether only the final export is written.
+        failures: Number of first calls that raise an error.
+    """
 
     def __init__(self, name: str = "writing", *, only_final: bool = False, failures: int = 0) -> None:
         self.name = name
@@ -101,7 +107,7 @@ class WritingExporter:
 
 
 def variables(estimator: te.Estimator) -> dict[str, np.ndarray]:
-    """Everything numeric in the newest checkpoint: weights, slots and the global step."""
+    """Return all numbers in the newest checkpoint: weights, slots and the global step."""
     return {name: estimator.get_variable_value(name) for name in estimator.get_variable_names()}
 
 

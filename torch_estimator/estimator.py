@@ -19,7 +19,7 @@ import torch
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from torch_estimator.checkpoint.lease import Check, leased
-from torch_estimator.cluster.ranks import check_trains_alone
+from torch_estimator.cluster.environment import check_trains_alone
 from torch_estimator.cluster.task import check_trains
 from torch_estimator.compile.choice import make_runner
 from torch_estimator.distributed.lost import PeerLost

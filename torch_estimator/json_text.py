@@ -1,4 +1,4 @@
-"""The reader of JSON that comes from outside: files, instances and variables of the environment."""
+"""Reader of JSON from outside: files, instances of requests, environment variables."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-MOST_DEPTH = 100
-"""How deep lists and objects may nest; functions that walk the result recursively need far fewer frames than there
-are."""
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
-# A string is matched whole, and to the end of the text where nothing ends it: brackets in it do not count, and every
-# text takes one pass.
+MOST_DEPTH = 100
+"""How deep lists and objects may nest. Functions that walk the result recursively stay far from Python's limit."""
+
+_MOST_SHOWN = 200
+
+# Each string is one token, so that brackets inside it do not count. An unterminated string extends to the end of the
+# text, which keeps the search linear.
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -39,6 +42,50 @@ def parse_json(
     if place is not None:
         raise json.JSONDecodeError(f"Nested deeper than {most_depth} levels", text, place)
     return json.loads(text, object_pairs_hook=object_pairs_hook)
+
+
+def json_object(text: str, name: str) -> dict[str, Any]:
+    """Return the JSON object in an environment variable.
+
+    Args:
+        text: Value of the variable.
+        name: Name of the variable, for messages.
+
+    Raises:
+        InvalidValueError: The text is not JSON, or an object in it has a key twice.
+        InvalidTypeError: The text is JSON, but not an object.
+
+    >>> json_object('{"task": {"index": 0}}', "TF_CONFIG")
+    {'task': {'index': 0}}
+    """
+
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InvalidValueError(f"{name} has {twice!r} twice in one object; remove one of them.")
+        return found
+
+    try:
+        value = parse_json(text, object_pairs_hook=without_duplicates)
+    except InvalidValueError:
+        raise
+    except ValueError as error:
+        raise InvalidValueError(f"{name} is not JSON ({error}): {shortened(text)}.") from error
+    if not isinstance(value, dict):
+        raise InvalidTypeError(f"{name} must be a JSON object, but got {shortened(text)}.")
+    return value
+
+
+def shortened(value: object) -> str:
+    """Return the repr of a value for a message, cut after 200 characters.
+
+    >>> len(shortened("x" * 1000))
+    201
+    """
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def too_deep_at(text: str, most_depth: int = MOST_DEPTH) -> int | None:

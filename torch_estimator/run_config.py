@@ -10,8 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from torch_estimator.cluster import Task, task_from_environment
-from torch_estimator.cluster.cluster_spec import ClusterSpec
-from torch_estimator.cluster.task import EVALUATOR, WAIT_SECS, WORKER, check_has_chief
+from torch_estimator.cluster.task import (
+    EVALUATOR,
+    WAIT_SECS,
+    WORKER,
+    ClusterSpec,
+    check_has_chief,
+)
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.train.strategy import Strategy
 

@@ -1,6 +1,6 @@
-"""What a served model takes: raw columns, JSON values, or rows of CSV.
+"""Serving input: the inputs of an exported model as raw columns, JSON values or rows of CSV.
 
-Handed to `Estimator.export_saved_model` and to the exporters.
+Pass one to `Estimator.export_saved_model` or to an exporter.
 
 >>> from torch_estimator import feature_column as fc
 >>> age = fc.numeric_column("age")
@@ -29,15 +29,15 @@ Default = str | float | int | list[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingInput:
-    """Made by `raw_features`, `json`, `like` and `csv`.
+    """Inputs of an exported model; created by `raw_features`, `json`, `like` and `csv`.
 
     Attributes:
         kind: ``"raw_features"``, ``"json"`` or ``"csv"``.
-        inputs: What a caller gives, by name; with CSV the fields that are read from a row.
-        defaults: Values of inputs that a caller may leave out; with CSV of fields that may be empty.
-        transform: A module put before the model, or None.
-        column_names: With CSV, all fields of a row.
-        structure: How a module without columns takes the inputs, as `like` has it; None where nothing says.
+        inputs: Inputs by name. For CSV, the fields of a row that the model uses.
+        defaults: Values of inputs that a caller may omit. For CSV, values of empty fields.
+        transform: Module that runs before the model, or None.
+        column_names: For CSV, the names of all fields of a row.
+        structure: Structure of the features that a module without columns takes, as given to `like`, or None.
     """
 
     kind: Literal["raw_features", "json", "csv"]
@@ -51,23 +51,24 @@ class ServingInput:
 def raw_features(
     columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
 ) -> ServingInput:
-    """Takes every raw column under its own name: ``[batch, 1]``, ``[batch, *shape]`` or, for lists, ``[batch, n]``.
+    """Return a serving input with one input per raw column, under the column's name.
 
-    A missing string is ``''`` or None, a missing list empty or None, and a missing integer of categorical columns -1:
-    None is no integer to a served model.
+    The shape of an input is ``[batch, 1]``, ``[batch, *shape]``, or ``[batch, n]`` for lists. A missing string is
+    ``''`` or None, a missing list is empty or None, and a missing integer of a categorical column is -1 (None is not an
+    integer for a served model).
 
     Args:
         columns: Feature columns, a `FeatureTransform`, `RawFeature`s, or `te.feature_column.schema(...)` of columns.
-        defaults: Values of inputs that a caller may leave out, beside those whose column has a `default_value`. A
-            name that no column reads declares an input that the model does not use, such as a key that is handed
-            through; a list declares one of its length.
-        transform: A module from a dict of raw numeric inputs, float32 ``[batch, 1]``, to a dict of features
-            that the columns read; its attribute `input_names` lists what it takes. Features that it gives are
-            no inputs.
+        defaults: Values of inputs that a caller may omit. Columns with a `default_value` have one already. A name that
+            no column reads declares an input that the model does not use, such as a key to pass through; a list
+            declares an input of that length.
+        transform: Module from a dict of raw numbers, float32 ``[batch, 1]``, to a dict of features that the columns
+            read. Its attribute `input_names` lists the names of the numbers. The features that it computes are not
+            inputs.
 
     Raises:
-        InvalidTypeError: Something given as a column is none, or a default is of the wrong type.
-        InvalidValueError: `transform` does not say what it takes, or gives what no column reads.
+        InvalidTypeError: `columns` contains an object that is not a column, or a default has the wrong type.
+        InvalidValueError: `transform` lacks `input_names`, or computes a feature that no column reads.
     """
     return _by_name("raw_features", columns, defaults, transform)
 
@@ -75,28 +76,35 @@ def raw_features(
 def json(
     columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
 ) -> ServingInput:
-    """Takes a vector per raw column, shape ``[batch]``: a JSON instance has a bare value per name.
+    """Return a serving input for JSON instances: one input of shape ``[batch]``, a bare value per row, per raw column.
 
-    An instance has every input that has no default, as gcloud wants it, though `Dataset.from_json` reads a string or
-    list without a key as missing: give ``defaults={"job": "", "tags": []}`` (-1 for an integer of categorical columns)
-    to let instances leave them out. A string or list may be null, which is missing; a number may not.
+    As with gcloud, an instance must have every input without a default. `Dataset.from_json` is more lenient: it reads
+    an absent string or list as missing. To accept such instances, pass ``defaults={"job": "", "tags": []}`` (-1 for an
+    integer of a categorical column). A string or a list may be null, which means missing; a number may not.
 
-    The arguments are those of `raw_features`.
+    Args:
+        columns: As for `raw_features`.
+        defaults: As for `raw_features`.
+        transform: As for `raw_features`.
+
+    >>> from torch_estimator import feature_column as fc
+    >>> json([fc.numeric_column("age")]).kind
+    'json'
     """
     return _by_name("json", columns, defaults, transform)
 
 
 def like(features: Any, defaults: Mapping[str, Default] | None = None) -> ServingInput:
-    """Takes inputs like some rows of features: for a module that reads them as they are, without columns.
+    """Return a serving input with the dtypes and shapes of example features, for a module without feature columns.
 
     Args:
-        features: A batch as an input_fn gives it: an array or tensor ``[N, ...]``, whose input is called
-            ``features``; a tuple of them (``features_0``, ``features_1``, …), or a dict, whose keys are the names.
-            Only dtypes and shapes matter.
+        features: A batch as an input_fn returns it, of which only dtypes and shapes matter. An array or tensor
+            ``[N, ...]`` makes the input ``features``, a tuple of them ``features_0``, ``features_1``, …, and a dict
+            inputs named by its keys.
         defaults: As for `raw_features`.
 
     Raises:
-        InvalidTypeError: Something is no array.
+        InvalidTypeError: A feature is not an array.
 
     >>> images = like(torch.zeros(1, 28, 28))
     >>> images.inputs["features"].shape
@@ -113,6 +121,8 @@ def like(features: Any, defaults: Mapping[str, Default] | None = None) -> Servin
 
 
 def _tensors(columns: Any) -> Any:
+    """Return the first row of each column as a tensor; strings stay as they are."""
+
     def tensor(column: Any) -> Any:
         return column if is_strings(column) else torch.from_numpy(column[:1].copy())
 
@@ -130,22 +140,26 @@ def csv(
     defaults: Mapping[str, Default] | None = None,
     transform: nn.Module | None = None,
 ) -> ServingInput:
-    """Takes one string ``csv_row`` ``[batch]`` per row; fields that the model does not use are dropped.
+    """Return a serving input with the single input ``csv_row``, strings ``[batch]``, one row of CSV each.
 
-    The graph splits rows without quotes; `ExportedModel` reads quoted fields, too. An empty number takes its
-    default: that of `defaults`, else the column's `default_value`, and is an error where there is none; an integer
-    that only categorical columns read is missing, without an id.
+    Fields that the model does not use are ignored. The graph itself splits rows without quotes; `ExportedModel` also
+    reads quoted fields. An empty number gets the value in `defaults`, or else the `default_value` of its column, and is
+    an error without either. An empty integer that only categorical columns read counts as missing and has no id.
 
     Args:
-        column_names: The fields of a row, in order.
+        column_names: Names of the fields of a row, in order.
         columns: Feature columns, a `FeatureTransform`, or `RawFeature`s.
-        defaults: Values of empty fields. A field that no column reads is declared by its default as one that the
-            model does not use, such as a key that is handed through.
+        defaults: Values of empty fields. The name of a field that no column reads declares an input that the model
+            does not use, such as a key to pass through.
         transform: As for `raw_features`.
 
     Raises:
         InvalidTypeError: As for `raw_features`.
-        InvalidValueError: A name repeats, a column is not among the fields or has more than one value per row.
+        InvalidValueError: A name repeats, or a column is not among the fields or has more than one value per row.
+
+    >>> from torch_estimator import feature_column as fc
+    >>> sorted(csv(["id", "age"], [fc.numeric_column("age")], defaults={"id": "none"}).inputs)
+    ['age', 'id']
     """
     names = tuple(column_names)
     if isinstance(column_names, str) or not names or any(not isinstance(name, str) for name in names):
@@ -203,6 +217,7 @@ def _column_defaults(inputs: Mapping[str, RawFeature]) -> dict[str, Default]:
 
 
 def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFeature], nn.Module | None]:
+    """Return the inputs of the columns, with a transform's results replaced by its own inputs."""
     features = raw_features_of(columns)
     if transform is None:
         return features, None
@@ -222,13 +237,22 @@ def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFea
                 f"the transform {type(transform).__name__} takes {key!r}, but that is {kept.dtype} of shape "
                 f"{kept.shape} per row; a transform takes one number."
             )
-        # To a transform, -1 is a number.
+        # For categorical columns -1 means a missing value. For a transform it is an ordinary number.
         inputs[key] = RawFeature(key=key, dtype="float32") if kept is None else replace(kept, missing=None)
     return dict(sorted(inputs.items(), key=lambda item: item[0].encode())), transform
 
 
 def transform_outputs(transform: nn.Module, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Runs a transform on two rows of ones; returns the shape per row of each feature it gives."""
+    """Return the shape per row of each feature that a transform computes, by running it on two rows of ones.
+
+    Args:
+        transform: Module from a dict of raw numbers to a dict of features.
+        names: Names of the raw numbers.
+
+    Raises:
+        InvalidTypeError: The result is not a dict.
+        InvalidValueError: A feature is not a tensor with the batch as its first dimension.
+    """
     with torch.no_grad():
         result = transform({name: torch.ones(2, 1) for name in names})
     kind = type(transform).__name__
@@ -238,7 +262,7 @@ def transform_outputs(transform: nn.Module, names: Sequence[str]) -> dict[str, t
         if not isinstance(value, torch.Tensor) or value.dim() < 1 or value.shape[0] != 2:
             raise InvalidValueError(
                 f"the transform {kind} must give tensors with the batch first, "
-                f"but {key!r} is {_say(value)} for a batch of 2."
+                f"but {key!r} is {_describe(value)} for a batch of 2."
             )
     return {key: tuple(value.shape[1:]) for key, value in result.items()}
 
@@ -256,11 +280,11 @@ def _input_names(transform: nn.Module) -> tuple[str, ...]:
 
 
 def _undeclared(key: str, value: Any) -> RawFeature:
-    """An input that no column reads: as its default is, one value or a vector."""
+    """Return an input that no column reads, with the type and shape of its default."""
     if not isinstance(value, list | tuple) or not value:
         return RawFeature(key=key, dtype=_dtype_of(key, value))
     kinds = {_dtype_of(key, one) for one in value}
-    # Integers among floats are floats; strings among numbers are told by the check of the default.
+    # Integers among floats are floats. Strings among numbers are found by the check of the default.
     return RawFeature(key=key, dtype=max(kinds, key=("int64", "float32", "string").index), shape=(len(value),))
 
 
@@ -273,6 +297,7 @@ def _dtype_of(key: str, value: Any) -> RawDtype:
 
 
 def _checked_default(feature: RawFeature, value: Any) -> Default:
+    """Return a default of an input, checked and in the form that the export stores."""
     items = value if isinstance(value, (list, tuple)) else [value]
     if feature.dtype == "string":
         fits = all(isinstance(item, str) for item in items)
@@ -290,5 +315,5 @@ def _checked_default(feature: RawFeature, value: Any) -> Default:
     return plain
 
 
-def _say(value: Any) -> str:
+def _describe(value: Any) -> str:
     return f"of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

@@ -24,14 +24,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch_estimator import files
 from torch_estimator.cluster.task import CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER, Task
 from torch_estimator.errors import ClusterError, UserError, exit_on_user_error
-from torch_estimator.launch.child import Child
-from torch_estimator.launch.job import Job
-from torch_estimator.launch.layout import Layout, tf_config
-from torch_estimator.launch.limits import Limits
-from torch_estimator.launch.ports import free_ports
-from torch_estimator.launch.process import Lines
-from torch_estimator.launch.program import Program
-from torch_estimator.launch.status import USER_ERROR
+from torch_estimator.launch.job import Job, Limits
+from torch_estimator.launch.layout import Layout, Program, free_ports
+from torch_estimator.launch.process import Child, Lines
 
 from ..options import at_least, positive
 
@@ -66,8 +61,8 @@ class Role:
             os.chdir(folder)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
-            return USER_ERROR
-        self._child = Child(program.command(task), program.environ(tf_config(task)))
+            return UserError.exit_status
+        self._child = Child(program.command(task), program.environ(task))
         return self._child.wait()
 
     def send(self, number: int) -> None:

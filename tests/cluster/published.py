@@ -1,4 +1,4 @@
-"""Manifests checked by the published models of Kubernetes and Kubeflow, made from the schemas of their APIs."""
+"""Check manifests with the published Python models of Kubernetes and Kubeflow."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _SCALARS = {"str": str, "int": int, "bool": bool, "float": float}
 
 
 def built(value: Any, kind: str, where: str) -> Any:
-    """Makes the object that a part of a manifest describes.
+    """Return the model object that a part of a manifest describes.
 
     Args:
-        value: What stands in the manifest.
-        kind: What the models call its type, such as ``list[V1Container]``.
-        where: Its place, for messages.
+        value: The part of the manifest.
+        kind: Type of the part in the models' notation, such as ``list[V1Container]``.
+        where: Place of the part, for messages.
 
     Raises:
-        ValueError: It has another type, a field that does not exist, or lacks one that has to be there.
+        ValueError: The part has another type, an unknown field, or lacks a required field.
     """
     if inside := re.fullmatch(r"list\[(.+)\]", kind):
         return [built(one, inside[1], f"{where}[{index}]") for index, one in enumerate(_typed(value, list, where))]

@@ -1,4 +1,4 @@
-"""examples/cluster/slurm.sbatch: its tasks know their places, and it is queued again where that helps."""
+"""The example batch script: its tasks find their place, and it is queued again after a signal."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ for ((rank = 0; rank < SLURM_NTASKS; rank++)); do
 done
 exit $highest
 """
-# In place of Python: writes down what it was given.
+# In place of Python: records its environment and arguments.
 PROGRAM = """#!/usr/bin/env bash
-env -0 >"$TOLD/$SLURM_PROCID.environ"
-echo "$@" >"$TOLD/$SLURM_PROCID.arguments"
+env -0 >"$RECORDS/$SLURM_PROCID.environ"
+echo "$@" >"$RECORDS/$SLURM_PROCID.arguments"
 exit "$STATUS"
 """
 SCONTROL = """#!/usr/bin/env bash
-echo "$@" >>"$TOLD/asked"
+echo "$@" >>"$RECORDS/asked"
 """
 
 
@@ -49,7 +49,7 @@ def submitted(folder: Path, status: int = 0, restarts: int = 0) -> subprocess.Co
         env={
             "PATH": f"{folder}:{os.environ['PATH']}",
             "PYTHON": str(folder / "python"),
-            "TOLD": str(folder),
+            "RECORDS": str(folder),
             "STATUS": str(status),
             "SLURM_JOB_ID": "4100",
             "SLURM_JOB_NODELIST": f"node[1-{given['nodes']}]",
@@ -70,7 +70,7 @@ def test_bash_understands_it() -> None:
     subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
 
 
-def test_every_task_knows_its_place(tmp_path: Path) -> None:
+def test_every_task_finds_its_place(tmp_path: Path) -> None:
     ended = submitted(tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     places = [task_from_environment(environ(file)) for file in sorted(tmp_path.glob("*.environ"))]

@@ -1,4 +1,4 @@
-"""The manifests in examples/cluster are what Kubernetes takes, and their pods know their places."""
+"""The example manifests are valid for Kubernetes, and their pods find their place in the cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 from examples.mnist import task as mnist
 from tests.cluster.published import built
 from torch_estimator.cluster import task_from_environment
-from torch_estimator.launch.status import USER_ERROR
+from torch_estimator.errors import UserError
 from torch_estimator.parameter_server.key import KEY_FILE, key_from_environment, make_key_file
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "cluster"
@@ -21,12 +21,12 @@ SPECS = {"TFJob": "tfReplicaSpecs", "PyTorchJob": "pytorchReplicaSpecs"}
 CONTAINERS = {"TFJob": ("tensorflow", "tfjob-port"), "PyTorchJob": ("pytorch", "pytorchjob-port")}
 KINDS = sorted(SPECS)
 
-# As of the operator: the least status that means a signal, so that the pod is worth starting again.
+# The lowest status that the operator takes for a signal. It restarts a pod only from there on.
 RETRYABLE = 128
 
 
 def manifest(kind: str) -> Any:
-    # Deep copies, since a part of the file that is used twice is one object.
+    # A copy by way of JSON: YAML loads a part that the file refers to twice as one shared object.
     return json.loads(json.dumps(yaml.safe_load((FOLDER / f"{kind.lower()}.yaml").read_text(encoding="utf-8"))))
 
 
@@ -40,7 +40,7 @@ def container(replica: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_published_models_take_them(kind: str) -> None:
+def test_the_published_models_accept_them(kind: str) -> None:
     one = manifest(kind)
     assert (one["apiVersion"], one["kind"]) == ("kubeflow.org/v1", kind)
     assert built(one, f"KubeflowOrgV1{kind}", kind).metadata.name == "mnist"
@@ -84,7 +84,7 @@ def test_pods_of_a_tfjob_read_the_key_of_the_secret(tmp_path: Path) -> None:
         (variable,), mount = container(replica)["env"], container(replica)["volumeMounts"][-1]
         secret = replica["template"]["spec"]["volumes"][-1]["secret"]
         assert variable == {"name": KEY_FILE, "value": f"{mount['mountPath']}/key"}
-        # Kubernetes gives files of Secrets these modes, unless told otherwise 0644.
+        # Kubernetes gives files of Secrets the mode 0644 by default.
         key = tmp_path / "key"
         key.unlink(missing_ok=True)
         make_key_file(str(key))
@@ -93,17 +93,17 @@ def test_pods_of_a_tfjob_read_the_key_of_the_secret(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["TFJob", "PyTorchJob"])
-def test_what_a_signal_ended_is_started_again(kind: str) -> None:
+def test_pods_that_a_signal_ended_are_restarted(kind: str) -> None:
     assert {replica["restartPolicy"] for replica in replicas(kind).values()} == {"ExitCode"}
 
 
 def test_a_tfjob_leaves_the_evaluator_alone() -> None:
-    assert USER_ERROR < RETRYABLE
+    assert UserError.exit_status < RETRYABLE
     assert manifest("TFJob")["spec"]["runPolicy"]["cleanPodPolicy"] == "None"
 
 
 def tf_config(specs: dict[str, Any], type: str, index: int, *, lists_evaluator: bool) -> str:
-    """As the operator writes it: services by the names of replicas, and types in small letters."""
+    """Return TF_CONFIG as the operator writes it: addresses from the names of replicas, types in lower case."""
     cluster = {
         name.lower(): [
             f"mnist-{name.lower()}-{number}.jobs.svc:{container(replica)['ports'][0]['containerPort']}"
@@ -117,7 +117,7 @@ def tf_config(specs: dict[str, Any], type: str, index: int, *, lists_evaluator: 
 
 
 @pytest.mark.parametrize("lists_evaluator", [True, False])
-def test_every_pod_of_a_tfjob_knows_its_place(lists_evaluator: bool) -> None:
+def test_every_pod_of_a_tfjob_finds_its_place(lists_evaluator: bool) -> None:
     specs = replicas("TFJob")
     places = []
     for type, replica in specs.items():
@@ -136,18 +136,18 @@ def test_every_pod_of_a_tfjob_knows_its_place(lists_evaluator: bool) -> None:
     ]
 
 
-def test_every_pod_of_a_pytorchjob_knows_its_place() -> None:
+def test_every_pod_of_a_pytorchjob_finds_its_place() -> None:
     specs = replicas("PyTorchJob")
     size = sum(replica["replicas"] for replica in specs.values())
     (port,) = container(specs["Master"])["ports"]
-    told = {
+    environ = {
         "WORLD_SIZE": str(size),
         "MASTER_ADDR": "mnist-master-0",
         "MASTER_PORT": str(port["containerPort"]),
         "PET_NNODES": str(size),
     }
     places = [
-        task_from_environment({**told, "RANK": str(index + (type == "Worker"))})
+        task_from_environment({**environ, "RANK": str(index + (type == "Worker"))})
         for type, replica in specs.items()
         for index in range(replica["replicas"])
     ]

@@ -1,4 +1,4 @@
-"""TF_CONFIG: every task of every cluster knows its place, and every misuse is one sentence."""
+"""TF_CONFIG: every task of a cluster is recognised, and every mistake gives one sentence."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_counts_and_numbers_are_tf_estimators(
     assert (one.num_workers, one.num_ps, one.global_id) == (workers, ps, global_id)
 
 
-def test_who_is_where() -> None:
+def test_addresses_and_rendezvous() -> None:
     one = place(CLUSTER, "ps", 1)
     assert (one.address, one.rendezvous, str(one)) == ("p1:1", "c:1", "ps 1")
     assert place(WORKERS, "worker", 1).rendezvous == "w0:1"
@@ -194,7 +194,7 @@ CHIEF = {"type": "chief", "index": 0}
             {"ps": ["p:1"]},
             {"type": "ps", "index": 0},
             ValueError,
-            r".* names nobody who trains, only ps; add a",
+            r".* has no task that trains, only ps; add a",
         ),
         (CLUSTER, {"index": 0}, ValueError, r"TF_CONFIG\['task'\]\['type'\] is missing; name one of chief, worker, ps"),
         (
@@ -229,7 +229,7 @@ def test_checks_of_a_cluster(cluster: Any, named: Any, error: type[Exception], m
     assert isinstance(raised.value, UserError)
 
 
-def test_what_has_no_meaning_here_is_said_in_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_entries_without_effect_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     one = task({"environment": "google", "session_master": "grpc://s:1", "eval_session_master": ""})
     assert (one.session_master, one.eval_session_master) == ("grpc://s:1", "")
     assert caplog.messages == [

@@ -1,4 +1,4 @@
-"""The census rows, and the census model with its export."""
+"""Fixtures: the census rows, and a census model with its export."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def census_rows(shared_data: Path) -> Raw:
 
 @pytest.fixture(scope="session")
 def census_model() -> Built:
-    """The census model with murmur3."""
+    """A census model that hashes with murmur3."""
     return model_of(*census_columns())
 
 
 @pytest.fixture(scope="session")
 def census_export(census_model: Built, tmp_path_factory: pytest.TempPathFactory) -> ExportedModel:
-    """Its export with raw columns."""
+    """The export of `census_model` with raw columns as inputs."""
     return census_model.export(tmp_path_factory.mktemp("census"))
 
 
 @pytest.fixture
 def same(tmp_path: Path) -> Callable[[Built, Raw], Raw]:
-    """Checks that a model and its export answer the same; returns the answer."""
+    """Check that a model and its export predict the same; return the predictions."""
 
     def check(built: Built, raw: Raw) -> Raw:
         return assert_same(built.predict(raw), built.export(tmp_path).predict(raw))

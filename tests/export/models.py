@@ -1,4 +1,4 @@
-"""A wide and deep census model with random weights, and how a model answers without an export."""
+"""A wide and deep census model with random weights, and its predictions without an export."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ Raw = dict[str, np.ndarray[Any, Any]]
 
 @dataclass
 class Built:
-    """A model with its host half and its head."""
+    """A model with its feature transform and its head."""
 
     module: nn.Module
     transform: FeatureTransform
     head: Any
 
     def predict(self, raw: Mapping[str, Any]) -> Raw:
-        """What the model answers without an export."""
+        """Return the predictions of the model without an export."""
         features = {key: torch.from_numpy(value) for key, value in self.transform.padded(self.transform(raw)).items()}
         with torch.no_grad():
             predictions = self.head.predictions(self.module.eval()(features))
         return self.head.decode({key: value.numpy() for key, value in predictions.items()})
 
     def export(self, base: Path, receiver: serving_input.ServingInput | None = None) -> ExportedModel:
-        """The model after an export."""
+        """Export the model, and load the export."""
         path = write_export(
             base,
             module=self.module,
@@ -55,7 +55,7 @@ class Built:
 
 
 def census_columns(hash_function: str = "murmur3") -> tuple[list[Any], list[Any]]:
-    """Wide and deep columns of the census sample; numbers are scaled to keep logits small."""
+    """Return wide and deep columns of the census sample. Numbers are scaled to keep logits small."""
     vocabularies = {key: fc.categorical_column_with_vocabulary_list(key, v) for key, v in VOCABULARIES.items()}
     occupation = fc.categorical_column_with_hash_bucket("occupation", 100, hash_function=hash_function)
     country = fc.categorical_column_with_hash_bucket("native_country", 100, hash_function=hash_function)
@@ -91,7 +91,7 @@ def model_of(
     sparse_combiner: Any = "sum",
     **dnn: Any,
 ) -> Built:
-    """A model over columns, every weight drawn at random."""
+    """Return a model over columns, with random weights."""
     head = head or BinaryClassHead(label_vocabulary=["<=50K", ">50K"])
     transform = FeatureTransform(wide, deep)
     torch.manual_seed(1)
@@ -115,7 +115,7 @@ def model_of(
 
 
 def with_odd_rows(raw: Raw, strings: tuple[str, ...] = ODD_STRINGS) -> Raw:
-    """Adds rows of unusual strings and numbers."""
+    """Return the rows with some rows of unusual strings and numbers appended."""
     numbers = np.array([0, 18, 17.999, 1e6, -5, 65, 24.99, 25], np.float32)
     return {
         key: np.concatenate(
@@ -126,7 +126,7 @@ def with_odd_rows(raw: Raw, strings: tuple[str, ...] = ODD_STRINGS) -> Raw:
 
 
 def assert_same(expected: Raw, answer: Raw) -> Raw:
-    """Checks numbers to 1e-5 and everything else exactly."""
+    """Assert that predictions are equal: numbers to 1e-5, everything else exactly."""
     assert list(answer) == list(expected)
     for key, values in expected.items():
         assert (answer[key].dtype, answer[key].shape) == (values.dtype, values.shape), key

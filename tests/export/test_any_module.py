@@ -1,4 +1,4 @@
-"""Exports of modules that are not the package's own: what they take and give, and errors that say where."""
+"""Exports of modules that users wrote: inputs, outputs, and errors that name the failing part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
 
 class Through(nn.Module):
-    """Applies a function behind a layer, two modules deep."""
+    """Model that applies a function after a layer, in a nested module."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         super().__init__()
@@ -120,14 +120,14 @@ def test_an_operator_that_onnxruntime_lacks_is_named_with_its_module(tmp_path: P
     )
 
 
-def test_names_match_whatever_their_order(tmp_path: Path) -> None:
+def test_inputs_are_matched_by_name_in_any_order(tmp_path: Path) -> None:
     module = Apply(lambda features: features["a"] - features["b"].float())
     like = {"b": np.ones(2, np.uint8), "a": X[:2, 0], "unused": np.array(["x", "y"])}
     answer = export(tmp_path, module, like).predict({"a": [3.0], "b": [1], "unused": ["z"]})
     np.testing.assert_array_equal(answer["output"], [2.0])
 
 
-def test_what_the_module_was_trained_on_decides_over_the_serving_input(tmp_path: Path) -> None:
+def test_the_structure_of_training_features_overrides_the_serving_input(tmp_path: Path) -> None:
     structure = {"dict": {"x": {"dtype": "int32", "shape": []}}}
     receiver = serving_input.raw_features([numeric_column("x")])
     seen = []

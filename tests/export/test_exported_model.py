@@ -223,7 +223,7 @@ from torch_estimator.export.exported_model import ExportedModel
 answer = ExportedModel.load({model.directory!r}).predict({inputs()!r})
 print(answer["logits"].shape, os.environ.get("ORT_DISABLE_TELEMETRY"))
 """
-    # Not XDG_CACHE_HOME: everything that a program keeps for its user has to come into the folder.
+    # Set HOME instead of XDG_CACHE_HOME, so that every file kept for the user would be in the folder.
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     environment |= {} if given is None else {"ORT_DISABLE_TELEMETRY": given}
     command = [sys.executable, "-c", code]
@@ -233,7 +233,7 @@ print(answer["logits"].shape, os.environ.get("ORT_DISABLE_TELEMETRY"))
 
 
 @pytest.mark.parametrize("receiver", [serving_input.raw_features, serving_input.json])
-def test_an_input_whose_column_has_a_default_may_be_left_out(receiver: Any, tmp_path: Path) -> None:
+def test_an_input_whose_column_has_a_default_may_be_omitted(receiver: Any, tmp_path: Path) -> None:
     x, v = fc.numeric_column("x", default_value=7.0), fc.numeric_column("v", shape=(2, 2), default_value=3)
     built = model_of([fc.bucketized_column(x, [6.5]), v], [])
     model = built.export(tmp_path, receiver(built.transform, defaults={"key": "none"}))

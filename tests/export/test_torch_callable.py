@@ -45,7 +45,7 @@ def test_a_function_may_return_its_argument() -> None:
     np.testing.assert_array_equal(run(lambda x: x, x)[0], x)
 
 
-def test_what_torch_cannot_express_is_one_sentence() -> None:
+def test_an_operator_without_an_onnx_form_gives_one_sentence() -> None:
     with pytest.raises(
         ExportError,
         match=r"^it cannot be exported to ONNX: the operator aten.sort.* has no ONNX form; use other operators",

@@ -1,4 +1,4 @@
-"""An estimator that exports a file and remembers how it was asked to."""
+"""A stand-in for an Estimator whose exports are a single file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_estimator import files
 
 
 class Estimator:
-    """Writes exports named by a counter that looks like the time."""
+    """Estimator that writes exports named by a counter that looks like the time, and records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""BestExporter exports what is strictly better, also than before a restart."""
+"""BestExporter exports a model only if it is strictly better than all before, also after a restart."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_newest_exports_are_kept(estimator: Any, export_path: str) -> None:
     assert files.listdir(export_path) == ["1700000003", "1700000004", "best_eval_result.json"]
 
 
-def test_an_export_that_fails_is_not_held_for_the_best(estimator: Any, export_path: str) -> None:
+def test_a_failed_export_is_not_recorded_as_the_best(estimator: Any, export_path: str) -> None:
     class Failing:
         def export_saved_model(self, *args: Any, **kwargs: Any) -> str:
             raise OSError("disk full")
@@ -77,7 +77,7 @@ def test_another_comparison(estimator: Any, export_path: str) -> None:
     assert [path is not None for path in exported] == [True, False, True]
 
 
-def test_a_missing_loss_is_told(estimator: Any, export_path: str) -> None:
+def test_a_missing_loss_is_reported(estimator: Any, export_path: str) -> None:
     for best, current, which in (({}, {"loss": 1}, "best"), ({"loss": 1}, {"accuracy": 1}, "current")):
         with pytest.raises(InvalidValueError, match=f"the {which} evaluation result has no 'loss'"):
             loss_smaller(best, current)
@@ -90,7 +90,7 @@ def test_a_missing_loss_is_told(estimator: Any, export_path: str) -> None:
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"loss": null}', '{"loss": [1.0]}', '{"loss": "low"}', f'{{"loss": {10**400}}}']
 )
-def test_a_damaged_best_result_is_told(estimator: Any, export_path: str, text: str) -> None:
+def test_a_damaged_best_result_is_reported(estimator: Any, export_path: str, text: str) -> None:
     files.makedirs(export_path)
     files.write_atomic(files.join(export_path, "best_eval_result.json"), text.encode())
     with pytest.raises(InvalidValueError, match=r"best_eval_result\.json is damaged: .*remove it to begin anew"):

@@ -1,4 +1,4 @@
-"""FinalExporter, and what all exporters check."""
+"""FinalExporter exports once, and all exporters check their settings."""
 
 from __future__ import annotations
 

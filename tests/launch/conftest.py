@@ -1,4 +1,4 @@
-"""No test leaves processes, also where it fails."""
+"""Kill the processes of each test, also if it failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.launch.launched import LAUNCHED
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
+def _clean_up() -> Iterator[None]:
     yield
     while LAUNCHED:
         LAUNCHED.pop().clean_up()

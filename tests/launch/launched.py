@@ -1,4 +1,4 @@
-"""The launcher as a process of its own, with tiny programs to launch."""
+"""Run the launcher in a separate process, on tiny programs."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ def die():
 """
 
 LAUNCHED: list[Launched] = []
-"""Those of the test that runs."""
+"""Launchers that the current test started."""
 
 
 class Launched:
-    """``estimator local train`` at work on a program, ``trainer.task`` in `folder`.
+    """Running ``estimator local train`` with a program, ``trainer.task`` in `folder`.
 
     Args:
-        folder: Where the program is written to, and where the launcher runs.
-        program: Python, after `BEGINNING`.
-        options: Of ``estimator local train``; what follows ``--`` are the program's.
-        settings: Of ``subprocess.Popen``.
+        folder: Folder into which the program is written, and the launcher's current folder.
+        program: Python code that follows `BEGINNING`.
+        options: Options of ``estimator local train``; after ``--``, arguments of the program.
+        settings: Further arguments of ``subprocess.Popen``.
     """
 
     def __init__(self, folder: Path, program: str, *options: str, **settings: Any) -> None:
@@ -77,7 +77,7 @@ class Launched:
         own = [sys.executable, "-m", "torch_estimator.cli", "local", "train", "--module-name", "trainer.task"]
         with contextlib.ExitStack() as files:
             opened = {stream: files.enter_context(path.open("wb")) for stream, path in self._streams.items()}
-            # Whoever runs the tests in the background may have it ignored, which is inherited.
+            # A shell that runs the tests in the background ignores SIGINT, and child processes inherit that.
             before = signal.signal(signal.SIGINT, signal.default_int_handler)
             self.process = subprocess.Popen(
                 [*own, *options],
@@ -89,22 +89,22 @@ class Launched:
 
     @property
     def out(self) -> str:
-        """What it has printed so far."""
+        """Everything on stdout so far."""
         return self._streams["stdout"].read_text()
 
     @property
     def err(self) -> str:
-        """What it has printed on stderr so far."""
+        """Everything on stderr so far."""
         return self._streams["stderr"].read_text()
 
     def end(self) -> int:
-        """Waits for its end, after which nothing may be left; returns the exit status."""
+        """Wait until the launcher and all its processes have ended; return the launcher's exit status."""
         self.process.wait(_SECS)
         wait_until(lambda: not self.left())
         return self.process.returncode
 
     def clean_up(self) -> None:
-        """Ends what a test that failed has left."""
+        """Kill what a failed test left running."""
         self.process.kill()
         self.process.wait()
         for process in self.left():
@@ -113,25 +113,25 @@ class Launched:
             self.process.stdout.close()
 
     def read_until(self, text: str) -> None:
-        """Waits until stdout has a text."""
+        """Wait until stdout contains a text."""
         wait_until(lambda: text in self.out or self.process.poll() is not None)
         assert text in self.out
 
     def touch(self, name: str) -> None:
-        """What the program waits for."""
+        """Create the file that the program waits for."""
         (self.package / name).touch()
 
     def starts(self, task: str) -> int:
-        """How often a program that calls ``nth_start`` has been started."""
+        """Return how often a program that calls ``nth_start`` was started."""
         return len((self.package / f"{task}.starts").read_text())
 
     def left(self) -> list[int]:
-        """Processes that it has started, and these in turn."""
+        """Return the processes that the launcher started, and those that they started."""
         return [one for one in processes_whose_environ_has(self._mark) if one != self.process.pid]
 
 
 def processes_whose_environ_has(text: str) -> list[int]:
-    """Return the processes that run with a text in their environment."""
+    """Return the ids of the running processes that have a text in their environment."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -142,7 +142,7 @@ def processes_whose_environ_has(text: str) -> list[int]:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Fails where something does not come true in time."""
+    """Wait until a condition holds; fail after two minutes."""
     deadline = time.monotonic() + _SECS
     while not holds():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Every misuse is one sentence, and nothing is started."""
+"""Every mistake on the command line gives one sentence, and starts no process."""
 
 from __future__ import annotations
 

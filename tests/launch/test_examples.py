@@ -1,4 +1,4 @@
-"""The census, babyweight and mnist programs in a cluster, without a changed line: they train, evaluate and export."""
+"""The census, babyweight and mnist programs train, evaluate and export in a cluster, without a changed line."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ WITH_SERVER = (*IN_STEP, "--parameter-server-count", "1")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A program, its options for a short job, and what its export is to be asked.
+    """Example program with the expected end of a short job.
 
     Attributes:
-        in_step: The last step of two that train in step.
-        with_server: And with a parameter server.
+        module: Name of the program's module.
+        options: Options that make the job short.
+        export: Name of the exporter.
+        request: Inputs for a prediction by the export.
+        in_step: Last step when a chief and a worker train synchronously.
+        with_server: Last step when they train with a parameter server.
     """
 
     module: str
@@ -52,7 +56,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Example]:
         name: ["--train-files", train, "--eval-files", held_out, "--train-steps", "40", "--train-batch-size", "40"]
         for name, (train, held_out) in files.items()
     }
-    # Where each reads a half of the rows, they end after 25 steps.
+    # Chief and worker read one half of the rows each, which is 25 batches.
     short["census"] += ["--num-epochs", "1"]
     short["mnist"] = ["--num-epochs", "1", "--batch-size", "128"]
     digit = {"image": np.zeros((1, 28, 28), np.float32)}
@@ -69,7 +73,7 @@ def asked(example: str) -> dict[str, list[Any]]:
 
 
 def assert_ended(example: Example, job_dir: Path, last: int, told: str) -> None:
-    """The last checkpoint was evaluated and exported, and the export predicts."""
+    """Assert that the last checkpoint was evaluated and exported, and that the export predicts."""
     assert checkpoint_steps(job_dir)[-1] == last
     assert f"reached at step {last}" in told
     assert list(job_dir.glob("eval*/events.*"))
@@ -101,18 +105,18 @@ def test_a_chief_and_a_worker_train_with_a_parameter_server(
     arguments = (example.module, "--job-dir", tmp_path, *example.options)
     chief, *others = (*cluster.tasks, ("evaluator", 0))
     running = [cluster.start(task, *arguments) for task in others]
-    # It starts five seconds late, and the job is shorter.
+    # A worker starts five seconds late by default, and the job is shorter than that: start the chief after it.
     assert any("Calling model_fn." in line for line in running[0].stdout)
     results = ended([cluster.start(chief, *arguments), *running])
     assert [result.status for result in results] == [0, 0, 0, 0], [result.told for result in results]
-    # The chief waits for those whose input has not ended.
+    # The chief waits for workers whose input has not ended.
     assert f"Training ended at global step {example.with_server}: " in results[0].told
     assert "Training ended at global step " in results[1].told
     assert "ps 0 ends: training is over." in results[2].told
     assert_ended(example, tmp_path, example.with_server, results[3].told)
 
 
-# A process that imports PyTorch anew takes three seconds of a processor.
+# Importing PyTorch in a new process takes three CPU-seconds, so that the launcher starts one example by default.
 LAUNCHED = [("census", WITH_SERVER)]
 MORE = [
     ("mnist", IN_STEP),

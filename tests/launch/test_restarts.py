@@ -13,10 +13,10 @@ TWO = ("--distributed", "--worker-count", "1")
 IN_STEP = ("--distributed", "--worker-count", "1", "--evaluator")
 
 
-def test_only_the_dead_one_is_started_again_and_at_once(tmp_path: Path) -> None:
+def test_only_the_killed_process_is_restarted_and_at_once(tmp_path: Path) -> None:
     program = """
     start = nth_start()
-    # When the kernel made this process.
+    # When the kernel created this process.
     ticks = int(pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     if role == "worker":
         with open(here / "instants", "a") as file:
@@ -32,7 +32,7 @@ def test_only_the_dead_one_is_started_again_and_at_once(tmp_path: Path) -> None:
     assert [job.starts(task) for task in ("chief 0", "worker 0", "evaluator 0")] == [1, 4, 1]
     instants = list(map(float, (job.package / "instants").read_text().split()))
     delays = [born - died for died, born in zip(instants[1::2], instants[2::2], strict=True)]
-    # Of three, for a machine that has other things to do; the kernel tells births by the hundredth of a second.
+    # The shortest of three, since the machine may be busy. The kernel gives start times in hundredths of a second.
     assert -0.02 < min(delays) < 0.05
     assert "[launcher] worker 0 was killed by SIGKILL; started worker 0 again, restart 3 of 3.\n" in job.err
 
@@ -45,7 +45,7 @@ def test_only_the_dead_one_is_started_again_and_at_once(tmp_path: Path) -> None:
         ("sys.exit(143)", 143, "was preempted (status 143)"),
     ],
 )
-def test_who_dies_too_often_ends_the_job(tmp_path: Path, ends: str, status: int, said: str) -> None:
+def test_a_process_that_fails_too_often_ends_the_job(tmp_path: Path, ends: str, status: int, said: str) -> None:
     program = f"""
     nth_start()
     if role == "worker":
@@ -56,7 +56,7 @@ def test_who_dies_too_often_ends_the_job(tmp_path: Path, ends: str, status: int,
     assert job.end() == status
     assert job.starts("worker 0") == 2
     assert f"[launcher] worker 0 {said}; started worker 0 again, restart 1 of 1.\n" in job.err
-    assert f"[launcher] worker 0 {said}, once more than max_restarts=1 allows; ending the job.\n" in job.err
+    assert f"[launcher] worker 0 {said} and has no restart left (max_restarts=1); ending the job.\n" in job.err
 
 
 @pytest.mark.parametrize("options", [TWO, IN_STEP])
@@ -73,19 +73,20 @@ def test_a_mistake_of_the_user_ends_everything(tmp_path: Path, options: tuple[st
     job = Launched(tmp_path, program, *options, "--stop-secs", "0.2")
     assert job.end() == 2
     assert job.starts("worker 0") == job.starts("chief 0") == 1
-    assert "[launcher] worker 0 ended with status 2, which says that its user has to act; ending the job.\n" in job.err
+    reason = "ended with status 2, an error of the user that a restart would repeat"
+    assert f"[launcher] worker 0 {reason}; ending the job.\n" in job.err
 
 
-def test_a_parameter_server_that_dies_is_there_again_without_the_program(tmp_path: Path) -> None:
+def test_a_parameter_server_is_restarted_without_the_program(tmp_path: Path) -> None:
     program = """
     nth_start()
     if role == "worker":
         listening = b"[ps 0] INFO:torch_estimator:ps 0 listens on "
-        told = here.parent / "stderr"
-        while listening not in told.read_bytes():
+        log = here.parent / "stderr"
+        while listening not in log.read_bytes():
             time.sleep(0.005)
         subprocess.run(["pkill", "-KILL", "-f", "torch_estimator.parameter_server", "-P", str(os.getppid())])
-        while told.read_bytes().count(listening) < 2:
+        while log.read_bytes().count(listening) < 2:
             time.sleep(0.005)
     else:
         wait_for_end_of("worker 0")
@@ -97,12 +98,12 @@ def test_a_parameter_server_that_dies_is_there_again_without_the_program(tmp_pat
     assert "[launcher] ps 0 was killed by SIGKILL; started ps 0 again, restart 1 of 3.\n" in job.err
 
 
-def test_an_evaluator_that_dies_is_started_again_alone_also_after_the_training(tmp_path: Path) -> None:
+def test_an_evaluator_is_restarted_alone_also_after_training(tmp_path: Path) -> None:
     program = """
     start = nth_start()
     if role == "evaluator" and start == 1:
         (here / "evaluating").touch()
-        while b"ended well" not in (here.parent / "stderr").read_bytes():
+        while b"finished successfully" not in (here.parent / "stderr").read_bytes():
             time.sleep(0.005)
         sys.exit(1)
     wait_for("evaluating")
@@ -112,7 +113,7 @@ def test_an_evaluator_that_dies_is_started_again_alone_also_after_the_training(t
     assert [job.starts(task) for task in ("chief 0", "worker 0", "evaluator 0")] == [1, 1, 2]
 
 
-def test_one_process_alone_is_started_again_too(tmp_path: Path) -> None:
+def test_a_program_without_a_cluster_is_restarted(tmp_path: Path) -> None:
     job = Launched(tmp_path, "nth_start() > 1 or die()")
     assert job.end() == 0
     assert job.err == "[launcher] the program was killed by SIGKILL; started the program again, restart 1 of 3.\n"

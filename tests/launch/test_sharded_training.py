@@ -1,4 +1,4 @@
-"""Processes that hold some rows of every parameter, started by the launcher, and one of them killed."""
+"""Fully sharded training in a cluster that the launcher starts, with one process killed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def launched(folder: Path, dies: str) -> Launched:
     return job
 
 
-def test_after_a_kill_all_are_started_again_and_end_as_if_there_had_been_none(tmp_path: Path) -> None:
+def test_after_a_kill_all_processes_restart_and_reach_the_same_end(tmp_path: Path) -> None:
     killed, whole = launched(tmp_path / "killed", "worker"), launched(tmp_path / "whole", "nobody")
     assert [killed.starts(task) for task in ("chief 0", "worker 0")] == [2, 2]
     assert [whole.starts(task) for task in ("chief 0", "worker 0")] == [1, 1]

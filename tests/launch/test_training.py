@@ -1,4 +1,4 @@
-"""A chief, a worker and an evaluator that really train, started by the launcher, and one of them killed."""
+"""Real trainings in a cluster that the launcher starts, with one process killed."""
 
 from __future__ import annotations
 

@@ -151,7 +151,8 @@ wait_for("never")
     job = Launched(tmp_path, cluster, program)
     assert job.end() == 2, job.told
     assert "[launcher] worker 0 was killed by SIGKILL; started worker 0 again, restart 1 of 3.\n" in job.told
-    assert "[launcher] worker 0 ended with status 2, which says that its user has to act; ending the job.\n" in job.told
+    reason = "ended with status 2, an error of the user that a restart would repeat"
+    assert f"[launcher] worker 0 {reason}; ending the job.\n" in job.told
     assert (job.package / "asked").exists()
     assert (job.package / "actor 1").read_text() == (job.package / "actor 2").read_text()
 
@@ -203,7 +204,7 @@ def test_who_is_asked_for_at_an_address_that_is_gone_says_so(
 ) -> None:
     from examples.cluster.ray_actors import Role
     from torch_estimator.cluster.task import Task
-    from torch_estimator.launch.program import Program
+    from torch_estimator.launch.layout import Program
 
     program = Program(module_name="examples.mnist.task", package_path=str(ROOT / "examples"))
     cluster = {"chief": ("203.0.113.1:10",), "ps": ("203.0.113.1:11",)}

@@ -1,4 +1,4 @@
-"""``python -m torch_estimator.cli``."""
+"""Run the command line with ``python -m torch_estimator.cli``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``estimator local train``: runs a training program on this machine, as ``gcloud ai-platform local train`` does."""
+"""Command ``estimator local train``: run a training program on this machine, as gcloud's command of this name does."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from torch_estimator.errors import InvalidValueError
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_ENDING = """\
-Lines of the processes begin with their role. A process that is killed, or ends with another status than 0 and 2, is
-started again (once the chief has ended well, only the evaluator), and the others run on: with parameter servers they
-train on, without any those that train wait for it and hand it what they hold; where that cannot be, they end with
-status 143 to be started again, too. Status 2 says that the user has to act: it ends the job. The exit status is 0
-where all processes have ended well, and 130 or 143 after Ctrl-C or SIGTERM, which stop them all; a second one kills
-them at once. On Linux they are also killed when this command is killed. Processes get this command's environment, such
-as a TORCH_ESTIMATOR_KEY_FILE (see estimator make-key)."""
+_EPILOG = """\
+Each line of a process begins with its role. A process that is killed or fails is restarted, and the others keep
+running: with parameter servers they train on, without any they wait for the process and hand over what it lost; where
+that is impossible, they exit with status 143 and are restarted, too. Status 2 means that the user has to act, and ends
+the job. After the chief has finished, only the evaluator is restarted. The exit status is 0 if all processes have
+finished successfully. Ctrl-C (130) and SIGTERM (143) stop all of them; the second one kills them at once. On Linux they
+are also killed when this command is killed. Processes inherit this command's environment, such as a
+TORCH_ESTIMATOR_KEY_FILE (see estimator make-key)."""
 
 
 def add_to(commands: Commands) -> None:
-    """Adds the commands."""
+    """Add the command to the parser."""
     local = commands.add_parser("local", help="run a training program on this machine")
     train = local.add_subparsers(required=True, metavar="COMMAND").add_parser(
         "train",
         help="run a training program, in one process or as a cluster of them",
         description="Runs a training program on this machine, in one process or, with --distributed, in several.",
-        epilog=_ENDING,
+        epilog=_EPILOG,
     )
     add = train.add_argument
-    add("--module-name", required=True, metavar="NAME", help="what to run, such as trainer.task")
-    add("--package-path", metavar="DIR", help="folder of its package; imports begin in the parent (default: here)")
-    add("--job-dir", metavar="DIR", help="handed to the program as --job-dir DIR, after its other arguments")
-    add("--distributed", action="store_true", help="run a chief and others, told by TF_CONFIG who they are")
-    add("--worker-count", type=int, metavar="N", help="workers beside the chief (default: 2)")
+    add("--module-name", required=True, metavar="NAME", help="module to run, such as trainer.task")
+    add("--package-path", metavar="DIR", help="folder of its package; imports start in the parent (default: here)")
+    add("--job-dir", metavar="DIR", help="passed to the program as --job-dir DIR, after its other arguments")
+    add("--distributed", action="store_true", help="run a chief and others as a cluster, each with a TF_CONFIG")
+    add("--worker-count", type=int, metavar="N", help="workers in addition to the chief (default: 2)")
     add(
         "--parameter-server-count",
         type=int,
@@ -47,7 +47,7 @@ def add_to(commands: Commands) -> None:
         "--evaluator",
         action="store_true",
         default=None,
-        help="one more process, which evaluates and exports; the chief of a cluster does not",
+        help="add a process that evaluates and exports; the chief of a cluster does not",
     )
     add("--start-port", type=int, metavar="PORT", help="first of consecutive ports (default: any free ones)")
     add(
@@ -55,33 +55,32 @@ def add_to(commands: Commands) -> None:
         type=int,
         default=3,
         metavar="N",
-        help="how often each process that dies is started again, in the whole job (default: 3)",
+        help="restarts of each process in the whole job (default: 3)",
     )
     add(
         "--finish-secs",
         type=float,
         default=600.0,
         metavar="SECS",
-        help="how long the others may go on after the chief has ended well, before they are stopped (default: 600)",
+        help="time for the others to finish after the chief, before they are stopped (default: 600)",
     )
     add(
         "--stop-secs",
         type=float,
         default=10.0,
         metavar="SECS",
-        help="how long a process that is told to stop may take until it is killed (default: 10)",
+        help="time for a process to exit after SIGTERM, before it is killed (default: 10)",
     )
-    add("arguments", nargs="*", metavar="-- ARGS", help="for the program")
+    add("arguments", nargs="*", metavar="-- ARGS", help="arguments of the program")
     train.set_defaults(run=run, error=train.error)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the job; returns its exit status."""
-    # What needs POSIX is not imported for the other commands.
-    from torch_estimator.launch.job import Job
-    from torch_estimator.launch.limits import Limits
-    from torch_estimator.launch.local_process import LocalProcess
-    from torch_estimator.launch.program import Program
+    """Run the job; return its exit status."""
+    # The launcher needs POSIX. The other commands run without it.
+    from torch_estimator.launch.job import Job, Limits
+    from torch_estimator.launch.layout import Program
+    from torch_estimator.launch.process import LocalProcess
 
     job_dir = () if options.job_dir is None else ("--job-dir", options.job_dir)
     program = Program(
@@ -90,15 +89,16 @@ def run(options: argparse.Namespace) -> int:
         arguments=(*options.arguments, *job_dir),
     )
     limits = Limits(max_restarts=options.max_restarts, finish_secs=options.finish_secs, stop_secs=options.stop_secs)
-    return Job(functools.partial(LocalProcess, program), _tasks(options), limits).run()
+    start = functools.partial(LocalProcess, program)
+    return Job(start, _tasks(options), limits).run()
 
 
 def _tasks(options: argparse.Namespace) -> list[Task]:
-    from torch_estimator.launch.layout import Layout
-    from torch_estimator.launch.ports import free_ports
+    """Return the tasks of a cluster on this machine, or the only task of a job without a cluster."""
+    from torch_estimator.launch.layout import Layout, free_ports
 
-    counts = ("worker_count", "parameter_server_count", "evaluator", "start_port")
-    given = {name: getattr(options, name) for name in counts if getattr(options, name) is not None}
+    cluster_options = ("worker_count", "parameter_server_count", "evaluator", "start_port")
+    given = {name: getattr(options, name) for name in cluster_options if getattr(options, name) is not None}
     if options.distributed:
         start_port = given.pop("start_port", None)
         layout = Layout(**given)

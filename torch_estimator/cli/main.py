@@ -1,4 +1,4 @@
-"""Parses the command line, runs a command, and turns what goes wrong into a sentence and a status."""
+"""Entry point of ``estimator``: parse the command line, run the command, turn errors into exit statuses."""
 
 from __future__ import annotations
 
@@ -10,39 +10,42 @@ from collections.abc import Sequence
 from torch_estimator.cli import local, make_key, predict, show
 from torch_estimator.errors import INTERRUPTED, UserError, printable
 
-USER_ERROR = 2
+# A new command is a module with `add_to`, listed here.
+_COMMANDS = (show, predict, local, make_key)
+
+# The status of a program that SIGPIPE ended, as shells report it.
 BROKEN_PIPE = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs ``estimator``; returns the exit status, 2 where the user has to act, and that of a job which it runs."""
-    parser = _parser()
+    """Run the command line ``estimator``.
+
+    Args:
+        arguments: Arguments after the program's name; None takes those of this process.
+
+    Returns:
+        The exit status: 2 for a mistake of the user, the status of the job for ``local train``, otherwise 0.
+    """
+    parser = argparse.ArgumentParser(prog="estimator", description="Runs training jobs and exported models.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in _COMMANDS:
+        command.add_to(commands)
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        told = f"unrecognized arguments: {' '.join(unknown)}"
+        message = f"unrecognized arguments: {' '.join(unknown)}"
         if "error" in options:
-            options.error(f"{told}; those of the program go behind --")
-        parser.error(told)
+            options.error(f"{message}; those of the program go behind --")
+        parser.error(message)
     try:
         status: int | None = options.run(options)
         sys.stdout.flush()
     except UserError as error:
         print(f"estimator: error: {printable(str(error))}", file=sys.stderr)
-        return USER_ERROR
+        return UserError.exit_status
     except BrokenPipeError:
-        # What is left in the buffer would raise once more when Python closes it.
+        # Python flushes stdout when it exits, and would raise the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
     return status or 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="estimator", description="Runs training jobs and exported models.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    show.add_to(commands)
-    predict.add_to(commands)
-    local.add_to(commands)
-    make_key.add_to(commands)
-    return parser

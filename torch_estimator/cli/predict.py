@@ -1,19 +1,18 @@
-"""``estimator predict``: runs an export on instances, as ``gcloud ai-platform local predict`` does."""
+"""Command ``estimator predict``: run an export on instances, as ``gcloud ai-platform local predict`` does."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_estimator import files
-from torch_estimator.cli.exports import chosen
-from torch_estimator.cli.table import table
+from torch_estimator.cli.show import newest_export
 from torch_estimator.errors import InvalidValueError, printable
-from torch_estimator.export.csv_text import CsvRowError
 from torch_estimator.export.exported_model import ExportedModel
+from torch_estimator.export.feeds import CsvRowError
 from torch_estimator.export.instances import InstanceError, to_columns, to_rows
 from torch_estimator.json_text import parse_json
 
@@ -25,7 +24,7 @@ _BATCH = 4096
 
 
 def add_to(commands: Commands) -> None:
-    """Adds the command."""
+    """Add the command to the parser."""
     parser = commands.add_parser("predict", help="run an export on instances from a file")
     parser.add_argument("--model-dir", required=True, help="the export, or a directory of numbered ones")
     given = parser.add_mutually_exclusive_group(required=True)
@@ -37,13 +36,13 @@ def add_to(commands: Commands) -> None:
         "--format",
         choices=["table", "json"],
         default="table",
-        help="json holds NaN and Infinity for what is not finite, as TensorFlow Serving's answers do",
+        help="json has NaN and Infinity for numbers that are not finite, as TensorFlow Serving's answers do",
     )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints the predictions for every instance."""
+    """Print the predictions for every instance."""
     name = options.signature_name
     path, unit = options.json_instances, "line"
     if options.json_request is not None:
@@ -57,11 +56,11 @@ def run(options: argparse.Namespace) -> None:
         instances = list(_lines(path))
     if not instances:
         raise InvalidValueError("No valid instance was found in input file.")
-    model = ExportedModel.load(chosen(options.model_dir))
+    model = ExportedModel.load(newest_export(options.model_dir))
     try:
         predictions = _predictions(model, instances, name or DEFAULT_SIGNATURE)
     except InstanceError as error:
-        raise InvalidValueError(f"{_called(path)}, {unit} {error.index + 1}: {error}") from error
+        raise InvalidValueError(f"{_name_of(path)}, {unit} {error.index + 1}: {error}") from error
     if options.format == "json":
         print(json.dumps({"predictions": predictions}, indent=2, ensure_ascii=False))
     else:
@@ -69,6 +68,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _predictions(model: ExportedModel, instances: list[Any], name: str) -> list[Any]:
+    """Return one object of outputs per instance, computed in batches."""
     columns = to_columns(instances, model.signature(name))
     predictions: list[Any] = []
     for start in range(0, len(instances), _BATCH):
@@ -76,13 +76,13 @@ def _predictions(model: ExportedModel, instances: list[Any], name: str) -> list[
         try:
             predictions += to_rows(model.predict(batch, name))
         except InvalidValueError:
-            _find_the_bad_one(model, batch, start, name)
+            _raise_for_wrong_instance(model, batch, start, name)
             raise
     return predictions
 
 
-def _find_the_bad_one(model: ExportedModel, batch: Mapping[str, list[Any]], start: int, name: str) -> None:
-    """Raises an InstanceError for the first instance that is wrong by itself."""
+def _raise_for_wrong_instance(model: ExportedModel, batch: Mapping[str, list[Any]], start: int, name: str) -> None:
+    """Raise an InstanceError for the first instance of a batch that does not fit the signature, if there is one."""
     for row in range(len(next(iter(batch.values())))):
         try:
             model.check({key: values[row : row + 1] for key, values in batch.items()}, name)
@@ -92,18 +92,39 @@ def _find_the_bad_one(model: ExportedModel, batch: Mapping[str, list[Any]], star
             raise InstanceError(str(error), index=start + row) from error
 
 
+def table(rows: Sequence[Any]) -> str:
+    """Return rows as a table of text, as gcloud prints them.
+
+    Columns are sorted by name and have upper-case headings. Values are printed as Python does. Rows that are not
+    objects make a single column without a heading.
+
+    >>> print(table([{"logits": [0.5], "classes": ["a"]}]))
+    CLASSES  LOGITS
+    ['a']    [0.5]
+    """
+    if not all(isinstance(row, Mapping) for row in rows):
+        return "\n".join(str(row) for row in rows)
+    names = sorted({name for row in rows for name in row})
+    lines = [[name.upper() for name in names]]
+    lines += [[str(row.get(name, "")) for name in names] for row in rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
 def _json_lines(path: str) -> Iterator[Any]:
+    """Yield the instance on each line of a file."""
     for number, line in enumerate(_lines(path), 1):
         try:
             yield parse_json(line)
         except ValueError as error:
             raise InvalidValueError(
-                f"{_called(path)}, line {number}: input instances are not in JSON format ({error})."
+                f"{_name_of(path)}, line {number}: input instances are not in JSON format ({error})."
             ) from error
 
 
 def _request(path: str) -> tuple[list[Any], str | None]:
-    where = _called(path)
+    """Return the instances and the signature's name of a prediction request, as TensorFlow Serving takes it."""
+    where = _name_of(path)
     try:
         request = parse_json(_text(path))
     except ValueError as error:
@@ -117,18 +138,19 @@ def _request(path: str) -> tuple[list[Any], str | None]:
 
 
 def _lines(path: str) -> Iterator[str]:
+    """Yield the lines of a text file. An empty line is an error, not an empty instance."""
     lines = _text(path).split("\n")
     if not lines[-1]:
         lines.pop()
     for number, line in enumerate(lines, 1):
         instance = line.removesuffix("\r")
         if not instance:
-            raise InvalidValueError(f"{_called(path)}, line {number}: an instance must not be an empty line.")
+            raise InvalidValueError(f"{_name_of(path)}, line {number}: an instance must not be an empty line.")
         yield instance
 
 
 def _text(path: str) -> str:
-    where = _called(path)
+    where = _name_of(path)
     try:
         data = sys.stdin.buffer.read() if path == "-" else files.read_bytes(path)
         return data.decode("utf-8-sig")
@@ -140,5 +162,5 @@ def _text(path: str) -> str:
         ) from error
 
 
-def _called(path: str) -> str:
+def _name_of(path: str) -> str:
     return "the standard input" if path == "-" else path

@@ -1,14 +1,14 @@
-"""``estimator show``: what an export takes and gives, printed as saved_model_cli does."""
+"""Command ``estimator show``: print the inputs and outputs of an export, as TensorFlow's saved_model_cli does."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from torch_estimator.cli.exports import chosen
 from torch_estimator.errors import InvalidValueError, printable
-from torch_estimator.export.exported_model import read_manifest
+from torch_estimator.export.exported_model import find_export, read_manifest
 from torch_estimator.export.signatures import Hashing, Manifest, Signature, TensorInfo
 
 if TYPE_CHECKING:
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    """Adds the command."""
+    """Add the command to the parser."""
     parser = commands.add_parser("show", help="print the signatures of an export")
     parser.add_argument("--dir", required=True, help="the export, or a directory of numbered ones")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--all", action="store_true", help="print every signature (the default)")
-    what.add_argument("--signature_def", "--signature-def", metavar="NAME", help="print this signature only")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--all", action="store_true", help="print every signature (the default)")
+    which.add_argument("--signature_def", "--signature-def", metavar="NAME", help="print this signature only")
     parser.add_argument("--tag_set", choices=["serve"], help="accepted for saved_model_cli's sake")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints one signature or all."""
-    directory = chosen(options.dir)
+    """Print one signature, or all."""
+    directory = newest_export(options.dir)
     manifest = read_manifest(directory)
     if options.signature_def is None:
         lines = _everything(manifest)
@@ -38,6 +38,14 @@ def run(options: argparse.Namespace) -> None:
         names = ", ".join(sorted(manifest.signatures))
         raise InvalidValueError(f"the signature {options.signature_def!r} is not in {directory}, which has {names}.")
     print(printable("\n".join(lines)))
+
+
+def newest_export(path: str) -> str:
+    """Return the export at `path`, or the newest one in that directory, whose choice is reported on stderr."""
+    directory, count = find_export(path)
+    if count:
+        print(f"Using {directory}, the newest of {count} in {path}.", file=sys.stderr)
+    return directory
 
 
 def _everything(manifest: Manifest) -> Iterator[str]:

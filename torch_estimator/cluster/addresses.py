@@ -1,4 +1,4 @@
-"""The addresses of a cluster's tasks."""
+"""Addresses of a cluster's tasks: ``host:port``, checked."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ import socket
 from collections.abc import Sequence
 from ipaddress import IPv6Address
 
-from torch_estimator.cluster.json_text import shown
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.json_text import shortened
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""What leads to the machine itself."""
+"""Hosts that mean the machine itself."""
 
 _LAST_PORT = 65_535
-# The parts of a name are as long as the name service takes them.
+# DNS limits each part of a host name to 63 characters.
 _NAME = r"[\w-]{1,63}(?:\.[\w-]{1,63})*\.?"
-_ADDRESS = re.compile(rf"(?:\[(?P<number>[^\[\]]*)\]|(?P<name>{_NAME})):0*(?P<port>[0-9]+)")
+_ADDRESS = re.compile(rf"(?:\[(?P<ipv6>[^\[\]]*)\]|(?P<name>{_NAME})):0*(?P<port>[0-9]+)")
 
 
 def checked_cluster(cluster: object, where: str, types: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Returns the addresses by type, without types that have none.
+    """Return the addresses by task type, without the types that have none.
 
     Args:
-        cluster: A dict from task types to lists of ``host:port``; None is the same as an empty one.
-        where: What to call it, such as ``TF_CONFIG['cluster']``.
-        types: That it may have.
+        cluster: Dict from task types to lists of addresses, as parsed from JSON. None means an empty one.
+        where: Name of the dict for messages, such as ``TF_CONFIG['cluster']``.
+        types: Task types that may occur.
 
     Raises:
-        InvalidTypeError, InvalidValueError: It is something else, or two tasks have one address.
+        InvalidTypeError: The dict, a list or an address has another type.
+        InvalidValueError: A type is unknown, an address is malformed, or two tasks have the same one.
     """
     if cluster is None:
         return {}
     if not isinstance(cluster, dict):
-        raise InvalidTypeError(f"{where} must be a JSON object of lists of addresses, but got {shown(cluster)}.")
+        raise InvalidTypeError(f"{where} must be a JSON object of lists of addresses, but got {shortened(cluster)}.")
     tasks: dict[tuple[str, int], str] = {}
     for type, addresses in cluster.items():
         if type not in types:
-            raise InvalidValueError(f"{where} names {shown(type)}; the types of tasks are {', '.join(types)}.")
+            raise InvalidValueError(f"{where} names {shortened(type)}; the types of tasks are {', '.join(types)}.")
         if not isinstance(addresses, list):
-            raise InvalidTypeError(f"{where}[{type!r}] must be a list of addresses, but got {shown(addresses)}.")
+            raise InvalidTypeError(f"{where}[{type!r}] must be a list of addresses, but got {shortened(addresses)}.")
         for index, address in enumerate(addresses):
             place = f"{where}[{type!r}][{index}]"
             host, port = split_address(address, place)
@@ -51,42 +52,47 @@ def checked_cluster(cluster: object, where: str, types: Sequence[str]) -> dict[s
 
 
 def split_address(address: object, where: str) -> tuple[str, int]:
-    """Returns host and port; an IPv6 host stands in brackets.
+    """Return host and port of an address.
+
+    Args:
+        address: The address, ``host:port``. An IPv6 host stands in brackets.
+        where: Name of the address for messages.
+
+    Raises:
+        InvalidTypeError: The address is not a string.
+        InvalidValueError: The address is not ``host:port``.
 
     >>> split_address("[::1]:2222", "address")
     ('::1', 2222)
-
-    Raises:
-        InvalidTypeError, InvalidValueError: It is not ``host:port``.
     """
     if not isinstance(address, str):
-        raise InvalidTypeError(f"{where} must be an address 'host:port', but got {shown(address)}.")
+        raise InvalidTypeError(f"{where} must be an address 'host:port', but got {shortened(address)}.")
     found = _ADDRESS.fullmatch(address)
-    host = None if found is None else found["name"] or _number(found["number"])
+    host = None if found is None else found["name"] or _ipv6(found["ipv6"])
     if found is None or host is None:
-        raise InvalidValueError(f"{where} must be an address 'host:port', but got {shown(address)}.")
-    # Six digits are too many, and thousands of them no number to Python.
+        raise InvalidValueError(f"{where} must be an address 'host:port', but got {shortened(address)}.")
+    # Truncate first: int() rejects very long digit strings. Six digits are too large for a port already.
     port = int(found["port"][:6])
     if not 0 < port <= _LAST_PORT:
-        raise InvalidValueError(f"{where} is {shown(address)}, but ports go from 1 to {_LAST_PORT}.")
+        raise InvalidValueError(f"{where} is {shortened(address)}, but ports go from 1 to {_LAST_PORT}.")
     return host, port
 
 
 def bracketed(host: str) -> str:
-    """Returns `host` as an address has it in front of the colon."""
+    """Return `host` as it stands in an address: an IPv6 host in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def doubt_about(host: str, port: int) -> str:
-    """Says what is wrong with an address, as far as can be seen from here; empty where nothing is."""
+def unresolved(host: str, port: int) -> str:
+    """Return a phrase for messages if the host name cannot be resolved, otherwise an empty string."""
     try:
         socket.getaddrinfo(host, port)
     except OSError:
-        return f"nobody knows the name {host!r}"
+        return f"the host name {host!r} cannot be resolved"
     return ""
 
 
-def _number(host: str) -> str | None:
+def _ipv6(host: str) -> str | None:
     try:
         return str(IPv6Address(host))
     except ValueError:

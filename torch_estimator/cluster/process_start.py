@@ -1,4 +1,4 @@
-"""When this process, and the job that it is of, began."""
+"""Start times of this process and of its job."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 JOB_BEGAN = "TORCH_ESTIMATOR_JOB_BEGAN"
-"""What a launcher that starts processes again sets to when it began, in seconds since 1970."""
+"""Variable in which a launcher that restarts processes gives the start of the job, in seconds since 1970."""
 
 _IMPORTED_AT = time.time()
 
 
 def job_start() -> float:
-    """In seconds since 1970; that of this process, where no launcher tells."""
+    """Return when the job started, in seconds since 1970; without a launcher, when this process did."""
     try:
         return float(os.environ[JOB_BEGAN])
     except (KeyError, ValueError):
@@ -21,8 +21,12 @@ def job_start() -> float:
 
 
 def process_start() -> float:
-    """In seconds since 1970; when this module was imported, where the system does not tell."""
+    """Return when this process started, in seconds since 1970.
+
+    Without ``/proc`` that is when this module was imported.
+    """
     try:
+        # Field 22 of the line, counted from the process's name in parentheses: clock ticks from boot to start.
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         uptime = float(Path("/proc/uptime").read_text().split()[0])
         return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")

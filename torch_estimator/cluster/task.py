@@ -1,4 +1,4 @@
-"""The place of a process among those of its job."""
+"""Task: the place of a process among the processes of its job."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ from torch_estimator.errors import InvalidValueError
 CHIEF = "chief"
 MASTER = "master"
 CHIEFS = (CHIEF, MASTER)
-"""The types of the one task that saves checkpoints; a ``master``, which is older, evaluates them too."""
+"""Types of the one task that saves checkpoints. A ``master``, the older name, evaluates them as well."""
 
 PARAMETER_SERVER = "ps"
 WORKER = "worker"
 EVALUATOR = "evaluator"
 
 WAIT_SECS = 7200.0
-"""How long the tasks of a cluster wait for each other where nobody says, as in tf.estimator."""
+"""Default time that the tasks of a cluster wait for each other, as in tf.estimator."""
 
 REPLICA = "replica"
-"""Of a `MirroredStrategy`: the processes that one task is while it trains."""
+"""Type of a process that `MirroredStrategy` starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """This process's place: by default the only one there is, on one machine.
+    """Place of this process in its job; by default the job's only process.
 
     Attributes:
-        type: ``chief``, ``master``, ``worker``, ``ps`` or ``evaluator``; ``worker``, as tf.estimator calls it, where
-            there is no cluster.
-        id: Index among the tasks of its type.
-        cluster: Addresses, ``host:port``, by task type; empty on one machine, and where a launcher tells ranks only.
-        ranks: How many processes a launcher has started that tells ranks only; else 0.
-        rendezvous: Address at which processes that train find each other, or ``file:`` and a path that they share; None
-            where there is one.
-        has_evaluator: Whether a process of its own evaluates; otherwise those that train do.
-        source: What told so, such as ``TF_CONFIG``, for messages.
-        model_dir: The job directory that the environment names, if it does.
-        service: The ``service`` entry of TF_CONFIG, as it stands there.
-        session_master: What TF_CONFIG calls so, which is shown only.
-        eval_session_master: The same.
-        device: What it computes on, as torch calls it; None for the first GPU, or else the CPU.
-        is_copy: Whether it is forked from the process that is this task, which saves for both.
+        type: ``chief``, ``master``, ``worker``, ``ps`` or ``evaluator``. Without a cluster it is ``worker``, as in
+            tf.estimator.
+        id: Index among the tasks of the same type.
+        cluster: Addresses, ``host:port``, by task type. Empty without a cluster, and where the launcher gives ranks
+            only.
+        ranks: Number of processes if the launcher gives ranks only, otherwise 0.
+        rendezvous: Where the training processes find each other: an address, or ``file:`` and a path that they share.
+            None for a single process.
+        has_evaluator: Whether a separate process evaluates. Otherwise the training processes do.
+        source: Variable that described the task, such as ``TF_CONFIG``, for messages.
+        model_dir: Model directory given by the environment, or None.
+        service: The ``service`` entry of TF_CONFIG, unchanged.
+        session_master: The entry of this name in TF_CONFIG, which has no effect.
+        eval_session_master: The entry of this name in TF_CONFIG, which has no effect.
+        device: Device to compute on, as torch names it. None for the first GPU, or the CPU if there is none.
+        is_copy: Whether the process was forked from the process of this task, which saves for both.
     """
 
     type: str = WORKER
@@ -62,14 +63,14 @@ class Task:
 
     @property
     def is_chief(self) -> bool:
-        """Whether it saves checkpoints and summaries: the chief, or the first worker where none is named."""
+        """Whether this task saves checkpoints and summaries: the chief, or worker 0 of a cluster without a chief."""
         if self.type in CHIEFS or self.is_copy:
             return not self.is_copy
         return self.type == WORKER and self.id == 0 and not self._has_chief
 
     @property
     def num_workers(self) -> int:
-        """Processes that train, the chief among them; 0 for an evaluator, which is in no cluster."""
+        """Number of training processes, the chief included; 0 for an evaluator, which is outside the cluster."""
         if self.type == EVALUATOR:
             return 0
         if self.ranks:
@@ -78,12 +79,15 @@ class Task:
 
     @property
     def num_ps(self) -> int:
-        """Processes that serve parameters; 0 for an evaluator."""
+        """Number of parameter servers; 0 for an evaluator."""
         return 0 if self.type == EVALUATOR else len(self.cluster.get(PARAMETER_SERVER, ()))
 
     @property
     def global_id(self) -> int | None:
-        """Index among all tasks: the chief, other types by the alphabet, ps last; None for an evaluator."""
+        """Index among all tasks, ordered as in tf.estimator; None for an evaluator.
+
+        The chief comes first, then the other types by name, then the parameter servers.
+        """
         if self.type == EVALUATOR:
             return None
         if self.ranks:
@@ -94,12 +98,12 @@ class Task:
 
     @property
     def rank(self) -> int:
-        """Index among the processes that train, the chief first."""
+        """Index among the training processes, the chief first."""
         return self.id + (self.type == WORKER and self._has_chief)
 
     @property
     def address(self) -> str | None:
-        """``host:port`` of this task, where the environment tells it."""
+        """Address of this task, ``host:port``, or None if the environment does not give one."""
         addresses = self.cluster.get(self.type, ())
         return addresses[self.id] if self.id < len(addresses) else None
 
@@ -108,7 +112,7 @@ class Task:
         return bool(self.ranks) or any(type in self.cluster for type in CHIEFS)
 
     def name_of_rank(self, rank: int) -> str:
-        """What the cluster calls the process of a `rank`."""
+        """Return the name of a training process, such as ``worker 0``, given its rank."""
         if not self._has_chief or self.type == REPLICA:
             return f"{REPLICA if self.type == REPLICA else WORKER} {rank}"
         chief = next((type for type in CHIEFS if type in self.cluster), CHIEF)
@@ -116,18 +120,47 @@ class Task:
 
     @property
     def is_of_cluster(self) -> bool:
-        """Whether there are, or may be, other processes of the same job."""
+        """Whether the job has, or may have, other processes."""
         return bool(self.cluster or self.ranks)
 
     def __str__(self) -> str:
         return f"{self.type} {self.id}"
 
 
+class ClusterSpec(dict[str, list[str]]):
+    """Addresses, ``host:port``, by task type: a dict with the methods of ``tf.train.ClusterSpec``.
+
+    >>> ClusterSpec(chief=["a:1"], worker=["b:1", "c:1"]).num_tasks("worker")
+    2
+    """
+
+    @property
+    def jobs(self) -> list[str]:
+        """The task types."""
+        return list(self)
+
+    def as_dict(self) -> dict[str, list[str]]:
+        """Return a copy as a plain dict."""
+        return {type: list(addresses) for type, addresses in self.items()}
+
+    def num_tasks(self, job_name: str) -> int:
+        """Return the number of tasks of a type."""
+        return len(self[job_name])
+
+    def job_tasks(self, job_name: str) -> list[str]:
+        """Return the addresses of the tasks of a type."""
+        return list(self[job_name])
+
+    def task_address(self, job_name: str, task_index: int) -> str:
+        """Return the address of a task."""
+        return self[job_name][task_index]
+
+
 def check_trains(task: Task) -> None:
-    """Raises where this process should not train, or cannot do so.
+    """Check that `task` trains.
 
     Raises:
-        InvalidValueError: It is such a task.
+        InvalidValueError: The task is a parameter server or an evaluator.
     """
     if task.type in (PARAMETER_SERVER, EVALUATOR):
         raise InvalidValueError(

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
 from torch.distributed.rendezvous import rendezvous
 
-from torch_estimator.cluster.addresses import LOOPBACK, doubt_about, split_address
-from torch_estimator.cluster.slurm import SLURM
+from torch_estimator.cluster.addresses import LOOPBACK, split_address, unresolved
+from torch_estimator.cluster.environment import SLURM
 from torch_estimator.cluster.task import Task
 from torch_estimator.distributed.heartbeat import rounds_of
 from torch_estimator.distributed.interface import interface_to
@@ -403,7 +403,7 @@ class Meeting:
     def _doubt(self) -> str:
         """What is wrong with the chief's address, as far as can be seen from here."""
         host, port = self._address
-        return doubt_about(host, port) if host else ""
+        return unresolved(host, port) if host else ""
 
 
 def _members(store: Store) -> list[int]:

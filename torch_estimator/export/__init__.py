@@ -1,6 +1,9 @@
 """Exports: one ONNX graph from raw features to predictions.
 
-Names are imported when they are first used: running an export needs onnxruntime, writing one needs torch.
+`writer` writes an export: `receivers` and the columns lower the inputs into a `graph`, `network` or `any_module` the
+model, the head its predictions. `exported_model` runs an export, with `feeds` and `signatures`.
+
+Names are imported when they are first used: running an export needs onnxruntime only, writing one needs torch.
 """
 
 from __future__ import annotations

@@ -1,20 +1,24 @@
-"""Any module in the graph, through torch's exporter, with what makes predictions of its outputs."""
+"""Any module in the graph: its inputs, the module through torch's exporter, and its predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from torch_estimator.data.feature_structure import Leaf, Structure, assemble, leaves
 from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import dtype_name
-from torch_estimator.export.module_inputs import ModuleInputs
-from torch_estimator.export.torch_callable import inline
+from torch_estimator.export.receivers import Received
+from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.floating import cast, floating_dtype
 from torch_estimator.heads.serving import Prediction
+from torch_estimator.serving_input import ServingInput
 
 _WIDENED = {
     torch.float16: torch.float32,
@@ -25,26 +29,89 @@ _WIDENED = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleInputs:
+    """Tensors of the graph, and how a module takes them.
+
+    Attributes:
+        tensors: The tensors, by name.
+        assemble: Function that builds the module's argument (a tensor, tuple or dict) from the values of the tensors,
+            given in the same order.
+    """
+
+    tensors: dict[str, Inlined]
+    assemble: Callable[[Sequence[Tensor]], Any]
+
+
+def named_inputs(tensors: Mapping[str, Inlined]) -> ModuleInputs:
+    """Return the inputs of a module that takes a dict of these tensors."""
+    names = list(tensors)
+    return ModuleInputs(tensors=dict(tensors), assemble=lambda values: dict(zip(names, values, strict=True)))
+
+
+def raw_inputs(received: Received, receiver: ServingInput, structure: Structure | None) -> ModuleInputs:
+    """Return the inputs of a module that takes raw numbers, without feature columns.
+
+    Args:
+        received: Serving input in the graph.
+        receiver: Serving input.
+        structure: Structure of the features that the module was trained on. None takes that of the serving input, or
+            a dict of all its numbers.
+
+    Raises:
+        ExportError: The serving input lacks a tensor that the module takes.
+    """
+    tensors = {
+        key: Inlined(tensor=raw.tensor, row_shape=(raw.width,), dtype=raw.dtype)
+        for key, raw in received.raw.items()
+        if raw.dtype != "string"
+    }
+    shapes = {
+        key: receiver.inputs[key].shape if key in receiver.inputs else item.row_shape for key, item in tensors.items()
+    }
+    structure = structure or receiver.structure
+    if structure is None:
+        structure = {"dict": {key: {"dtype": item.dtype, "shape": shapes[key]} for key, item in tensors.items()}}
+    names = _input_names(structure, list(tensors))
+    order = list(tensors)
+
+    def features(values: Sequence[Tensor]) -> Any:
+        given = dict(zip(order, values, strict=True))
+
+        def find(name: str, leaf: Leaf) -> Tensor | None:
+            key = names[name]
+            if key not in given:
+                return None
+            shape = tuple(leaf["shape"])
+            if math.prod(shape) != math.prod(shapes[key]):
+                shape = shapes[key]
+            return given[key].reshape(-1, *shape).to(getattr(torch, leaf["dtype"]))
+
+        return assemble(structure, find)
+
+    return ModuleInputs(tensors=tensors, assemble=features)
+
+
 def lower_module(
     graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs, predictions: Callable[[Any], Mapping[str, Tensor]]
 ) -> dict[str, Prediction]:
-    """Emits a module and what follows it; returns the predictions by key.
+    """Emit a module and the function that follows it; return the predictions by key.
 
     Args:
-        graph: Where the nodes go.
-        module: Called with the features of `inputs`, in float32.
-        inputs: Of the graph; floating ones are float32.
-        predictions: From the module's outputs to tensors ``[N, ...]`` by key.
+        graph: Graph that gets the nodes.
+        module: The module. It is called with features in float32.
+        inputs: Inputs of the module. Floating-point ones are float32.
+        predictions: Function from the module's outputs to tensors ``[N, ...]`` by key.
 
     Raises:
-        ExportError: torch cannot express it in ONNX; names the operator and the module inside.
+        ExportError: torch cannot express the module in ONNX. The message names the operator and the submodule.
     """
     run = _in_single_precision(module)
     found: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:
         outputs = run(cast(inputs.assemble(tensors), torch.float32))
-        # torch may trace several times.
+        # torch may trace the function several times: keep the results of the last.
         found.clear()
         widened = {}
         for key, value in predictions(outputs).items():
@@ -67,11 +134,13 @@ def lower_module(
 
 
 def logits_of(module: nn.Module, joined: Callable[[Any], Tensor] | None = None) -> Callable[[Any], dict[str, Tensor]]:
-    """The predictions of a module that gives logits, float32 ``[N, width]``; it raises ExportError for any other.
+    """Return a function from a module's outputs to its logits, for `lower_module`.
+
+    It raises an ExportError unless the logits are float32 ``[N, width]``.
 
     Args:
-        module: Named in errors.
-        joined: Makes logits of the module's outputs, where these are several.
+        module: The module, which messages name.
+        joined: Function that joins the outputs of a module for several heads into one tensor of logits.
     """
 
     def logits(outputs: Any) -> dict[str, Tensor]:
@@ -80,7 +149,7 @@ def logits_of(module: nn.Module, joined: Callable[[Any], Tensor] | None = None) 
         if not isinstance(outputs, Tensor) or not outputs.is_floating_point() or outputs.dim() < 2:
             raise ExportError(
                 f"the model {type(module).__name__} must give logits, float32 [N, width], to be exported, but gave "
-                f"{_say(outputs)}."
+                f"{_shown(outputs)}."
             )
         return {"logits": outputs.float()}
 
@@ -88,7 +157,10 @@ def logits_of(module: nn.Module, joined: Callable[[Any], Tensor] | None = None) 
 
 
 def _in_single_precision(module: nn.Module) -> Callable[[Any], Any]:
-    """Calls the module in float32: onnxruntime lacks most operators in half and many in double precision."""
+    """Return the module as a function with float32 parameters.
+
+    onnxruntime lacks most operators in half precision and many in double precision.
+    """
     if floating_dtype(module) in (None, torch.float32):
         return module
     tensors = cast({**dict(module.named_parameters()), **dict(module.named_buffers())}, torch.float32)
@@ -96,6 +168,7 @@ def _in_single_precision(module: nn.Module) -> Callable[[Any], Any]:
 
 
 def _widened(key: str, value: Any) -> Tensor:
+    """Convert a prediction to a type that a signature can have."""
     if not isinstance(value, Tensor):
         raise ExportError(f"the prediction {key!r} must be a tensor to be exported, but is {type(value).__name__}.")
     dtype = _WIDENED.get(value.dtype)
@@ -103,18 +176,35 @@ def _widened(key: str, value: Any) -> Tensor:
 
 
 def _row_shape(key: str, value: Tensor) -> tuple[int, ...]:
+    """Return the shape of a traced prediction without the batch, the only size that may be symbolic."""
     if value.dim() == 0 or not isinstance(value.shape[0], torch.SymInt):
-        raise ExportError(f"the prediction {key!r} must have one row per example to be exported, but is {_say(value)}.")
+        raise ExportError(
+            f"the prediction {key!r} must have one row per example to be exported, but is {_shown(value)}."
+        )
     if any(isinstance(size, torch.SymInt) for size in value.shape[1:]):
         raise ExportError(
-            f"the prediction {key!r} must have the same shape for every example, but is {_say(value)}, which depends "
-            "on the batch."
+            f"the prediction {key!r} must have the same shape for every example, but is {_shown(value)}, which "
+            "depends on the batch."
         )
     return tuple(value.shape[1:])
 
 
-def _say(value: Any) -> str:
+def _shown(value: Any) -> str:
     if not isinstance(value, Tensor):
         return type(value).__name__
     sizes = ", ".join("N" if isinstance(size, torch.SymInt) else str(size) for size in value.shape)
     return f"{str(value.dtype).removeprefix('torch.')} [{sizes}]"
+
+
+def _input_names(structure: Structure, given: list[str]) -> dict[str, str]:
+    """Return the input's name for each tensor of a structure. Features without names take the inputs in order."""
+    wanted = [name for name, _ in leaves(structure)]
+    strings = [name for name, leaf in leaves(structure) if leaf["dtype"] == "string"]
+    if "dict" in structure or set(wanted) <= set(given):
+        return {name: name for name in wanted}
+    if strings or len(wanted) != len(given):
+        raise ExportError(
+            f"the model takes {len(wanted)} {'tensor' if len(wanted) == 1 else 'tensors'} without names, but the "
+            f"serving input gives {len(given)} ({', '.join(given)}); make it with te.serving_input.like(features)."
+        )
+    return dict(zip(wanted, given, strict=True))

@@ -1,4 +1,4 @@
-"""Runs an export with onnxruntime; needs neither torch nor onnx."""
+"""Run an export with onnxruntime, without torch or onnx."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import numpy.typing as npt
 
 from torch_estimator import files
 from torch_estimator.errors import ExportError, InvalidValueError
-from torch_estimator.export.csv_text import read_rows
-from torch_estimator.export.feeds import as_tensor, filled
-from torch_estimator.export.list_feeds import ListFeed, as_lists, matched
+from torch_estimator.export.feeds import ListFeed, as_lists, as_tensor, filled, matched, read_rows
 from torch_estimator.export.signatures import (
     MODEL_FILE,
     NUMPY_TYPES,
@@ -28,13 +26,18 @@ Array = npt.NDArray[Any]
 
 
 class ExportedModel:
-    """An export, loaded; made by `load`.
+    """Loaded export; see `load`.
 
-    Nothing of an export is executed but the graph, and of that only operators that onnxruntime itself has.
+    An export contains no code. Only its graph is executed, and only with onnxruntime's own operators.
 
     Attributes:
-        directory: Where it was loaded from.
-        manifest: What ``signatures.json`` says.
+        directory: Directory of the export.
+        manifest: Content of ``signatures.json``.
+
+    Example::
+
+        model = te.ExportedModel.load("runs/census/export/best_exporter")
+        model.predict({"age": [25, 52], "education": ["Bachelors", "Doctorate"]})["probabilities"]
     """
 
     def __init__(self, directory: str, manifest: Manifest, session: Any) -> None:
@@ -44,14 +47,14 @@ class ExportedModel:
 
     @classmethod
     def load(cls, path: files.PathLike, *, threads: int = 1) -> ExportedModel:
-        """Loads an export.
+        """Load an export.
 
         Args:
-            path: The directory of an export, or one with numbered exports, of which the newest is taken.
-            threads: Threads of one `predict`.
+            path: Directory of the export, or a directory of numbered exports, of which the newest is loaded.
+            threads: Number of threads that one call of `predict` uses.
 
         Raises:
-            ExportError: There is no export, or it is damaged.
+            ExportError: There is no export at `path`, or it is damaged.
         """
         directory, _ = find_export(path)
         manifest = read_manifest(directory)
@@ -59,11 +62,15 @@ class ExportedModel:
 
     @property
     def signatures(self) -> dict[str, Signature]:
-        """The ways to call it, by name."""
+        """The signatures, by name."""
         return self.manifest.signatures
 
     def signature(self, name: str) -> Signature:
-        """Returns a signature; an unknown name is an `InvalidValueError`."""
+        """Return the signature of that name.
+
+        Raises:
+            InvalidValueError: The export has no such signature.
+        """
         if name not in self.signatures:
             raise InvalidValueError(
                 f"the signature {name!r} is not in {self.directory}, which has {', '.join(sorted(self.signatures))}."
@@ -71,25 +78,26 @@ class ExportedModel:
         return self.signatures[name]
 
     def predict(self, inputs: Mapping[str, Any], signature: str = "predict") -> dict[str, Array]:
-        """Runs a signature on a batch.
+        """Return the outputs of a signature for a batch of inputs.
 
         Args:
-            inputs: Lists or arrays by name. A plain feature may be ``[batch]`` or ``[batch, 1]``; strings may be
-                `str`, UTF-8 `bytes` or None (a missing value). Where rows are lists, they may differ in length, or be
-                padded to ``[batch, n]`` with missing values (``''`` or -1). Inputs with a default may be left out.
-            signature: Which one.
+            inputs: Lists or arrays by name. A single value per row may be given as ``[batch]`` or ``[batch, 1]``.
+                Strings may be `str`, UTF-8 `bytes` or None (a missing value). Rows that are lists may differ in
+                length, or be padded to ``[batch, n]`` with missing values (``''`` or -1). Inputs with a default may
+                be omitted.
+            signature: Name of the signature.
 
         Returns:
-            The signature's outputs; strings are object arrays of `str`.
+            The outputs by name. Strings are object arrays of `str`.
 
         Raises:
-            InvalidValueError: An input is missing, unknown, of another type or shape, or has text that is no number.
+            InvalidValueError: An input is missing, unknown, of another type or shape, or has text that is not a number.
             ExportError: onnxruntime failed.
         """
         called = self.signature(signature)
         feeds, rows = self._feeds(inputs, called)
         if rows == 0:
-            # onnxruntime fails on empty batches in the middle of a graph.
+            # Some operators of onnxruntime fail on empty batches.
             shapes = {name: [0, *(max(size, 0) for size in info.shape[1:])] for name, info in called.outputs.items()}
             return {name: np.empty(shapes[name], NUMPY_TYPES[info.dtype]) for name, info in called.outputs.items()}
         tensors = list(dict.fromkeys(info.tensor for info in called.outputs.values()))
@@ -100,10 +108,15 @@ class ExportedModel:
         return {name: results[info.tensor] for name, info in called.outputs.items()}
 
     def check(self, inputs: Mapping[str, Any], signature: str = "predict") -> None:
-        """Raises what `predict` raises for inputs that do not fit, without running the graph."""
+        """Check inputs as `predict` does, without running the graph.
+
+        Raises:
+            InvalidValueError: As for `predict`.
+        """
         self._feeds(inputs, self.signature(signature))
 
     def _feeds(self, inputs: Mapping[str, Any], signature: Signature) -> tuple[dict[str, Array], int]:
+        """Return the arrays for the graph's inputs, and the number of rows."""
         for name in inputs:
             if name not in signature.inputs:
                 raise InvalidValueError(
@@ -140,10 +153,13 @@ class ExportedModel:
 
 
 def find_export(path: files.PathLike) -> tuple[str, int]:
-    """Returns the directory of an export, and how many numbered exports it was chosen from (0: none, it is `path`).
+    """Return the directory of an export, and from how many it was chosen.
+
+    Args:
+        path: Directory of an export (chosen from 0), or a directory of numbered exports, of which the newest is chosen.
 
     Raises:
-        ExportError: There is no export.
+        ExportError: There is no export at `path`.
     """
     directory = files.as_url(path)
     if files.exists(files.join(directory, SIGNATURES_FILE)):
@@ -164,7 +180,11 @@ def find_export(path: files.PathLike) -> tuple[str, int]:
 
 
 def read_manifest(directory: str) -> Manifest:
-    """Reads ``signatures.json`` of an export."""
+    """Return the content of ``signatures.json`` in an export's directory.
+
+    Raises:
+        ExportError: The file cannot be read or is damaged.
+    """
     path = files.join(directory, SIGNATURES_FILE)
     try:
         text = files.read_text(path)
@@ -175,8 +195,8 @@ def read_manifest(directory: str) -> Manifest:
 
 def _onnxruntime() -> Any:
     """Import onnxruntime with its telemetry off, unless the user has set its variable."""
-    # From 1.31 it otherwise keeps a device id and events under ~/.cache/Microsoft and sends them from time to time.
-    # It reads the variable when it is loaded.
+    # By default, version 1.31 and later store a device id and events under ~/.cache/Microsoft and upload them. The
+    # variable is read when onnxruntime is imported.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
@@ -201,6 +221,7 @@ def _session(directory: str, threads: int) -> Any:
 
 
 def _downloaded(directory: str, folder: str) -> str:
+    """Copy the model's files from a remote directory into a local folder; return the path of the model."""
     for name in files.listdir(directory):
         if name.startswith(MODEL_FILE):
             Path(folder, name).write_bytes(files.read_bytes(files.join(directory, name)))

@@ -1,23 +1,29 @@
-"""Values a caller gives, as the tensors onnxruntime takes.
+"""Values that a caller gives to an export, checked and turned into the arrays that onnxruntime takes.
 
-onnxruntime turns bytes and None into their `repr` and reads past the end of fixed-width strings: strings have to be
-object arrays of `str`.
+`as_tensor` converts a batch of equally shaped rows, `as_lists` rows of different lengths, `read_rows` rows of CSV.
+
+onnxruntime turns bytes and None into their `repr` and reads past the end of fixed-width strings. Strings are therefore
+always passed as object arrays of `str`.
 """
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.export.signatures import NUMPY_TYPES, TensorInfo
+from torch_estimator.export.signatures import NUMPY_TYPES, CsvFormat, TensorInfo
 
 Array = npt.NDArray[Any]
 
 PADDING: dict[str, Any] = {"DT_STRING": "", "DT_FLOAT": 0.0, "DT_DOUBLE": 0.0, "DT_INT64": -1, "DT_INT32": -1}
-"""What stands for a missing value in a list."""
+"""Value that stands for a missing one in a list, by type."""
 
 _WANTED = {
     "DT_STRING": "strings",
@@ -36,25 +42,144 @@ _KINDS = {
     "DT_BOOL": "b",
 }
 
+_SPACE = r"[ \t\r\n]*"
+NUMBER_PATTERNS = {
+    "DT_FLOAT": rf"{_SPACE}[+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|nan|NaN|inf|Infinity){_SPACE}",
+    "DT_INT64": rf"{_SPACE}[+-]?[0-9]+{_SPACE}",
+}
+"""Regular expressions of the numbers in CSV. The graph checks the same ones: onnxruntime would read "12abc" as 12."""
+
+_NUMBERS = {dtype: re.compile(pattern) for dtype, pattern in NUMBER_PATTERNS.items()}
+
 
 def as_tensor(name: str, value: Any, info: TensorInfo) -> Array:
-    """Returns a batch as an array of the input's type and shape.
+    """Return a batch as an array of the input's type and shape.
+
+    Args:
+        name: Name of the input, for messages.
+        value: The batch: a list or an array with one entry per row.
+        info: Description of the input.
 
     Raises:
-        InvalidValueError: It holds something else, is ragged, or has another shape.
+        InvalidValueError: A value has another type, or the batch another shape or rows of different lengths.
     """
     array = _strings(name, value) if info.dtype == "DT_STRING" else _numbers(name, value, info)
     return _shaped(name, array, info)
 
 
 def filled(info: TensorInfo, rows: int) -> Array:
-    """Returns `rows` rows of an input's default."""
+    """Return a batch in which every row is the input's default."""
     sizes = info.shape[1:]
     if info.holds_lists:
         given = info.default if isinstance(info.default, list) else [info.default]
         return np.array([given or [PADDING[info.dtype]]] * rows, dtype=NUMPY_TYPES[info.dtype])
     row = np.array(info.default, dtype=NUMPY_TYPES[info.dtype])
     return np.broadcast_to(row.reshape(sizes if row.size > 1 else (1,) * len(sizes)), (rows, *sizes)).copy()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ListFeed:
+    """Rows of different lengths as one padded array.
+
+    Attributes:
+        tensor: Values, ``[rows, n]``, where n is the longest length, at least 1.
+        lengths: Length of each row, int64 ``[rows]``. In an array given by the caller, padding counts.
+    """
+
+    tensor: Array
+    lengths: npt.NDArray[np.int64]
+
+
+def as_lists(name: str, value: Any, info: TensorInfo) -> ListFeed:
+    """Return rows of different lengths as a padded array.
+
+    Args:
+        name: Name of the input, for messages.
+        value: A list per row, or an array ``[rows, n]``. A bare value counts as a list of one, None as an empty list.
+        info: Description of the input.
+
+    Raises:
+        InvalidValueError: A value has another type, or the lists are nested.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 2 and value.shape[1]:
+        flat = as_tensor(name, value.reshape(-1), _flat_info(info))
+        return ListFeed(flat.reshape(value.shape), np.full(len(value), value.shape[1], np.int64))
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise InvalidValueError(f"Input {name} is the single value {value!r}; give a list of lists, one per row.")
+    rows = [_list(row) for row in value]
+    if any(isinstance(item, (list, tuple, np.ndarray)) for row in rows for item in row):
+        raise InvalidValueError(f"Input {name} takes a list of values per row, but has lists of lists.")
+    padding = PADDING[info.dtype]
+    items = [padding if item is None else item for row in rows for item in row]
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    tensor = np.full((len(rows), lengths.max(initial=1)), padding, dtype=NUMPY_TYPES[info.dtype])
+    if items:
+        tensor[np.arange(tensor.shape[1]) < lengths[:, None]] = as_tensor(name, items, _flat_info(info))
+    return ListFeed(tensor, lengths)
+
+
+def matched(feeds: Mapping[str, ListFeed], infos: Mapping[str, TensorInfo]) -> dict[str, Array]:
+    """Check that lists of weights are as long as the lists of values; return the padded arrays by input.
+
+    Args:
+        feeds: Rows by input.
+        infos: Description of every input; `TensorInfo.lengths_of` names the values of weights.
+
+    Raises:
+        InvalidValueError: A list of weights has another length than its list of values.
+    """
+    for name, feed in feeds.items():
+        other = infos[name].lengths_of
+        if other is None or other not in feeds or len(feeds[other].lengths) != len(feed.lengths):
+            continue
+        wrong = np.flatnonzero(feed.lengths != feeds[other].lengths)
+        if len(wrong):
+            row = int(wrong[0])
+            where = f" in row {row} (from 0)" if len(feed.lengths) > 1 else ""
+            raise InvalidValueError(
+                f"Input {name} has {feed.lengths[row]} values{where}, but {other}, whose weights they are, has "
+                f"{feeds[other].lengths[row]}."
+            )
+    return {name: feed.tensor for name, feed in feeds.items()}
+
+
+class CsvRowError(InvalidValueError):
+    """A row of a CSV input cannot be read.
+
+    Args:
+        problem: Second half of the message, after the row: ``has 2 fields where …``.
+        row: Number of the row, from 1.
+    """
+
+    def __init__(self, problem: str, *, row: int) -> None:
+        super().__init__(f"row {row} of the CSV input {problem}")
+        self.problem = problem
+        self.row = row
+
+
+def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | None:
+    """Check rows of CSV; return their fields, ``[rows, fields]``, if the graph cannot split them.
+
+    The graph splits at commas and knows no quotes. The result is None if no row has quotes.
+
+    Raises:
+        CsvRowError: A row has a wrong number of fields, a broken quote, or text in place of a number.
+    """
+    names = csv_format.column_names
+    fields = [_fields(row, number, names) for number, row in enumerate(rows, 1)]
+    for name, field in csv_format.fields.items():
+        pattern = _NUMBERS.get(field.dtype)
+        if pattern is None:
+            continue
+        place = names.index(name)
+        for number, row in enumerate(fields, 1):
+            text = row[place]
+            if pattern.fullmatch(text) or (not text and field.default is not None):
+                continue
+            raise CsvRowError(_not_a_number(text, name, field.dtype), row=number)
+    if not any('"' in row for row in rows):
+        return None
+    return np.array(fields, dtype=object).reshape(len(rows), len(names))
 
 
 def _strings(name: str, value: Any) -> Array:
@@ -120,7 +245,7 @@ def _too_large(name: str, item: int, dtype: np.dtype[Any]) -> InvalidValueError:
 
 
 def _has_boolean(value: Any, array: Array) -> bool:
-    """Whether a list mixes booleans with numbers, which numpy would count as 0 and 1."""
+    """Return whether a list mixes booleans with numbers. numpy would convert them to 0 and 1."""
     if isinstance(value, np.ndarray) or array.dtype.kind == "b" or not isinstance(value, (list, tuple)):
         return False
     return any(isinstance(item, bool) for item in _flat(value))
@@ -133,19 +258,20 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _first_wrong(array: Array, value: Any, info: TensorInfo) -> Any:
+    """Return the first value of a wrong type, for the message. The array is the converted value."""
     if isinstance(value, (list, tuple)):
         kinds = (int, np.integer) if info.dtype in ("DT_INT64", "DT_INT32") else (int, float, np.number)
         for item in _flat(value):
             if isinstance(item, bool) or not isinstance(item, kinds):
                 return item
         if kinds == (int, np.integer):
-            # numpy has made floats of integers that no integer type of its own holds together.
+            # All are integers, but too large for numpy's integer types, so that numpy made them floats.
             return int(max(_flat(value), key=lambda item: abs(int(item))))
     return array.flat[0]
 
 
 def _shaped(name: str, array: Array, info: TensorInfo) -> Array:
-    """Gives a plain feature the declared one of its two shapes, ``[batch]`` and ``[batch, 1]``."""
+    """Check the shape of a batch. A single value per row may be given as ``[batch]`` or as ``[batch, 1]``."""
     if array.ndim == 0:
         raise _not_a_batch(name, array.item())
     sizes = info.shape[1:]
@@ -169,3 +295,42 @@ def _ragged(name: str) -> InvalidValueError:
 
 def _not_a_batch(name: str, item: Any) -> InvalidValueError:
     return InvalidValueError(f"Input {name} is the single value {item!r}; give a list with one value per row.")
+
+
+def _list(row: Any) -> list[Any]:
+    if row is None:
+        return []
+    return list(row) if isinstance(row, (list, tuple, np.ndarray)) else [row]
+
+
+def _flat_info(info: TensorInfo) -> TensorInfo:
+    """Return the description of the values without their division into rows."""
+    return dataclasses.replace(info, shape=(-1,))
+
+
+def _fields(row: str, number: int, names: Sequence[str]) -> list[str]:
+    fields = row.split(",") if '"' not in row else _unquoted(row, number)
+    if len(fields) != len(names):
+        raise CsvRowError(
+            f"has {len(fields)} fields where {len(names)} are expected ({', '.join(names)}): {_shortened(row)}.",
+            row=number,
+        )
+    return fields
+
+
+def _unquoted(row: str, number: int) -> list[str]:
+    try:
+        return next(csv.reader([row], strict=True))
+    except (csv.Error, StopIteration) as error:
+        raise CsvRowError(f"is not quoted properly ({error}): {_shortened(row)}.", row=number) from error
+
+
+def _not_a_number(text: str, name: str, dtype: str) -> str:
+    wanted = "an integer" if dtype == "DT_INT64" else "a number"
+    if not text:
+        return f"has nothing in the column {name!r}, which takes {wanted} and has no default."
+    return f"has {_shortened(text)} in the column {name!r}, which takes {wanted}."
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "...")

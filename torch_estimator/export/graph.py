@@ -1,4 +1,4 @@
-"""A small builder of ONNX graphs that emits every expression once."""
+"""Builder of an ONNX graph that emits each expression once."""
 
 from __future__ import annotations
 
@@ -42,10 +42,15 @@ _ELEMENT_TYPES = {
 
 
 class GraphBuilder:
-    """Nodes, constants, inputs and outputs of one graph; tensors are known by their names.
+    """Nodes, constants, inputs and outputs of one graph. A tensor is represented by its name.
 
-    The same operator on the same inputs with the same attributes is emitted once, so that two columns hashing one
-    key share the hash without knowing of each other.
+    An operator with the same inputs and attributes as an earlier one is not emitted again: `op` returns the earlier
+    tensor. Two columns that hash the same key thus share the hash.
+
+    >>> graph = GraphBuilder()
+    >>> x = graph.input("x", TensorInfo(dtype="DT_FLOAT", shape=(-1, 1), tensor="x"))
+    >>> graph.op("Relu", x), graph.op("Relu", x)
+    ('relu', 'relu')
     """
 
     def __init__(self) -> None:
@@ -58,13 +63,13 @@ class GraphBuilder:
         self._renamed: dict[str, str] = {}
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Adds a node with one output and returns the output's name."""
+        """Add a node with one output; return the output's name."""
         return self.multi(kind, inputs, outputs=1, domain=domain, **attributes)[0]
 
     def multi(
         self, kind: str, inputs: Sequence[str], *, outputs: int, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """Adds a node with several outputs and returns their names."""
+        """Add a node with several outputs; return their names."""
         identity = (kind, domain, tuple(inputs), outputs, repr(sorted(attributes.items())))
         if identity not in self._known:
             names = tuple(self.name(kind.lower()) for _ in range(outputs))
@@ -73,7 +78,7 @@ class GraphBuilder:
         return self._known[identity]
 
     def constant(self, value: Any, dtype: npt.DTypeLike | None = None, *, hint: str = "constant") -> str:
-        """Adds an initializer (numbers or strings) and returns its name; small equal ones are shared."""
+        """Add an initializer (numbers or strings); return its name. Small equal ones are shared."""
         array = np.asarray(value, dtype=dtype)
         identity: Any = (str(array.dtype), array.shape, array.tobytes()) if array.size <= 64 else None
         if array.dtype.kind in "OU":
@@ -87,13 +92,13 @@ class GraphBuilder:
         return self._known[identity][0]
 
     def input(self, name: str, info: TensorInfo) -> str:
-        """Declares a graph input."""
+        """Declare an input of the graph; return its name."""
         self._claim(name)
         self._inputs.append(_value_info(name, info))
         return name
 
     def optional_input(self, name: str, default: Array) -> str:
-        """Declares a graph input that takes `default` where a caller leaves it out; its first dimension varies."""
+        """Declare an input that has the value `default` if a caller omits it; its first dimension varies."""
         self._claim(name)
         tensor = _tensor(default, name)
         shape = [f"{name}_rows", *default.shape[1:]]
@@ -102,7 +107,7 @@ class GraphBuilder:
         return name
 
     def output(self, name: str, tensor: str, info: TensorInfo) -> None:
-        """Makes a tensor an output of the graph, under a name that `name` gave."""
+        """Make a tensor an output of the graph, under a name that `name` returned."""
         made_here = any(tensor in node.output for node in self._nodes)
         if made_here and tensor not in self._renamed:
             self._renamed[tensor] = name
@@ -111,13 +116,13 @@ class GraphBuilder:
         self._outputs.append(_value_info(name, info))
 
     def branch(self, condition: str, then: onnx.GraphProto, otherwise: onnx.GraphProto) -> str:
-        """Adds an ``If`` whose branches have one output each."""
+        """Add an ``If`` whose branches have one output each; return the output's name."""
         name = self.name("if")
         self._nodes.append(helper.make_node("If", [condition], [name], then_branch=then, else_branch=otherwise))
         return name
 
     def inline(self, graph: onnx.GraphProto, inputs: Sequence[str]) -> tuple[str, ...]:
-        """Copies another graph's nodes into this one, with prefixed names, and returns its outputs' names."""
+        """Copy the nodes of another graph, with prefixed names; return the names of its outputs."""
         prefix = self.name("inlined") + "/"
         outer = dict(zip((value.name for value in graph.input), inputs, strict=True))
         for initializer in graph.initializer:
@@ -129,7 +134,7 @@ class GraphBuilder:
         return tuple(outer[value.name] for value in graph.output)
 
     def name(self, hint: str) -> str:
-        """Returns a name not used in this graph so far."""
+        """Return a name that this graph does not use yet, and reserve it."""
         name, number = hint, 0
         while name in self._names:
             number += 1
@@ -138,7 +143,7 @@ class GraphBuilder:
         return name
 
     def model(self, *, producer: str, version: str) -> onnx.ModelProto:
-        """Returns the finished model."""
+        """Return the finished model."""
         nodes = [self._with_output_names(node) for node in self._nodes]
         graph = helper.make_graph(nodes, "estimator", self._inputs, self._outputs, self._initializers)
         opsets = [helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
@@ -151,21 +156,21 @@ class GraphBuilder:
         )
 
     def scopes(self, node: str) -> list[str]:
-        """The paths of the torch modules that a node came from, outermost first; none where torch noted none."""
+        """Return the paths of the torch modules that a node comes from, outermost first; empty if none are recorded."""
         for one in self._nodes:
             if one.name == node:
                 noted = {prop.key: prop.value for prop in one.metadata_props}
-                # The last one is the operator's own name.
+                # The last entry is the name of the operator itself.
                 return list(ast.literal_eval(noted.get(_SCOPES, "[]")))[:-1]
         return []
 
     @property
     def size(self) -> int:
-        """Bytes of all numeric constants."""
+        """Size of all numeric constants in bytes."""
         return sum(len(tensor.raw_data) for tensor in self._initializers)
 
     def _with_output_names(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """A node whose tensors have the names they have as outputs of the graph."""
+        """Return a node in which tensors that are outputs of the graph have their output names."""
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         for names in (copy.input, copy.output):
@@ -174,6 +179,7 @@ class GraphBuilder:
         return copy
 
     def _claim(self, name: str) -> None:
+        """Reserve the name of an input, which cannot be changed."""
         if name in self._names:
             raise ExportError(f"the name {name!r} is used twice among the inputs and outputs of the export.")
         self._names.add(name)
@@ -183,7 +189,7 @@ def _tensor(array: Array, name: str) -> onnx.TensorProto:
     if array.dtype.kind in "OU":
         values = [text.encode() for text in array.ravel().tolist()]
         return helper.make_tensor(name, STRING, array.shape, values)
-    # Raw bytes: make_tensor's lists of Python numbers need gigabytes for a table of a million rows.
+    # Raw bytes, because make_tensor would otherwise build a list of Python numbers: gigabytes for a large table.
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     return helper.make_tensor(name, kind, array.shape, np.ascontiguousarray(array).tobytes(), raw=True)
 
@@ -194,6 +200,7 @@ def _value_info(name: str, info: TensorInfo) -> onnx.ValueInfoProto:
 
 
 def _renamed(node: onnx.NodeProto, outer: dict[str, str], prefix: str) -> onnx.NodeProto:
+    """Return a copy of an inlined node with prefixed names; add the names of its outputs to `outer`."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     copy.name = prefix + node.name
@@ -209,6 +216,7 @@ def _renamed(node: onnx.NodeProto, outer: dict[str, str], prefix: str) -> onnx.N
 
 
 def _rename_subgraph(graph: onnx.GraphProto, outer: dict[str, str], prefix: str) -> None:
+    """Prefix the names in a branch or loop body, which also sees the tensors of the outer graph."""
     names = dict(outer)
     for value in (*graph.input, *graph.initializer):
         names[value.name] = prefix + value.name

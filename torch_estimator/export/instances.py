@@ -1,4 +1,4 @@
-"""JSON instances, one object per row, to columns and back."""
+"""Conversion of JSON instances, one object per row, to columns, and of outputs to rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class InstanceError(InvalidValueError):
     """An instance does not fit a signature.
 
     Args:
-        problem: The sentence, without the place.
-        index: Which instance, from 0.
+        problem: The message, without the place of the instance.
+        index: Index of the instance, from 0.
     """
 
     def __init__(self, problem: str, *, index: int) -> None:
@@ -27,10 +27,12 @@ class InstanceError(InvalidValueError):
 
 
 def to_columns(instances: Sequence[Any], signature: Signature) -> dict[str, list[Any]]:
-    """Returns the values of every input, row by row.
+    """Return the values of each input, one per row.
 
-    An instance is an object with the signature's inputs (those with a default may be left out), or a bare value where
-    there is only one input.
+    Args:
+        instances: JSON values, one per row: an object with the signature's inputs (those with a default may be
+            omitted), or a bare value if the signature has a single input.
+        signature: The signature.
 
     Raises:
         InstanceError: An instance lacks an input or has an unknown one.
@@ -47,14 +49,14 @@ def to_columns(instances: Sequence[Any], signature: Signature) -> dict[str, list
 
 
 def to_rows(outputs: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any]]:
-    """Returns one object of plain Python values per row."""
+    """Return one dict of plain Python values per row."""
     lists = {name: array.tolist() for name, array in outputs.items()}
     rows = min((len(values) for values in lists.values()), default=0)
     return [{name: values[row] for name, values in lists.items()} for row in range(rows)]
 
 
 def _row(instance: Any, signature: Signature) -> dict[str, Any]:
-    """The value of every input."""
+    """Return the value of each input for one instance."""
     given = _as_object(instance, signature)
     for name in given:
         if name not in signature.inputs:
@@ -71,6 +73,7 @@ def _row(instance: Any, signature: Signature) -> dict[str, Any]:
 
 
 def _as_object(instance: Any, signature: Signature) -> Mapping[str, Any]:
+    """Return an instance as an object; wrap a bare value under the name of the only input."""
     if isinstance(instance, Mapping) and set(instance) != {"b64"}:
         return instance
     if len(signature.inputs) != 1:
@@ -81,7 +84,7 @@ def _as_object(instance: Any, signature: Signature) -> Mapping[str, Any]:
 
 
 def _plain(value: Any, name: str) -> Any:
-    """Decodes ``{"b64": …}``, the way JSON carries bytes."""
+    """Decode ``{"b64": …}``, the notation of bytes in JSON."""
     if isinstance(value, list):
         return [_plain(item, name) for item in value]
     if not isinstance(value, Mapping):
@@ -96,7 +99,7 @@ def _plain(value: Any, name: str) -> Any:
 
 
 def _bare(value: Any, shape: Sequence[int]) -> Any:
-    """The value of a plain feature, which may be given as a list of one."""
+    """Return the single value of an input that may also be given as a list of one."""
     if shape[1:] in ((), (1,)) and isinstance(value, list) and len(value) == 1:
         return value[0]
     return value

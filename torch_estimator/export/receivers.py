@@ -1,4 +1,4 @@
-"""Serving inputs in the graph: what a caller sends to raw columns ``[N, width]``."""
+"""Serving inputs in the graph: from the values that a caller sends to raw columns, ``[N, width]``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
+from onnx import helper
 
 from torch_estimator.errors import ExportError
-from torch_estimator.export.csv_rows import lower_csv
-from torch_estimator.export.graph import FLOAT, GraphBuilder
-from torch_estimator.export.signatures import CsvFormat, TensorInfo
+from torch_estimator.export.feeds import NUMBER_PATTERNS
+from torch_estimator.export.graph import FLOAT, INT64, STRING, GraphBuilder
+from torch_estimator.export.hash_chains import select
+from torch_estimator.export.signatures import CsvField, CsvFormat, TensorInfo
 from torch_estimator.export.torch_callable import Inlined, inline
 from torch_estimator.feature_column.lowering import RawTensor
 from torch_estimator.feature_column.raw_feature import RawFeature
@@ -21,15 +24,19 @@ from torch_estimator.serving_input import ServingInput, transform_outputs
 
 DTYPES = {"string": "DT_STRING", "float32": "DT_FLOAT", "int64": "DT_INT64"}
 
+_CSV_ROW = "csv_row"
+_CSV_FIELDS = "csv_fields"
+_OUT_OF_RANGE = 1_000_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What a receiver becomes.
+    """Serving input, lowered into the graph.
 
     Attributes:
         raw: Raw columns by key, ``[N, width]``.
-        inputs: The inputs of a signature.
-        csv: How rows are read, or None.
+        inputs: Inputs of a signature, by name.
+        csv: Format of a CSV input, otherwise None.
     """
 
     raw: dict[str, RawTensor]
@@ -38,9 +45,9 @@ class Received:
 
 
 def lower_receiver(graph: GraphBuilder, receiver: ServingInput) -> Received:
-    """Emits a receiver: its inputs, their parsing, and the user's transform."""
+    """Emit a serving input: the graph's inputs, their parsing, and the user's transform."""
     if receiver.kind == "csv":
-        inputs, raw, csv = lower_csv(graph, receiver)
+        inputs, raw, csv = _lower_csv(graph, receiver)
         return Received(raw=_transformed(graph, receiver, raw), inputs=inputs, csv=csv)
     inputs = {}
     raw = {}
@@ -64,7 +71,11 @@ def lower_receiver(graph: GraphBuilder, receiver: ServingInput) -> Received:
 
 
 def check_raw(raw: Mapping[str, RawTensor], needed: Mapping[str, RawFeature]) -> None:
-    """Raises ExportError unless a receiver gives every raw column as the model reads it."""
+    """Check that the serving input has every raw column in the type and width that the model reads.
+
+    Raises:
+        ExportError: A column is missing or has another type or width.
+    """
     for key, feature in needed.items():
         given = raw.get(key)
         if given is None:
@@ -84,7 +95,7 @@ def _amount(width: int) -> str:
 
 
 def _transformed(graph: GraphBuilder, receiver: ServingInput, raw: dict[str, RawTensor]) -> dict[str, RawTensor]:
-    """Adds the features that the user's transform makes of raw numbers."""
+    """Add the features that the user's transform computes from raw numbers."""
     transform: Any = receiver.transform
     if transform is None:
         return raw
@@ -110,3 +121,96 @@ def _transformed(graph: GraphBuilder, receiver: ServingInput, raw: dict[str, Raw
         for (key, shape), tensor in zip(shapes.items(), tensors, strict=True)
     }
     return {**raw, **made}
+
+
+def _lower_csv(
+    graph: GraphBuilder, receiver: ServingInput
+) -> tuple[dict[str, TensorInfo], dict[str, RawTensor], CsvFormat]:
+    """Emit a CSV input; return the signature's inputs, the raw columns and the format.
+
+    The graph splits rows at commas and knows no quotes. A row with a wrong number of fields, with a quote, or with text
+    in place of a number makes onnxruntime fail. A caller that splits the rows itself, as `ExportedModel` does for
+    quoted ones, passes the fields in a second, optional input.
+    """
+    names = receiver.column_names
+    info = TensorInfo(dtype="DT_STRING", shape=(-1,), tensor=_CSV_ROW)
+    row = graph.input(_CSV_ROW, info)
+    fields = graph.optional_input(_CSV_FIELDS, np.empty((0, len(names)), dtype=object))
+    given = graph.op("Greater", graph.op("Size", fields), graph.constant(0, np.int64))
+    split = graph.branch(given, _given_fields(fields, len(names)), _split_rows(graph, row, len(names)))
+    raw: dict[str, RawTensor] = {}
+    texts: dict[str, str | None] = {
+        key: str(receiver.defaults[key]) if key in receiver.defaults else None for key in receiver.inputs
+    }
+    for dtype in ("string", "float32", "int64"):
+        keys = [key for key, feature in receiver.inputs.items() if feature.dtype == dtype]
+        if not keys:
+            continue
+        values = select(graph, split, [names.index(key) for key in keys], len(names))
+        values = _fill_empty(graph, values, [texts[key] or "" for key in keys])
+        if dtype != "string":
+            values = _parse_numbers(graph, values, dtype)
+        for index, key in enumerate(keys):
+            raw[key] = RawTensor(tensor=select(graph, values, [index], len(keys)), dtype=dtype)
+    csv = CsvFormat(
+        tensor=_CSV_ROW,
+        fields_tensor=_CSV_FIELDS,
+        column_names=names,
+        fields={
+            key: CsvField(dtype=DTYPES[feature.dtype], default=texts[key]) for key, feature in receiver.inputs.items()
+        },
+    )
+    return {_CSV_ROW: info}, raw, csv
+
+
+def _fill_empty(graph: GraphBuilder, values: str, defaults: list[str]) -> str:
+    """Emit the replacement of empty fields by the defaults of their columns."""
+    if not any(defaults):
+        return values
+    empty = graph.op("Equal", values, graph.constant(np.array("", dtype=object)))
+    return graph.op("Where", empty, graph.constant(np.array([defaults], dtype=object)), values)
+
+
+def _parse_numbers(graph: GraphBuilder, values: str, dtype: str) -> str:
+    """Emit the conversion of text to numbers."""
+    good = graph.op("RegexFullMatch", values, pattern=NUMBER_PATTERNS[DTYPES[dtype]])
+    # Replace bad text by an empty string, on which Cast fails.
+    checked = graph.op("Where", good, values, graph.constant(np.array("", dtype=object)))
+    return graph.op("Cast", checked, to=INT64 if dtype == "int64" else FLOAT)
+
+
+def _given_fields(fields: str, width: int) -> onnx.GraphProto:
+    """Return the branch that takes the fields from the optional input."""
+    node = helper.make_node("Identity", [fields], ["given_fields"])
+    output = helper.make_tensor_value_info("given_fields", STRING, ["rows", width])
+    return helper.make_graph([node], "fields_given", [], [output])
+
+
+def _split_rows(graph: GraphBuilder, row: str, width: int) -> onnx.GraphProto:
+    """Return the branch that splits rows at commas.
+
+    ONNX has no operator that raises an error. If a row is bad, the branch gathers fields that do not exist, and the
+    name of that node, which the error shows, says what is wrong.
+    """
+    count = graph.constant(width, np.int64)
+    columns = graph.constant(list(range(width)), np.int64)
+    outside = graph.constant(_OUT_OF_RANGE, np.int64)
+    nodes = [
+        helper.make_node("StringSplit", [row], ["split", "split_count"], delimiter=","),
+        helper.make_node("RegexFullMatch", [row], ["unquoted"], pattern='[^"]*'),
+        helper.make_node("Equal", ["split_count", count], ["complete"]),
+        helper.make_node("And", ["unquoted", "complete"], ["good"]),
+        helper.make_node("Cast", ["good"], ["good_number"], to=INT64),
+        helper.make_node("ReduceMin", ["good_number"], ["all_good_number"], keepdims=0),
+        helper.make_node("Cast", ["all_good_number"], ["all_good"], to=onnx.TensorProto.BOOL),
+        helper.make_node("Where", ["all_good", columns, outside], ["picked"]),
+        helper.make_node(
+            "Gather",
+            ["split", "picked"],
+            ["split_fields"],
+            axis=1,
+            name=f"every_csv_row_must_have_{width}_fields_and_no_quotes",
+        ),
+    ]
+    output = helper.make_tensor_value_info("split_fields", STRING, ["rows", width])
+    return helper.make_graph(nodes, "fields_split", [], [output])

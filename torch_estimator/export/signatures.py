@@ -1,4 +1,4 @@
-"""What an export takes and gives: the content of ``signatures.json``."""
+"""Description of an export, its inputs and outputs: the content of ``signatures.json``."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class TensorInfo:
 
     Attributes:
         dtype: TensorFlow's name of the type, for instance ``DT_STRING``.
-        shape: Sizes, -1 for the batch; ``(-1, -1)`` for lists of any length.
-        tensor: Name in the ONNX graph.
-        default: Value of every row where a caller leaves the input out; None makes the input mandatory.
-        lengths_of: An input of lists that every list of this one must be as long as; that of the values, for weights.
+        shape: Sizes, with -1 for the batch. ``(-1, -1)`` describes lists of any length.
+        tensor: Name of the tensor in the ONNX graph.
+        default: Value of every row if a caller omits the input. None makes the input mandatory.
+        lengths_of: For an input of weights, the name of the input of values. Their lists must be equally long.
     """
 
     dtype: str
@@ -61,13 +61,19 @@ class TensorInfo:
 
     @property
     def holds_lists(self) -> bool:
-        """Whether rows are lists of any length."""
+        """Whether the rows are lists of any length."""
         return self.shape == (-1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """One way to call an export: names of inputs and outputs, in the order they are shown."""
+    """One way to call an export.
+
+    Attributes:
+        method_name: TensorFlow Serving's name of the kind of call, such as `PREDICT`.
+        inputs: Inputs by name, in the order in which they are shown.
+        outputs: Outputs by name, in the order in which they are shown.
+    """
 
     method_name: str
     inputs: dict[str, TensorInfo]
@@ -76,7 +82,12 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvField:
-    """A field of a CSV row that the model uses; `default` replaces an empty one."""
+    """A field of a CSV row that the model uses.
+
+    Attributes:
+        dtype: Type of the value, for instance ``DT_FLOAT``.
+        default: Text that replaces an empty field. None makes an empty number an error.
+    """
 
     dtype: str
     default: str | None = None
@@ -84,13 +95,13 @@ class CsvField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvFormat:
-    """How the rows of a CSV input are read.
+    """Format of a CSV input.
 
     Attributes:
-        tensor: Graph input that takes the rows as text, without quoting.
-        fields_tensor: Optional graph input that takes the rows already split, ``[rows, len(column_names)]``.
-        column_names: The fields of a row.
-        fields: Those the model uses.
+        tensor: Graph input for rows of text without quotes, ``[rows]``.
+        fields_tensor: Optional graph input for rows that the caller split, ``[rows, len(column_names)]``.
+        column_names: Names of all fields of a row.
+        fields: The fields that the model uses.
     """
 
     tensor: str
@@ -101,12 +112,13 @@ class CsvFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hashing:
-    """How strings become numbers in the graph.
+    """Hash functions that the graph applies to strings.
 
     Attributes:
-        functions: Hash function of each hashed key.
-        seeds: Seeds of the two 32-bit MurmurHash3 that make one 64-bit hash.
-        seen_strings: For keys hashed with farmhash, how many strings the graph knows; others get murmur3.
+        functions: Hash function of each hashed column.
+        seeds: Seeds of the two 32-bit MurmurHash3 values that form one 64-bit hash.
+        seen_strings: For columns hashed with farmhash, the number of strings whose hash the graph contains. Other
+            strings are hashed with murmur3.
     """
 
     functions: dict[str, str] = field(default_factory=dict)
@@ -116,7 +128,17 @@ class Hashing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Everything ``signatures.json`` says."""
+    """Content of ``signatures.json``.
+
+    Attributes:
+        signatures: Signatures by name.
+        receiver: Kind of the serving input: ``raw_features``, ``json`` or ``csv``.
+        producer: Program that wrote the export.
+        version: Version of that program.
+        global_step: Step of the exported checkpoint, if known.
+        hashing: Hash functions of the graph.
+        csv: Format of a CSV input, otherwise None.
+    """
 
     signatures: dict[str, Signature]
     receiver: str
@@ -127,12 +149,21 @@ class Manifest:
     csv: CsvFormat | None = None
 
     def to_json(self) -> str:
+        """Return the content as JSON."""
         content = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": MODEL_FILE, **asdict(self)}
         return json.dumps(_without_none(content), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, *, where: str) -> Manifest:
-        """Reads `to_json`'s text; anything else is an `ExportError` that names `where` it came from."""
+        """Return the manifest in a JSON text.
+
+        Args:
+            text: Text that `to_json` returned.
+            where: Place of the text for messages.
+
+        Raises:
+            ExportError: The text is not a manifest, or of a newer format.
+        """
         try:
             content = parse_json(text)
             if content["format"] != FORMAT or content["format_version"] > FORMAT_VERSION:
@@ -157,7 +188,7 @@ class Manifest:
 
 
 def _of(kind: Any, value: Any) -> Any:
-    """Return a value of that type; others are a `TypeError`."""
+    """Return `value` if it has the type `kind`; raise a TypeError otherwise."""
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"expected {getattr(kind, '__name__', kind)}, but got {value!r:.100}")
     return value
@@ -191,6 +222,7 @@ def _tensor_info(content: Mapping[str, Any]) -> TensorInfo:
 
 
 def _check_default(info: TensorInfo) -> None:
+    """Check the type and the shape of a default."""
     row = np.array(info.default, dtype=NUMPY_TYPES[info.dtype])
     if info.dtype == "DT_STRING" and not all(isinstance(text, str) for text in row.flat):
         raise TypeError(f"the default {info.default!r:.100} must be text")
@@ -226,6 +258,7 @@ def _csv(content: Mapping[str, Any] | None) -> CsvFormat | None:
 
 
 def _check_csv(manifest: Manifest) -> None:
+    """Check that the CSV format fits the signatures."""
     csv = manifest.csv
     if csv is None:
         return

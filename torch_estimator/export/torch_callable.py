@@ -1,9 +1,11 @@
-"""Any torch function or module in the graph, by way of torch's own ONNX exporter."""
+"""Copy a torch function into the graph through torch's ONNX exporter, and explain why that fails if it does."""
 
 from __future__ import annotations
 
 import contextlib
+import linecache
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,19 +15,21 @@ import torch
 from torch import nn
 
 from torch_estimator.errors import ExportError, UserError
-from torch_estimator.export.export_problems import describe_problem
 from torch_estimator.export.graph import OPSETS, GraphBuilder
 
-_TALKATIVE = ("torch.onnx", "torch.fx", "torch._subclasses", "onnxscript", "onnx_ir")
+_NOISY_LOGGERS = ("torch.onnx", "torch.fx", "torch._subclasses", "onnxscript", "onnx_ir")
+
+_DATA_DEPENDENT = "data-dependent"
+_UNTRANSLATED = re.compile(r"translating node %(\w+) .*?target=torch\.ops\.([\w.]+?)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inlined:
-    """A tensor of the graph that a torch function takes.
+    """Tensor of the graph, described as an argument of a torch function.
 
     Attributes:
-        tensor: Its name in the graph.
-        row_shape: Its shape without the batch; a size of -1 varies.
+        tensor: Name of the tensor in the graph.
+        row_shape: Shape of a row, without the batch dimension. A size of -1 varies.
         dtype: ``"float32"`` or ``"int64"``.
     """
 
@@ -34,13 +38,13 @@ class Inlined:
     dtype: str
 
     def example(self, rows: int = 3) -> torch.Tensor:
-        """A tensor of ones like it."""
+        """Return a tensor of ones of this type and shape."""
         sizes = [2 if size == -1 else size for size in self.row_shape]
         return torch.ones(rows, *sizes, dtype=getattr(torch, self.dtype))
 
     @property
     def dynamic(self) -> dict[int, Any]:
-        """The dimensions that vary, as torch's exporter takes them."""
+        """The dimensions whose sizes vary, in the form that torch's exporter takes."""
         return {0: torch.export.Dim.DYNAMIC} | {
             place: torch.export.Dim.DYNAMIC for place, size in enumerate(self.row_shape, 1) if size == -1
         }
@@ -54,14 +58,15 @@ def inline(
     what: str,
     module: nn.Module | None = None,
 ) -> tuple[str, ...]:
-    """Copies a torch function into the graph and returns its outputs' tensors.
+    """Copy a torch function into the graph; return the names of its output tensors.
 
     Args:
-        graph: Where the nodes go.
-        function: Takes one tensor per input, returns a tensor or a tuple of tensors, all with the batch first.
-        inputs: What it is applied to.
-        what: Names the function in errors, for instance ``the normalizer_fn of age``.
-        module: The module that the function calls, whose parts errors name.
+        graph: Graph that gets the nodes.
+        function: Function of one tensor per input, which returns a tensor or a tuple of tensors. All have the batch
+            as their first dimension.
+        inputs: Tensors of the graph to which the function is applied.
+        what: Name of the function for messages, for instance ``the normalizer_fn of age``.
+        module: Module that the function calls. Messages then name the part of it that fails.
 
     Raises:
         ExportError: torch cannot express the function in ONNX.
@@ -77,7 +82,7 @@ def inline(
                 root, examples, dynamo=True, opset_version=OPSETS[""], dynamic_shapes=shapes, verbose=False
             )
     except Exception as error:
-        _raise_own(error)
+        _raise_user_error(error)
         with quiet():
             problem = describe_problem(
                 error, root, lambda: torch.export.export(root, examples, dynamic_shapes=shapes, strict=False)
@@ -94,8 +99,8 @@ def inline(
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silences what torch's exporter says about itself."""
-    levels = {name: logging.getLogger(name).level for name in _TALKATIVE}
+    """Silence the warnings and log lines of torch's exporter, which concern its own internals."""
+    levels = {name: logging.getLogger(name).level for name in _NOISY_LOGGERS}
     for name in levels:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -108,6 +113,8 @@ def quiet() -> Iterator[None]:
 
 
 class _Function(nn.Module):
+    """Function as a module, as torch's exporter wants it. A module that it calls is registered for messages."""
+
     def __init__(self, function: Callable[..., Any], module: nn.Module | None) -> None:
         super().__init__()
         self.function = function
@@ -117,10 +124,103 @@ class _Function(nn.Module):
         return self.function(*tensors)
 
 
-def _raise_own(error: BaseException) -> None:
-    """Raises the error that the function itself had meant for the user."""
+def _raise_user_error(error: BaseException) -> None:
+    """Raise the `UserError` among the causes of an error, if the function raised one while it was traced."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, UserError):
             raise cause
         cause = cause.__cause__
+
+
+def describe_problem(error: BaseException, root: nn.Module, trace: Callable[[], Any]) -> str:
+    """Return in words why an export failed and what to do, without a full stop.
+
+    An operator without an ONNX form is named, otherwise the line of the user's module that failed.
+
+    Args:
+        error: Exception of torch's exporter, with its causes.
+        root: Module that was exported. Its parts are named by their path below it.
+        trace: Function that exports `root` to torch's operators. It may fail.
+    """
+    chain = list(_causes(error))
+    for one in chain:
+        match = _UNTRANSLATED.search(str(one))
+        if match is not None:
+            operator, place = _traced(trace, *match.groups())
+            return f"the operator {operator}{_in(place)} has no ONNX form; use other operators there"
+    cause = chain[-1]
+    frame = _innermost(cause, {id(module): path for path, module in root.named_modules() if path})
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    # The first line of torch's message often says only that something failed, the second what.
+    problem = f"{type(cause).__name__}: {' '.join(lines[:2]).rstrip('.')}" if lines else type(cause).__name__
+    if _DATA_DEPENDENT in problem:
+        problem += "; write it with torch operations whose flow does not depend on the values"
+    if frame is None:
+        return problem
+    module, path, line = frame
+    return f"`{line}`{_in((path, type(module).__name__))} fails with {problem}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, its cause, the cause of that, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def in_module(scopes: Sequence[str]) -> str:
+    """Return a phrase with the innermost of the user's modules, given the paths of all modules that were running."""
+    path = _below_root(scopes[-1]) if scopes else ""
+    return f" in its module {path}" if path else ""
+
+
+def _below_root(path: str) -> str:
+    return path.removeprefix("module").removeprefix(".")
+
+
+def _in(place: tuple[str, str] | None) -> str:
+    if place is None:
+        return ""
+    path = _below_root(place[0])
+    return f" in its module {path} ({place[1]})" if path else f" in its own forward ({place[1]})"
+
+
+def _innermost(error: BaseException, paths: dict[int, str]) -> tuple[nn.Module, str, str] | None:
+    """Return the innermost module in the traceback, its path, and the source line that it was running."""
+    found = None
+    step = error.__traceback__
+    while step is not None:
+        module = step.tb_frame.f_locals.get("self")
+        code = step.tb_frame.f_code
+        if isinstance(module, nn.Module) and code.co_name in ("forward", "call"):
+            # Keras layers are not submodules of the exported module, but have a name.
+            path = paths.get(id(module), getattr(module, "name", None))
+            if isinstance(path, str):
+                found = (module, path, linecache.getline(code.co_filename, step.tb_lineno).strip())
+        step = step.tb_next
+    return found
+
+
+def _traced(trace: Callable[[], Any], name: str, target: str) -> tuple[str, tuple[str, str] | None]:
+    """Return the operator as the user's module calls it, and the module's path and type.
+
+    Args:
+        trace: As for `describe_problem`.
+        name: Name of the failed node in torch's graph.
+        target: Operator of the node. Decomposition may have replaced the operator that the module calls.
+    """
+    base = target.split(".")[1] if "." in target else target
+    nodes: list[Any] = []
+    # Without a trace the message still names the operator.
+    with contextlib.suppress(Exception):
+        program = trace()
+        nodes += program.graph.nodes
+        nodes += program.run_decompositions().graph.nodes
+    nodes = [node for node in nodes if isinstance(node.target, torch._ops.OpOverload)]
+    named = [node for node in nodes if node.name == name] or [node for node in nodes if base in str(node.target)]
+    if not named:
+        return target.removesuffix(".default"), None
+    stack = list(named[0].meta.get("nn_module_stack", {}).values())
+    place = (stack[-1][0], str(stack[-1][1]).rpartition(".")[2]) if stack else None
+    return str(named[0].target).removesuffix(".default"), place

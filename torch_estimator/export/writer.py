@@ -1,12 +1,10 @@
-"""Writes exports: ``<base>/<unix seconds>/`` with the graph, its signatures and extra files."""
+"""Write an export: build the graph and its signatures, write them into a new directory, and load them once."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,18 +14,15 @@ from torch import nn
 from torch_estimator import __version__, files
 from torch_estimator.data.feature_structure import Structure
 from torch_estimator.errors import ExportError
-from torch_estimator.export.cleanup import TEMPORARY, owned, remove_leftovers
-from torch_estimator.export.export_problems import in_module
-from torch_estimator.export.forwarded import lower_forwarded, with_forwarded
+from torch_estimator.export.any_module import ModuleInputs, named_inputs, raw_inputs
+from torch_estimator.export.directory import new_export
+from torch_estimator.export.extra_outputs import LayerRecorder, lower_forwarded, with_forwarded
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.heads import lower_predictions, signatures, tensor_info
-from torch_estimator.export.intermediate_outputs import Taps
-from torch_estimator.export.module_inputs import ModuleInputs, named_inputs, raw_inputs
-from torch_estimator.export.names import export_names
 from torch_estimator.export.network import is_canned, lower_functions, lower_network
 from torch_estimator.export.receivers import Received, check_raw, lower_receiver
 from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashing, Manifest, TensorInfo
-from torch_estimator.export.torch_callable import Inlined
+from torch_estimator.export.torch_callable import Inlined, in_module
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.forwarding import ForwardedLayers, all_layers, check_new_keys
@@ -38,12 +33,12 @@ from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"
 ASSETS_EXTRA = "assets.extra"
-ATTEMPTS = 10
 
-_NOT_IMPLEMENTED = re.compile(r"implementation for (\w+)\(\d+\) node with name '([^']*)'")
-
-# A protobuf message cannot be larger than 2 GiB.
+# A protobuf message is limited to 2 GiB. Larger models keep their tensors in a second file.
 LARGEST_MODEL = 2**31 - 2**24
+
+# The message of onnxruntime for an operator that it does not have for a dtype.
+_NOT_IMPLEMENTED = re.compile(r"implementation for (\w+)\(\d+\) node with name '([^']*)'")
 
 
 def write_export(
@@ -60,26 +55,27 @@ def write_export(
     structure: Structure | None = None,
     clock: Callable[[], float] = time.time,
 ) -> str:
-    """Writes a model as one ONNX graph from raw inputs to predictions; returns the new directory.
+    """Write a model as one ONNX graph from raw inputs to predictions; return the new directory.
 
-    The export is written under another name, checked and loaded once, and renamed when it is complete. What a killed
-    process left unfinished in the same base is removed.
+    The export gets its name after it was written, checked and loaded once. Unfinished exports that killed processes
+    left in the same directory are removed.
 
     Args:
-        export_dir_base: Directory or URL; the export becomes a directory in it named by the time in seconds.
-        module: From features to logits.
-        transform: From raw columns to features; None where the module takes raw numeric columns.
-        head: From logits to predictions.
-        receiver: What a caller of the export gives.
-        assets_extra: Files to put into ``assets.extra``, by their path in there.
-        global_step: Step of the checkpoint, noted in the export.
-        forward: Inputs that are given back among the predictions; None for all.
-        layers: Inner layers whose outputs are given.
-        structure: Of the features that the module was trained on, where it takes raw numbers.
-        clock: Gives the time in seconds.
+        export_dir_base: Directory or URL of the exports. The new one is a directory in it, named by the time in
+            seconds since 1970.
+        module: Model from features to logits.
+        transform: Transform from raw columns to features, or None if the module takes raw numbers.
+        head: Head, from logits to predictions.
+        receiver: Serving input: the inputs of the export.
+        assets_extra: Files to copy into ``assets.extra``, by their path in it.
+        global_step: Step of the checkpoint, recorded in the export.
+        forward: Names of the inputs that are outputs as well; None for all.
+        layers: Inner layers that are outputs.
+        structure: Structure of the features that the module was trained on, if it takes raw numbers.
+        clock: Function that returns the time in seconds since 1970.
 
     Raises:
-        ExportError: Something cannot be exported, or ten names in a row were taken.
+        ExportError: A part of the model cannot be exported, or the directory cannot be written.
     """
     if not isinstance(receiver, ServingInput):
         raise ExportError(
@@ -97,7 +93,7 @@ def write_export(
     )
     base = files.as_url(export_dir_base)
     try:
-        with _directory(base, clock) as (temporary, final):
+        with new_export(base, clock) as (temporary, final):
             _write_model(graph, temporary, manifest.version)
             _copy_assets(assets_extra or {}, temporary)
             files.write_file(files.join(temporary, SIGNATURES_FILE), [manifest.to_json().encode()])
@@ -118,24 +114,24 @@ def build(
     layers: Sequence[ForwardedLayers] = (),
     structure: Structure | None = None,
 ) -> tuple[GraphBuilder, Manifest]:
-    """Returns the graph and the description of an export; the arguments are those of `write_export`."""
+    """Return the graph and the manifest of an export. The arguments are those of `write_export`."""
     graph = GraphBuilder()
     received = lower_receiver(graph, receiver)
     inputs = _inputs(graph, transform, received, receiver, structure)
-    taps = Taps(module, all_layers(layers))
+    recorder = LayerRecorder(module, all_layers(layers))
     if isinstance(head, FunctionHead) and not is_canned(module):
-        predictions = lower_functions(graph, module, inputs, head.predictions, taps)
+        predictions = lower_functions(graph, module, inputs, head.predictions, recorder)
     else:
         joined = head.joined if isinstance(head, MultiHead) else None
-        logits = lower_network(graph, module, inputs, getattr(head, "logits_dimension", 1), taps, joined)
+        logits = lower_network(graph, module, inputs, getattr(head, "logits_dimension", 1), recorder, joined)
         predictions = lower_predictions(head, graph, logits)
     forwarded = lower_forwarded(forward, received, receiver)
-    for what, more in (("layer", taps.outputs()), ("feature", forwarded)):
+    for what, more in (("layer", recorder.outputs()), ("feature", forwarded)):
         check_new_keys(what, more, predictions)
         predictions |= more
     outputs = {}
     for key, prediction in predictions.items():
-        # An input and an output of the graph cannot have one name.
+        # ONNX does not allow an input and an output of the same name.
         name = graph.name(key if key not in received.inputs else f"{key}_out")
         outputs[key] = tensor_info(prediction, name)
         graph.output(name, prediction.tensor, outputs[key])
@@ -159,15 +155,15 @@ def _inputs(
     receiver: ServingInput,
     structure: Structure | None,
 ) -> ModuleInputs:
-    """What the module is called with."""
+    """Return the inputs of the module, lowered from the serving input."""
     if transform is None:
         return raw_inputs(received, receiver, structure)
     if isinstance(transform, RowCount):
-        # Any input of the export tells how many rows there are.
+        # Any input gives the number of rows, which is all that a baseline needs.
         for raw in received.raw.values():
             return named_inputs({ROWS: Inlined(tensor=raw.tensor, row_shape=(0,), dtype="float32")})
         raise ExportError("a baseline needs a serving input with at least one column, to know how many rows there are.")
-    # Here, not above: an export of a plain module needs no feature columns.
+    # Imported here, since the export of a plain module needs no feature columns.
     from torch_estimator.export.columns import lower_features
 
     check_raw(received.raw, transform.raw_features)
@@ -175,7 +171,7 @@ def _inputs(
 
 
 def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform | None) -> dict[str, TensorInfo]:
-    """The inputs, those of lists of weights knowing whose weights they are."""
+    """Return the inputs, with `TensorInfo.lengths_of` set for weights: the list of values that they belong to."""
     result = dict(inputs)
     for bag in transform.bags if transform is not None else ():
         column = bag.column
@@ -187,6 +183,7 @@ def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform 
 
 
 def _hashing(transform: FeatureTransform | None) -> Hashing:
+    """Return how the columns hash strings."""
     if transform is None:
         return Hashing()
     functions: dict[str, str] = {}
@@ -201,6 +198,7 @@ def _hashing(transform: FeatureTransform | None) -> Hashing:
 
 
 def _categorical(transform: FeatureTransform) -> Iterator[Any]:
+    """Yield every categorical column of the model."""
     if transform.linear is not None:
         yield from (placed.column for placed in transform.linear.categorical)
     if transform.dnn is not None:
@@ -208,75 +206,6 @@ def _categorical(transform: FeatureTransform) -> Iterator[Any]:
         yield from (placed.column for table in transform.dnn.tables for placed in table.placed)
     for bag in transform.bags:
         yield getattr(bag.column, "categorical_column", bag.column)
-
-
-@contextlib.contextmanager
-def _directory(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str]]:
-    """A directory to write into, and its final name, which it has after the block."""
-    files.makedirs(base)
-    if not files.is_local(base):
-        final = _free_name(base, clock, lambda final: not files.exists(final))
-        with tempfile.TemporaryDirectory(prefix="torch-estimator-export-") as local:
-            yield local, final
-            _upload(local, final)
-        return
-    remove_leftovers(base, clock())
-    final = _free_name(base, clock, _claimed)
-    temporary = _temporary(final)
-    try:
-        with owned(temporary):
-            yield temporary, final
-        files.commit_dir(temporary, final)
-    except BaseException:
-        files.remove_tree(temporary)
-        raise
-
-
-def _free_name(base: str, clock: Callable[[], float], is_free: Callable[[str], bool]) -> str:
-    """The present second, or one of the next ones: exporters may share a base, or be quick. The last is the newest."""
-    first = max([int(clock()), *(int(name) + 1 for name in export_names(base)[-1:])])
-    for second in range(first, first + ATTEMPTS):
-        final = files.join(base, str(second))
-        if is_free(final):
-            return final
-    raise ExportError(
-        f"no free name for an export in {base}: {first} to {first + ATTEMPTS - 1} are taken; "
-        f"remove what is left of unfinished exports ({TEMPORARY}…) or try again."
-    )
-
-
-def _claimed(final: str) -> bool:
-    """Makes the temporary directory of a name that is free; whoever makes it has the name."""
-    if files.exists(final):
-        return False
-    try:
-        os.mkdir(_temporary(final))
-    except FileExistsError:
-        return False
-    if files.exists(final):
-        os.rmdir(_temporary(final))
-        return False
-    return True
-
-
-def _temporary(final: str) -> str:
-    return files.join(files.parent(final), TEMPORARY + files.basename(final))
-
-
-def _upload(local: str, final: str) -> None:
-    """Copies a directory to an object store, the signatures last: they make the export complete."""
-    names = [
-        os.path.relpath(os.path.join(folder, name), local) for folder, _, found in os.walk(local) for name in found
-    ]
-    try:
-        for name in sorted(names, key=lambda name: (name == SIGNATURES_FILE, name)):
-            target = files.join(final, *name.split(os.sep))
-            files.makedirs(files.parent(target))
-            with open(os.path.join(local, name), "rb") as file:
-                files.write_file(target, iter(lambda file=file: file.read(2**24), b""))  # type: ignore[misc]
-    except BaseException:
-        files.remove_tree(final)
-        raise
 
 
 def _write_model(graph: GraphBuilder, directory: str, version: str) -> None:
@@ -303,6 +232,7 @@ def _write_model(graph: GraphBuilder, directory: str, version: str) -> None:
 
 
 def _load_once(directory: str, graph: GraphBuilder) -> None:
+    """Load the export, since onnxruntime may lack an operator that valid ONNX contains."""
     from torch_estimator.export.exported_model import ExportedModel
 
     try:

@@ -1,4 +1,4 @@
-"""When a model is exported: at the end, after every evaluation, or when it is the best so far."""
+"""Exporters: export the model at the end, after every evaluation, or whenever it is the best so far."""
 
 from torch_estimator.exporters.best import BestExporter, loss_smaller
 from torch_estimator.exporters.exporter import Exporter

@@ -14,8 +14,12 @@ import numpy as np
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.exporters.exporter import ExportableEstimator, check_settings
-from torch_estimator.exporters.garbage import check_exports_to_keep, remove_old_exports
+from torch_estimator.exporters.exporter import (
+    ExportableEstimator,
+    check_exports_to_keep,
+    check_settings,
+    remove_old_exports,
+)
 from torch_estimator.json_text import parse_json
 
 logger = logging.getLogger("torch_estimator")
@@ -26,7 +30,11 @@ _ARGUMENTS = {"best_eval_result", "current_eval_result"}
 
 
 def loss_smaller(best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]) -> bool:
-    """Whether the current loss is strictly smaller than the best; NaN is worse than any number.
+    """Return whether the current loss is strictly smaller than the best one. NaN is worse than any number.
+
+    Args:
+        best_eval_result: Metrics of the best evaluation so far.
+        current_eval_result: Metrics of the current evaluation.
 
     Raises:
         InvalidValueError: A result has no ``loss``.
@@ -46,21 +54,26 @@ def loss_smaller(best_eval_result: Mapping[str, Any], current_eval_result: Mappi
 
 @dataclass(frozen=True, slots=True)
 class BestExporter:
-    """Exports a model that was evaluated better than all before, and keeps the newest of these exports.
+    """Exporter of the best model so far, which keeps the newest exports.
 
-    The first evaluation exports; later ones where `compare_fn` says so. The best result is kept in
-    ``<export_path>/best_eval_result.json``, written after its export, so that a restart does not export a
-    worse model.
+    The first evaluated model is exported, and every later one that `compare_fn` finds better than the best before.
+    After an export its result is written to ``<export_path>/best_eval_result.json``, so that a restarted job does not
+    export a worse model.
+
+    >>> from torch_estimator import feature_column as fc, serving_input
+    >>> receiver = serving_input.raw_features([fc.numeric_column("age")])
+    >>> BestExporter("best", receiver).compare_fn is loss_smaller
+    True
 
     Args:
-        name: Names the directory of the exports.
-        serving_input_receiver_fn: What the exported model takes as input; see `te.serving_input`.
-        event_file_pattern: Ignored; tf.estimator looked for the best result there.
-        compare_fn: ``compare_fn(best_eval_result, current_eval_result) -> bool``: whether the current one is
-        better.
-        assets_extra: Files to put into the export's ``assets.extra``, by their path in it.
-        as_text: Only False; it is here because tf.estimator had it.
-        exports_to_keep: How many exports to keep; None keeps all.
+        name: Name of the directory of the exports, ``<model_dir>/export/<name>``.
+        serving_input_receiver_fn: Serving input: the inputs of the exported model; see `te.serving_input`.
+        event_file_pattern: Ignored. tf.estimator read the best result from these files.
+        compare_fn: Function ``compare_fn(best_eval_result, current_eval_result) -> bool`` that returns whether the
+            current result is better.
+        assets_extra: Files to copy into the export's ``assets.extra``, by their path in it.
+        as_text: Must be False. tf.estimator has this parameter.
+        exports_to_keep: Number of exports to keep; None for all.
 
     Raises:
         InvalidTypeError: `name` is not a string, or `compare_fn` is not a function.
@@ -88,9 +101,9 @@ class BestExporter:
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | None:
-        """Exports if `eval_result` is the best so far; see `Exporter.export`."""
+        """Export the model if `eval_result` is the best so far; see `Exporter.export`."""
         if getattr(eval_result, "batches", None) == 0:
-            # Its zeros would be the best loss for ever.
+            # An empty evaluation reports loss 0.0, which nothing could beat.
             logger.warning("%s: nothing is exported, since the evaluation input was empty.", self.name)
             return None
         best = _read_best(export_path)
@@ -102,7 +115,7 @@ class BestExporter:
             assets_extra=self.assets_extra,
             checkpoint_path=checkpoint_path,
         )
-        # After the export: a kill in between then repeats an export, and never loses one.
+        # Written after the export: a kill between the two repeats the export. The other order would lose it.
         _write_best(export_path, eval_result)
         remove_old_exports(export_path, self.exports_to_keep)
         return path
@@ -120,6 +133,7 @@ def _check_compare_fn(compare_fn: object) -> None:
 
 
 def _read_best(export_path: str) -> dict[str, Any] | None:
+    """Return the best result so far, or None before the first export."""
     path = files.join(export_path, BEST_RESULT_NAME)
     try:
         result = parse_json(files.read_text(path))
@@ -145,6 +159,7 @@ def _write_best(export_path: str, eval_result: Mapping[str, Any]) -> None:
 
 
 def _jsonable(value: Any) -> Any:
+    """Return a metric, which may be an array or bytes, as a JSON value."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return np.asarray(value).tolist()

@@ -1,15 +1,25 @@
-"""What an exporter is, and what it asks of an estimator."""
+"""Exporter protocol, and the settings and the cleanup that the exporters here share.
+
+A new exporter is a class with `name` and `export`, in a file of its own. It needs no registration: pass it to
+`EvalSpec(exporters=...)`. An exporter that is part of the package is imported in ``exporters/__init__.py`` and listed
+in ``torch_estimator/__init__.pyi``.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.export.directory import export_names
+
+_logger = logging.getLogger(__name__)
 
 
 class ExportableEstimator(Protocol):
-    """What the exporters here need of an estimator."""
+    """The part of an Estimator that the exporters here use."""
 
     def export_saved_model(
         self,
@@ -19,16 +29,19 @@ class ExportableEstimator(Protocol):
         *,
         checkpoint_path: str | None = None,
     ) -> str:
-        """Writes an export below `export_dir_base` and returns its path."""
+        """Write an export into a new directory below `export_dir_base`; return its path."""
 
 
 @runtime_checkable
 class Exporter(Protocol):
-    """Decides after an evaluation whether to export the model; anything with `name` and `export` will do."""
+    """Rule that decides after each evaluation whether to export the model.
+
+    Any object with `name` and `export` is an exporter.
+    """
 
     @property
     def name(self) -> str:
-        """Names the directory of the exports, ``<model_dir>/export/<name>``."""
+        """Name of the directory of the exports, ``<model_dir>/export/<name>``."""
 
     def export(
         self,
@@ -38,26 +51,32 @@ class Exporter(Protocol):
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | None:
-        """Exports the model, or does not.
+        """Export the model, or decide not to.
 
         Args:
-            estimator: The estimator that was evaluated.
-            export_path: ``<model_dir>/export/<name>``.
-            checkpoint_path: The checkpoint that was evaluated.
-            eval_result: The metrics, ``global_step`` among them.
+            estimator: The Estimator that was evaluated.
+            export_path: Directory of the exports, ``<model_dir>/export/<name>``.
+            checkpoint_path: Checkpoint that was evaluated.
+            eval_result: Metrics of the evaluation, and ``global_step``.
             is_the_final_export: Whether training has ended.
 
         Returns:
-            The path of the export, or None where there is none.
+            The path of the export, or None without one.
         """
 
 
 def check_settings(kind: str, name: object, serving_input_receiver_fn: object, as_text: object) -> None:
-    """Checks what all exporters here have in common; `kind` is the class's name, for the message.
+    """Check the settings that all exporters here have.
+
+    Args:
+        kind: Name of the exporter's class, for messages.
+        name: The exporter's `name`.
+        serving_input_receiver_fn: Serving input of the exports.
+        as_text: Must be false.
 
     Raises:
         InvalidTypeError: `name` is not a string.
-        InvalidValueError: `name` is empty or has a slash, there is no receiver, or `as_text` is asked for.
+        InvalidValueError: `name` is empty or has a slash, the serving input is missing, or `as_text` is true.
     """
     if not isinstance(name, str):
         raise InvalidTypeError(f"{kind}: name must be a string, but got {name!r}.")
@@ -73,3 +92,32 @@ def check_settings(kind: str, name: object, serving_input_receiver_fn: object, a
             f"{kind} {name!r}: as_text must be False, because an ONNX export has no text form; "
             "'estimator show --dir EXPORT' prints what an export takes and returns."
         )
+
+
+def check_exports_to_keep(exports_to_keep: int | None) -> None:
+    """Check the setting `exports_to_keep`.
+
+    Raises:
+        InvalidValueError: The setting is neither None nor a positive whole number.
+    """
+    if exports_to_keep is not None and not (exports_to_keep > 0 and float(exports_to_keep).is_integer()):
+        raise InvalidValueError(
+            f"exports_to_keep must be a positive whole number, or None to keep all, but got {exports_to_keep}."
+        )
+
+
+def remove_old_exports(export_dir_base: files.PathLike, exports_to_keep: int | None) -> None:
+    """Remove all exports but the newest ones. An export that cannot be removed is logged.
+
+    Args:
+        export_dir_base: Directory of the exports. Only directories named like an export, by ten digits, are removed.
+        exports_to_keep: Number of exports to keep; None for all.
+    """
+    if exports_to_keep is None:
+        return
+    for name in export_names(export_dir_base)[:-exports_to_keep]:
+        path = files.join(export_dir_base, name)
+        try:
+            files.remove_tree(path)
+        except OSError as error:
+            _logger.warning("old export %s cannot be removed: %s.", path, files.reason(error))

@@ -11,13 +11,18 @@ from torch_estimator.exporters.exporter import ExportableEstimator, check_settin
 
 @dataclass(frozen=True, slots=True)
 class FinalExporter:
-    """Exports the model that training ended with.
+    """Exporter of the final model, once training has ended.
+
+    >>> from torch_estimator import feature_column as fc, serving_input
+    >>> receiver = serving_input.raw_features([fc.numeric_column("age")])
+    >>> FinalExporter("census", receiver).name
+    'census'
 
     Args:
-        name: Names the directory of the exports.
-        serving_input_receiver_fn: What the exported model takes as input; see `te.serving_input`.
-        assets_extra: Files to put into the export's ``assets.extra``, by their path in it.
-        as_text: Only False; it is here because tf.estimator had it.
+        name: Name of the directory of the exports, ``<model_dir>/export/<name>``.
+        serving_input_receiver_fn: Serving input: the inputs of the exported model; see `te.serving_input`.
+        assets_extra: Files to copy into the export's ``assets.extra``, by their path in it.
+        as_text: Must be False. tf.estimator has this parameter.
 
     Raises:
         InvalidTypeError: `name` is not a string.
@@ -40,7 +45,7 @@ class FinalExporter:
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | None:
-        """Exports if `is_the_final_export`; see `Exporter.export`."""
+        """Export the model if training has ended; see `Exporter.export`."""
         if not is_the_final_export:
             return None
         return estimator.export_saved_model(

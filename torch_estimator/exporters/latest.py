@@ -6,20 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch_estimator.exporters.exporter import ExportableEstimator, check_settings
-from torch_estimator.exporters.garbage import check_exports_to_keep, remove_old_exports
+from torch_estimator.exporters.exporter import (
+    ExportableEstimator,
+    check_exports_to_keep,
+    check_settings,
+    remove_old_exports,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LatestExporter:
-    """Exports every model that is evaluated and keeps the newest exports.
+    """Exporter of every evaluated model, which keeps the newest exports.
+
+    >>> from torch_estimator import feature_column as fc, serving_input
+    >>> receiver = serving_input.raw_features([fc.numeric_column("age")])
+    >>> LatestExporter("census", receiver, exports_to_keep=2).exports_to_keep
+    2
 
     Args:
-        name: Names the directory of the exports.
-        serving_input_receiver_fn: What the exported model takes as input; see `te.serving_input`.
-        assets_extra: Files to put into the export's ``assets.extra``, by their path in it.
-        as_text: Only False; it is here because tf.estimator had it.
-        exports_to_keep: How many exports to keep; None keeps all.
+        name: Name of the directory of the exports, ``<model_dir>/export/<name>``.
+        serving_input_receiver_fn: Serving input: the inputs of the exported model; see `te.serving_input`.
+        assets_extra: Files to copy into the export's ``assets.extra``, by their path in it.
+        as_text: Must be False. tf.estimator has this parameter.
+        exports_to_keep: Number of exports to keep; None for all.
 
     Raises:
         InvalidTypeError: `name` is not a string.
@@ -44,7 +53,7 @@ class LatestExporter:
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | None:
-        """Exports and removes the oldest exports; see `Exporter.export`."""
+        """Export the model and remove old exports; see `Exporter.export`."""
         path = estimator.export_saved_model(
             export_path,
             self.serving_input_receiver_fn,

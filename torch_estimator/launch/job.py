@@ -1,75 +1,117 @@
-"""The processes of a job, from the start of the first to the end of the last."""
+"""Supervisor of a job: start every task, restart failed ones, stop the job, and return its exit status."""
 
 from __future__ import annotations
 
 import functools
+import math
 import queue
+import signal
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from torch_estimator import files
 from torch_estimator.cluster.task import EVALUATOR, PARAMETER_SERVER, Task
-from torch_estimator.errors import UserError
-from torch_estimator.launch.limits import Limits
-from torch_estimator.launch.output import Output
-from torch_estimator.launch.process import Lines, Process, Start
-from torch_estimator.launch.signals import signals_to
-from torch_estimator.launch.status import USER_ERROR, described, for_shells
+from torch_estimator.errors import RESTART_ME, InvalidValueError, UserError
+from torch_estimator.launch.process import Lines, Output, Start
 
 _NAME = "launcher"
-_LOOK_EVERY_SECS = 0.1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# How often the job looks for a signal while it waits for the last lines.
+_POLL_SECS = 0.1
+# Shells report a process that a signal ended with this status plus the number of the signal.
+_SIGNALLED = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits on the restarts and the waiting of a job.
+
+    Args:
+        max_restarts: Number of restarts of each task.
+        finish_secs: Time that the other tasks may take after the chief has finished successfully.
+        stop_secs: Time that a process may take to exit after SIGTERM, before it gets SIGKILL.
+
+    Raises:
+        InvalidValueError: A limit is negative or NaN.
+    """
+
+    max_restarts: int = 3
+    finish_secs: float = 600.0
+    stop_secs: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_restarts", "finish_secs", "stop_secs"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise InvalidValueError(f"{name} must be 0 or more, but got {value}.")
 
 
 class Job:
-    """A program as several tasks at once.
+    """A program that runs as several tasks at once.
 
-    Whatever happens is put into a queue, from signal handlers and from a thread per process, and dealt with in the
-    main thread, which also starts all processes: on Linux those of this machine are killed when it is gone, however
-    that comes.
+    What the job does when a process exits:
+
+    ======================  =============================================================================
+    exit                    reaction
+    ======================  =============================================================================
+    chief, status 0         The others have `Limits.finish_secs` to finish, then they are stopped.
+    other task, status 0    None. Parameter servers are stopped when no chief or worker is left.
+    status 2                The job is stopped: it is a user's error, which a restart would repeat.
+    any other status        The task is restarted, at most `Limits.max_restarts` times; then the job is
+                            stopped. After the chief's success only the evaluator is restarted.
+    ======================  =============================================================================
+
+    All events (exits, signals, failures of the output) go through one queue and are handled in the main thread.
+    Processes are started in the main thread as well, since Linux ties the life of a child to the thread that started
+    it (see `torch_estimator.launch.die_with_parent`).
 
     Args:
-        start: Starts a process.
-        tasks: One process each; the chief is among them.
-        limits: What is put up with.
-        clock: Seconds that only go forward.
+        start: Starts the process of a task.
+        tasks: The tasks, a chief among them; each gets a process.
+        limits: Limits on restarts and waiting.
+        clock: Clock that returns seconds and never goes back.
     """
 
     def __init__(
         self, start: Start, tasks: Sequence[Task], limits: Limits, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._start_one = start
+        self._start_process = start
         self._tasks = list(tasks)
-        self._restarts = Counter[str]()
         self._limits = limits
         self._clock = clock
+        self._restarts = Counter[str]()
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._stderr = Output(sys.stderr, on_failure=self._output_failed)
-        self._stdout = Output(sys.stdout, beside=self._stderr, on_failure=self._output_failed)
+        self._stderr = Output(sys.stderr, on_failure=self._on_output_failure)
+        self._stdout = Output(sys.stdout, other=self._stderr, on_failure=self._on_output_failure)
         self._output_error: OSError | None = None
-        self._running: list[Process] = []
-        self._ended: list[Process] = []
+        self._running: list[_TaskProcess] = []
+        self._exited: list[_TaskProcess] = []
         self._status = 0
+        # When the other tasks must have finished; None until the chief has finished successfully.
         self._finish_at: float | None = None
-        self._is_ending = False
-        self._is_asked_to_end = False
+        self._is_stopping = False
+        self._was_interrupted = False
 
     def run(self) -> int:
-        """Runs all of it, from the main thread; returns the exit status, 0 where all have ended well.
+        """Run the job from the main thread; return its exit status, 0 if all tasks finished successfully.
 
         Raises:
-            BrokenPipeError: Nobody reads the output any more.
-            UserError: The output cannot be written.
+            BrokenPipeError: The reader of the output is gone.
+            UserError: The output cannot be written for another reason.
         """
-        with signals_to(lambda number: self._events.put(functools.partial(self._asked_to_end, number))):
+        with _signal_handler(lambda number: self._events.put(functools.partial(self._handle_signal, number))):
             try:
                 self._start(self._tasks)
                 if len(self._tasks) > 1:
-                    self._say(f"started {self._names(self._running)}.")
+                    self._log(f"started {_names(self._running)}.")
                 while self._running:
-                    self._next_event()()
+                    handle_event = self._next_event()
+                    handle_event()
                 self._wait_for_lines()
             finally:
                 for process in self._running:
@@ -82,120 +124,220 @@ class Job:
             ) from self._output_error
         return self._status
 
-    def _next_event(self) -> Callable[[], None]:
-        deadline = min(process.deadline for process in self._running)
-        try:
-            return self._events.get(timeout=min(max(0.0, deadline - self._clock()), threading.TIMEOUT_MAX))
-        except queue.Empty:
-            return self._press
-
     def _start(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
-            process = Process(task, self._start_one, self._lines_of(task), on_end=self._tell_end)
+            process = _TaskProcess(task, self._start_process, self._lines(task), on_exit=self._on_exit)
             if self._finish_at is not None:
-                process.end_by(self._finish_at)
+                process.stop_by(self._finish_at)
             self._running.append(process)
 
-    def _lines_of(self, task: Task) -> Lines:
+    def _lines(self, task: Task) -> Lines:
+        """Return the destination of a task's output. A program without a cluster prints without a prefix."""
         name, color = str(task), self._tasks.index(task)
         outputs = (self._stdout, self._stderr)
         return [(output, output.prefix(name, color) if task.is_of_cluster else b"") for output in outputs]
 
-    def _tell_end(self, process: Process, status: int) -> None:
-        self._events.put(functools.partial(self._take_end, process, status))
+    def _next_event(self) -> Callable[[], None]:
+        """Wait for an event or the first deadline; return its handler."""
+        deadline = min(process.deadline for process in self._running)
+        try:
+            return self._events.get(timeout=min(max(0.0, deadline - self._clock()), threading.TIMEOUT_MAX))
+        except queue.Empty:
+            return self._handle_deadlines
 
-    def _take_end(self, process: Process, status: int) -> None:
+    def _on_exit(self, process: _TaskProcess, status: int) -> None:
+        self._events.put(functools.partial(self._handle_exit, process, status))
+
+    def _handle_exit(self, process: _TaskProcess, status: int) -> None:
         self._running.remove(process)
-        self._ended.append(process)
-        if self._is_ending:
-            return
+        self._exited.append(process)
         task = process.task
-        if process.was_told:
-            # What it says then says nothing about the program; a server that nobody has trained with ends only so.
-            self._status = self._status or int(self._finish_at is not None and task.type != PARAMETER_SERVER)
+        if self._is_stopping:
+            return
+        if process.was_asked_to_stop:
+            # Its own status says nothing about the program. To be stopped is normal for a parameter server, and a
+            # failure for the others: they did not finish in time.
+            if task.type != PARAMETER_SERVER:
+                self._status = self._status or 1
         elif status == 0:
             if task.is_chief:
-                self._take_success(process)
+                self._handle_success(process)
             else:
-                self._end_servers()
+                self._stop_idle_servers()
         elif self._finish_at is not None and task.type != EVALUATOR:
-            self._take_late_failure(str(process), status)
+            self._log(f"{process} {describe_status(status)} after training had finished; it is not restarted.")
+            self._status = self._status or shell_status(status)
+            self._stop_idle_servers()
         else:
-            self._take_failure(process, status)
+            self._restart_or_stop(process, status)
 
-    def _take_success(self, chief: Process) -> None:
-        """The training is over."""
+    def _handle_success(self, chief: _TaskProcess) -> None:
+        """Give the other tasks time to finish after the chief."""
         self._finish_at = self._clock() + self._limits.finish_secs
         for process in self._running:
-            process.end_by(self._finish_at)
-        self._end_servers()
-        others = [process for process in self._running if not process.was_told]
+            process.stop_by(self._finish_at)
+        self._stop_idle_servers()
+        others = [process for process in self._running if not process.was_asked_to_stop]
         if others:
-            self._say(f"{chief} has ended well; waiting for {self._names(others)}.")
+            secs = f"{self._limits.finish_secs:g} s"
+            self._log(f"{chief} finished successfully; waiting up to {secs} for {_names(others)}.")
 
-    def _end_servers(self) -> None:
-        """As soon as the chief has ended well, and nobody trains any more: they serve until they are told."""
-        servers = [process for process in self._running if process.task.type == PARAMETER_SERVER]
+    def _stop_idle_servers(self) -> None:
+        """Stop the parameter servers if the chief has finished successfully and no task trains any more.
+
+        They do not end by themselves: they serve until they get SIGTERM.
+        """
         trains = any(process.task.type not in (PARAMETER_SERVER, EVALUATOR) for process in self._running)
-        if self._finish_at is not None and not trains:
-            for process in servers:
-                if not process.was_told:
-                    process.press(self._clock(), self._limits.stop_secs)
+        if self._finish_at is None or trains:
+            return
+        for process in self._running:
+            if process.task.type == PARAMETER_SERVER and not process.was_asked_to_stop:
+                process.stop_or_kill(self._clock(), self._limits.stop_secs)
 
-    def _take_late_failure(self, name: str, status: int) -> None:
-        self._say(f"{name} {described(status)} although the training has ended well.")
-        self._status = self._status or for_shells(status)
-        self._end_servers()
-
-    def _take_failure(self, process: Process, status: int) -> None:
-        """Starts a process again, or ends the job."""
-        failure, task = f"{process} {described(status)}", process.task
-        if status == USER_ERROR:
-            self._end(status, f"{failure}, which says that its user has to act; ending the job.")
-        elif self._restarts[str(task)] >= self._limits.max_restarts:
-            allowed = f"max_restarts={self._limits.max_restarts}"
-            self._end(for_shells(status), f"{failure}, once more than {allowed} allows; ending the job.")
+    def _restart_or_stop(self, process: _TaskProcess, status: int) -> None:
+        """Restart a failed task, or stop the job if that would not help or is not allowed."""
+        failure, name = f"{process} {describe_status(status)}", str(process.task)
+        most = self._limits.max_restarts
+        if status == UserError.exit_status:
+            self._stop(status, f"{failure}, an error of the user that a restart would repeat; ending the job.")
+        elif self._restarts[name] >= most:
+            failure += f" and has no restart left (max_restarts={most})"
+            self._stop(shell_status(status), f"{failure}; ending the job.")
         else:
-            self._restarts[str(task)] += 1
-            self._start([task])
-            again = f"restart {self._restarts[str(task)]} of {self._limits.max_restarts}"
-            self._say(f"{failure}; started {self._running[-1]} again, {again}.")
+            self._restarts[name] += 1
+            self._start([process.task])
+            self._log(f"{failure}; started {process} again, restart {self._restarts[name]} of {most}.")
 
-    def _press(self) -> None:
+    def _handle_deadlines(self) -> None:
+        """Send the next signal to processes that did not finish, or did not stop, in time."""
         now = self._clock()
         for process in self._running:
-            if process.deadline <= now:
-                how = "killed" if process.was_told else "told to stop"
-                process.press(now, self._limits.stop_secs)
-                self._say(f"{process} had not ended in time, and was {how}.")
+            if process.deadline > now:
+                continue
+            if process.was_asked_to_stop:
+                text = f"{process} did not exit within {self._limits.stop_secs:g} s of SIGTERM; sent SIGKILL."
+            else:
+                text = f"{process} did not finish within {self._limits.finish_secs:g} s of the chief; sent SIGTERM."
+            process.stop_or_kill(now, self._limits.stop_secs)
+            self._log(text)
 
-    def _end(self, status: int, why: str) -> None:
-        self._status, self._is_ending = status, True
-        for process in self._running:
-            if not process.was_told:
-                process.press(self._clock(), self._limits.stop_secs)
-        self._say(why)
-
-    def _asked_to_end(self, number: int) -> None:
-        if self._is_asked_to_end:
+    def _handle_signal(self, number: int) -> None:
+        """Stop the job at the first signal; kill all processes at the next."""
+        if self._was_interrupted:
             for process in self._running:
                 process.kill()
             return
-        self._is_asked_to_end = True
-        self._end(for_shells(-number), f"interrupted; stopping {self._names(self._running)}.")
+        self._was_interrupted = True
+        self._stop(shell_status(-number), f"interrupted; stopping {_names(self._running)}.")
 
-    def _output_failed(self, error: OSError) -> None:
+    def _on_output_failure(self, error: OSError) -> None:
         self._output_error = error
-        self._events.put(functools.partial(self._end, 1, "the output cannot be written; ending the job."))
+        self._events.put(functools.partial(self._stop, 1, "the output cannot be written; ending the job."))
+
+    def _stop(self, status: int, reason: str) -> None:
+        """Send SIGTERM to all processes and make `status` the exit status of the job."""
+        self._status, self._is_stopping = status, True
+        for process in self._running:
+            if not process.was_asked_to_stop:
+                process.stop_or_kill(self._clock(), self._limits.stop_secs)
+        self._log(reason)
 
     def _wait_for_lines(self) -> None:
-        for process in self._ended:
-            # Another signal ends this, too.
-            while self._events.empty() and not process.wait_for_lines(_LOOK_EVERY_SECS):
+        for process in self._exited:
+            # A reader of the output may take its time. A signal ends the wait.
+            while self._events.empty() and not process.wait_for_lines(_POLL_SECS):
                 pass
 
-    def _names(self, processes: Sequence[Process]) -> str:
-        return ", ".join(map(str, processes))
-
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         self._stderr.write(self._stderr.prefix(_NAME, len(self._tasks)) + text.encode() + b"\n")
+
+
+class _TaskProcess:
+    """Process of a task, with its next deadline.
+
+    Args:
+        task: The task.
+        start: Starts the process.
+        lines: Destination of its output.
+        on_exit: Callback from another thread, with this object and the exit status (negative for a signal).
+
+    Attributes:
+        was_asked_to_stop: Whether the process got SIGTERM or SIGKILL from the job.
+        deadline: When the process gets the next of these signals, on the job's clock; infinity for never.
+    """
+
+    def __init__(self, task: Task, start: Start, lines: Lines, on_exit: Callable[[_TaskProcess, int], None]) -> None:
+        self.task = task
+        self.was_asked_to_stop = False
+        self.deadline = math.inf
+        self._process = start(task, lines, lambda status: on_exit(self, status))
+
+    def __str__(self) -> str:
+        return str(self.task) if self.task.is_of_cluster else "the program"
+
+    def stop_by(self, deadline: float) -> None:
+        """Set the deadline, unless an earlier one is set."""
+        self.deadline = min(self.deadline, deadline)
+
+    def stop_or_kill(self, now: float, stop_secs: float) -> None:
+        """Send SIGTERM, with a deadline `stop_secs` later; on the second call, send SIGKILL."""
+        if self.was_asked_to_stop:
+            self.kill()
+            return
+        self.was_asked_to_stop = True
+        self.deadline = now + stop_secs
+        self._process.send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.was_asked_to_stop = True
+        self.deadline = math.inf
+        self._process.send(signal.SIGKILL)
+
+    def wait_for_lines(self, secs: float) -> bool:
+        """Wait until all output of the process is shown, for at most `secs`; return whether it is."""
+        return self._process.wait_for_lines(secs)
+
+
+def describe_status(status: int) -> str:
+    """Return in words how a process ended.
+
+    >>> describe_status(-9), describe_status(143), describe_status(1)
+    ('was killed by SIGKILL', 'was preempted (status 143)', 'ended with status 1')
+    """
+    if status == RESTART_ME:
+        return f"was preempted (status {status})"
+    if status >= 0:
+        return f"ended with status {status}"
+    names = {member.value: member.name for member in signal.Signals}
+    return f"was killed by {names.get(-status, f'signal {-status}')}"
+
+
+def shell_status(status: int) -> int:
+    """Return the exit status that a shell reports for a process.
+
+    >>> shell_status(-9), shell_status(3)
+    (137, 3)
+    """
+    return _SIGNALLED - status if status < 0 else status
+
+
+@contextmanager
+def _signal_handler(handle: Callable[[int], None]) -> Iterator[None]:
+    """Call `handle` with the number of each signal that asks the job to end.
+
+    Signals that are ignored, as SIGHUP is under nohup, stay ignored.
+    """
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    caught = [number for number in _SIGNALS if before[number] != signal.SIG_IGN]
+    for number in caught:
+        signal.signal(number, lambda number, frame: handle(number))
+    try:
+        yield
+    finally:
+        for number in caught:
+            signal.signal(number, before[number])
+
+
+def _names(processes: Sequence[_TaskProcess]) -> str:
+    return ", ".join(map(str, processes))

@@ -1,26 +1,44 @@
-"""Which processes a job has."""
+"""The tasks of a job: their roles, their ports, and the command and environment that start each."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+import os
+import random
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from torch_estimator import files
+from torch_estimator.cluster.process_start import JOB_BEGAN
 from torch_estimator.cluster.task import CHIEF, EVALUATOR, PARAMETER_SERVER, WORKER, Task
+from torch_estimator.cluster.tf_config import tf_config_of
 from torch_estimator.errors import InvalidValueError
+
+# Linux gives ports from 32,768 on to outgoing connections. Such a connection could take the port of a process that is
+# being restarted (even a connection of that process to itself), so ports are chosen below.
+_CHOSEN_FROM = range(10_000, 32_000)
+_LAST_PORT = 65_535
+_ATTEMPTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A chief, and others beside it.
+    """Roles of a cluster: one chief and the given number of others.
 
     Args:
-        worker_count: How many workers there are beside the chief.
-        parameter_server_count: How many processes serve parameters; without any, all that train do it in step.
-        evaluator: Whether a process of its own evaluates.
+        worker_count: Number of workers in addition to the chief.
+        parameter_server_count: Number of parameter servers. With 0, chief and workers train synchronously.
+        evaluator: Whether the cluster has an evaluator.
 
     Raises:
         InvalidValueError: A count is negative.
+
+    >>> Layout(worker_count=1, parameter_server_count=1).addressed
+    ['chief', 'worker', 'ps']
     """
 
     worker_count: int = 2
@@ -34,11 +52,15 @@ class Layout:
 
     @property
     def addressed(self) -> list[str]:
-        """The type of each task that has an address, which is all but the evaluator; the chief first."""
+        """Types of the tasks that need an address, the chief first: all tasks except the evaluator."""
         return [CHIEF] + [WORKER] * self.worker_count + [PARAMETER_SERVER] * self.parameter_server_count
 
     def tasks(self, addresses: Sequence[str]) -> list[Task]:
-        """Returns all of them, where those of `addressed` have `addresses`, ``host:port``; the evaluator last."""
+        """Return all tasks of the cluster, the chief first and the evaluator last.
+
+        Args:
+            addresses: The address of each task of `addressed`, ``host:port``, in the same order.
+        """
         by_type: dict[str, list[str]] = {}
         for type, address in zip(self.addressed, addresses, strict=True):
             by_type.setdefault(type, []).append(address)
@@ -49,13 +71,124 @@ class Layout:
         return tasks
 
 
-def tf_config(task: Task) -> str:
-    """Returns what tells a process that it is `task`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A Python module with its arguments, which every task of a job runs.
 
-    >>> tf_config(Task(type="chief", cluster={"chief": ("localhost:2222",)}))
-    '{"cluster": {"chief": ["localhost:2222"]}, "task": {"type": "chief", "index": 0}}'
-    >>> tf_config(Task())
-    '{"cluster": {}, "task": {}}'
+    Args:
+        module_name: Name of the module, such as ``trainer.task``.
+        package_path: Folder of the package that contains the module. Imports start in its parent folder. None makes
+            them start in the current folder.
+        arguments: Command-line arguments of the module.
+        began: Start of the job in seconds since 1970. Restarted tasks read it from their environment, so that they can
+            tell files of this job from files of an earlier one.
+
+    Raises:
+        InvalidValueError: The folder or the module does not exist.
     """
-    place = {"type": task.type, "index": task.id} if task.is_of_cluster else {}
-    return json.dumps({"cluster": task.cluster, "task": place})
+
+    module_name: str
+    package_path: str | None = None
+    arguments: tuple[str, ...] = ()
+    began: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        if os.sep in self.module_name or not all(self.module_name.split(".")):
+            raise InvalidValueError(
+                f"module_name must be a name with dots, such as trainer.task, but got {self.module_name!r}."
+            )
+        if self.package_path is not None and not Path(self.package_path).is_dir():
+            what = "is no folder" if Path(self.package_path).exists() else "does not exist"
+            raise InvalidValueError(
+                f"package_path {self.package_path!r} {what}; name the folder of the package that "
+                f"{self.module_name} is in."
+            )
+        place = self.root.joinpath(*self.module_name.split("."))
+        if not (place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()):
+            raise InvalidValueError(
+                f"there is no module {self.module_name} in {self.root}: neither {place}.py nor {place}/__main__.py is "
+                "there; package_path must name the folder of the package that it is in."
+            )
+
+    @property
+    def root(self) -> Path:
+        """The folder in which imports start."""
+        return Path.cwd() if self.package_path is None else Path(os.path.abspath(self.package_path)).parent
+
+    def command(self, task: Task) -> list[str]:
+        """Return the command line that runs `task`.
+
+        A parameter server does not run the program: it starts without it in a fraction of a second, and serves until
+        the launcher stops it.
+        """
+        # Without -P, Python would look for modules in the current folder before it looks in `root`.
+        if task.type == PARAMETER_SERVER:
+            return [sys.executable, "-P", "-m", "torch_estimator.parameter_server", "--until-told"]
+        return [sys.executable, "-P", "-m", self.module_name, *self.arguments]
+
+    def environ(self, task: Task, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Return the environment of the process that runs `task`.
+
+        Args:
+            task: The task, which the process reads from ``TF_CONFIG``.
+            environ: The environment to extend.
+        """
+        paths = [str(self.root), *filter(None, [environ.get("PYTHONPATH")])]
+        return {
+            **environ,
+            "TF_CONFIG": tf_config_of(task),
+            JOB_BEGAN: str(self.began),
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONUNBUFFERED": "1",
+            # torch warns about a lost connection with a C++ stack trace. The package reports it in one sentence.
+            "TORCH_CPP_LOG_LEVEL": environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
+        }
+
+
+def free_ports(count: int, start: int | None = None) -> list[int]:
+    """Return free TCP ports of this machine.
+
+    Args:
+        count: Number of ports.
+        start: First of `count` consecutive ports; None chooses ports at random.
+
+    Raises:
+        InvalidValueError: The ports from `start` on do not exist, one of them is in use, or too few are free.
+    """
+    # All sockets stay bound until every port is chosen, so that no port is returned twice.
+    with contextlib.ExitStack() as bound:
+        if start is None:
+            return _random_ports(count, bound)
+        if not (start > 0 and start + count - 1 <= _LAST_PORT):
+            raise InvalidValueError(
+                f"start_port must leave room for {count} ports from 1 to {_LAST_PORT}, but got {start}; name another "
+                "port."
+            )
+        ports = list(range(start, start + count))
+        for port in ports:
+            try:
+                _bind(port, bound)
+            except OSError as error:
+                raise InvalidValueError(
+                    f"port {port}, of those from start_port {start} on, cannot be used: {files.reason(error)}; name "
+                    "another start_port, or leave it out."
+                ) from error
+        return ports
+
+
+def _random_ports(count: int, bound: contextlib.ExitStack) -> list[int]:
+    ports: list[int] = []
+    for port in random.sample(_CHOSEN_FROM, _ATTEMPTS):
+        if len(ports) == count:
+            return ports
+        with contextlib.suppress(OSError):
+            _bind(port, bound)
+            ports.append(port)
+    raise InvalidValueError(f"this machine has no {count} free ports; start fewer processes.")
+
+
+def _bind(port: int, bound: contextlib.ExitStack) -> None:
+    listener = bound.enter_context(socket.socket())
+    # The servers set this option too: a connection that was just closed does not block their port.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("", port))

@@ -1,72 +1,209 @@
-"""One process of a job."""
+"""One process of a job: the interface `Start`, its implementation for this machine, and the process's output.
+
+`torch_estimator.launch.job.Job` decides when a task is started, stopped and restarted. A `Start` decides how and where
+the process of the task runs. To run jobs in another place (Kubernetes, another scheduler), implement `Start`; the job
+needs no change.
+"""
 
 from __future__ import annotations
 
-import math
+import contextlib
+import os
+import select
 import signal
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Protocol, TextIO
 
 from torch_estimator.cluster.task import Task
-from torch_estimator.launch.output import Output
+from torch_estimator.launch import die_with_parent
+from torch_estimator.launch.layout import Program
+
+_COLORS = (32, 33, 34, 35, 36)
+
+# A line is held in memory until its end. A process may write without end and without a newline.
+_MOST_LINE_BYTES = 2**20
+
+# How long a restart may wait for the last lines of the process that it replaces.
+_LAST_LINES_SECS = 0.01
 
 
-class Running(Protocol):
-    """What has been started for a task, wherever that is."""
+class RunningProcess(Protocol):
+    """A started process, on this machine or elsewhere."""
 
     def send(self, number: int) -> None:
-        """Sends it a signal, unless it has ended."""
+        """Send a signal to the process, unless it has exited.
+
+        The job sends SIGTERM to ask for an end and SIGKILL to force it.
+        """
 
     def wait_for_lines(self, secs: float) -> bool:
-        """Waits until all that it has written is copied; returns whether it is."""
+        """Wait until all output of the process is shown, for at most `secs`; return whether it is.
+
+        An implementation whose output reaches the user by another way returns True.
+        """
+
+
+class Start(Protocol):
+    """Start the process of a task: ``start(task, lines, on_exit)``.
+
+    The job calls it in the main thread, at first and for each restart.
+
+    Args:
+        task: The task that the process runs.
+        lines: Destination of the lines that the process prints: a pair for stdout and a pair for stderr.
+        on_exit: Callback for the end of the process, called once, from another thread, with the exit status. The
+            status of a process that a signal ended is the signal's number, negative.
+    """
+
+    def __call__(self, task: Task, lines: Lines, on_exit: Callable[[int], None], /) -> RunningProcess:
+        """Start the process and return it."""
+
+
+class LocalProcess:
+    """Process of this machine; ``functools.partial(LocalProcess, program)`` is a `Start`.
+
+    Args:
+        program: The program to run.
+        task: As for `Start`.
+        lines: As for `Start`.
+        on_exit: As for `Start`.
+    """
+
+    def __init__(self, program: Program, task: Task, lines: Lines, on_exit: Callable[[int], None]) -> None:
+        self._on_exit = on_exit
+        self._child = Child(program.command(task), program.environ(task), stream=subprocess.PIPE)
+        pipes = [pipe for pipe in (self._child.process.stdout, self._child.process.stderr) if pipe is not None]
+        self._copiers = [LineCopier(pipe, output, prefix) for pipe, (output, prefix) in zip(pipes, lines, strict=True)]
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def send(self, number: int) -> None:
+        """Send a signal to the process, unless it has exited."""
+        self._child.send(number)
+
+    def wait_for_lines(self, secs: float) -> bool:
+        """Wait until all output of the process is copied, for at most `secs` per stream; return whether it is."""
+        return all(copier.wait(secs) for copier in self._copiers)
+
+    def _wait(self) -> None:
+        status = self._child.wait()
+        self.wait_for_lines(_LAST_LINES_SECS)
+        self._on_exit(status)
+
+
+class Child:
+    """Child process in its own process group, killed when this process dies.
+
+    Args:
+        command: Command line to run.
+        environ: Complete environment of the command.
+        stream: Destination of its stdout and stderr, as for ``subprocess.Popen``. None shares those of this process.
+
+    Attributes:
+        process: The `subprocess.Popen` object.
+    """
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], *, stream: int | None = None) -> None:
+        # -I and -S skip site-packages: the script then adds about 20 ms to the start of the command.
+        wrapper = [sys.executable, "-I", "-S", str(Path(die_with_parent.__file__)), str(os.getpid())]
+        self.process = subprocess.Popen(
+            [*wrapper, *command],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            # Ctrl-C on the terminal then reaches this process only, which decides what to do with its children.
+            process_group=0,
+        )
+
+    def wait(self) -> int:
+        """Wait for the child to exit; return its exit status, or the number of the signal that ended it, negative."""
+        status = self.process.wait()
+        # Nothing else would end the processes that the child left running.
+        self._signal_group(signal.SIGKILL)
+        return status
+
+    def send(self, number: int) -> None:
+        """Send a signal to the child and to the processes in its group, unless the child has exited."""
+        if self.process.returncode is None:
+            self._signal_group(number)
+
+    def _signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+class Output:
+    """Stdout or stderr of the launcher, to which several threads write whole lines.
+
+    Args:
+        stream: The stream to write to.
+        other: Another output, which may write to the same file (as after ``2>&1``). The two then share a lock.
+        on_failure: Callback for the first line that cannot be written. Later lines are dropped.
+    """
+
+    def __init__(self, stream: TextIO, *, other: Output | None = None, on_failure: Callable[[OSError], None]) -> None:
+        self._file = stream.fileno()
+        self._colored = stream.isatty() and "NO_COLOR" not in os.environ
+        self._on_failure = on_failure
+        shared = other is not None and os.path.sameopenfile(self._file, other._file)
+        self._lock: threading.Lock = other._lock if other is not None and shared else threading.Lock()
+        self._has_failed = False
+
+    def prefix(self, name: str, color: int) -> bytes:
+        """Return the start of each line of one process, ``[name]``, in color if the output is a terminal."""
+        text = f"[{name}]"
+        return (f"\x1b[{_COLORS[color % len(_COLORS)]}m{text}\x1b[0m " if self._colored else f"{text} ").encode()
+
+    def write(self, line: bytes) -> None:
+        """Write a line in one piece: no other line is written into the middle of it."""
+        with self._lock:
+            if self._has_failed:
+                return
+            try:
+                while line:
+                    line = line[os.write(self._file, line) :]
+            except OSError as error:
+                self._has_failed = True
+                self._on_failure(error)
 
 
 Lines = Sequence[tuple[Output, bytes]]
-"""For stdout and stderr: where lines go, and what they begin with."""
-
-Start = Callable[[Task, Lines, Callable[[int], None]], Running]
-"""Starts what a task runs; calls back, from another thread, with its exit status, that of a signal negative."""
+"""Destination of a process's stdout and of its stderr: the output, and the prefix of each line."""
 
 
-class Process:
-    """A program at work as one task.
+class LineCopier:
+    """Thread that copies the output of a process line by line. Lines longer than 1 MiB are broken.
 
     Args:
-        task: Which one.
-        start: How it is started.
-        lines: Where its output goes.
-        on_end: Called from another thread with the process and its exit status, that of a signal negative.
-
-    Attributes:
-        was_told: Whether it has been told to end.
-        deadline: When it will be told, or killed where it was, on the caller's clock.
+        pipe: Pipe that the process writes to.
+        output: Destination of the lines.
+        prefix: Start of each copied line.
     """
 
-    def __init__(self, task: Task, start: Start, lines: Lines, on_end: Callable[[Process, int], None]) -> None:
-        self.task = task
-        self.was_told = False
-        self.deadline = math.inf
-        self._running = start(task, lines, lambda status: on_end(self, status))
+    def __init__(self, pipe: IO[bytes], output: Output, prefix: bytes) -> None:
+        self._pipe, self._output, self._prefix = pipe, output, prefix
+        self._is_writing = False
+        self._thread = threading.Thread(target=self._copy, daemon=True)
+        self._thread.start()
 
-    def __str__(self) -> str:
-        return str(self.task) if self.task.is_of_cluster else "the program"
+    def wait(self, secs: float) -> bool:
+        """Wait until the output of an exited process is copied, for at most `secs`; return whether it is.
 
-    def end_by(self, deadline: float) -> None:
-        """Sets a time, unless there is an earlier one."""
-        self.deadline = min(self.deadline, deadline)
+        A process that detached itself may keep the pipe open after the program exited, and the thread then never ends.
+        It is enough that the pipe is empty.
+        """
+        self._thread.join(secs)
+        if self._thread.is_alive():
+            return not (self._is_writing or select.select([self._pipe], [], [], 0)[0])
+        self._pipe.close()
+        return True
 
-    def press(self, now: float, stop_secs: float) -> None:
-        """Tells it to end, and kills it where it was told."""
-        self.deadline = math.inf if self.was_told else now + stop_secs
-        self._running.send(signal.SIGKILL if self.was_told else signal.SIGTERM)
-        self.was_told = True
-
-    def kill(self) -> None:
-        """Kills it, and all that it has started in its group."""
-        self.was_told = True
-        self.deadline = math.inf
-        self._running.send(signal.SIGKILL)
-
-    def wait_for_lines(self, secs: float) -> bool:
-        """Waits until all that it has written is copied; returns whether it is."""
-        return self._running.wait_for_lines(secs)
+    def _copy(self) -> None:
+        while line := self._pipe.readline(_MOST_LINE_BYTES):
+            self._is_writing = True
+            self._output.write(self._prefix + line.removesuffix(b"\n") + b"\n")
+            self._is_writing = False

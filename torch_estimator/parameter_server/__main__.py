@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Sequence
 
-from torch_estimator.cluster.resolve import task_from_environment
+from torch_estimator.cluster.environment import task_from_environment
 from torch_estimator.cluster.task import PARAMETER_SERVER, WAIT_SECS
 from torch_estimator.errors import InvalidValueError, exit_on_user_error
 from torch_estimator.executors.parameter_server import run_parameter_server

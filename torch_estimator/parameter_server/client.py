@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import zmq
 
-from torch_estimator.cluster.addresses import LOOPBACK, doubt_about, split_address
+from torch_estimator.cluster.addresses import LOOPBACK, split_address, unresolved
 from torch_estimator.errors import RESTART_ME, ClusterError, NanLossDuringTrainingError, UserError
 from torch_estimator.parameter_server.curve import secure_client
 from torch_estimator.parameter_server.key import Key
@@ -178,7 +178,7 @@ class Links:
             most = self._wait_secs + (self.held_secs if link.is_connected else 0.0)
             if now > started + most:
                 why = " and silence_secs of ParameterServerStrategy" if most > self._wait_secs else ""
-                doubt = "" if link.was_ever_connected else doubt_about(*split_address(link.address, link.name))
+                doubt = "" if link.was_ever_connected else unresolved(*split_address(link.address, link.name))
                 lost = ClusterError(
                     f"{self.name} waited {most:g} s (session_creation_timeout_secs of RunConfig{why}) for "
                     f"{link.name} at {link.address}; see whether it runs and can be reached{doubt and f' ({doubt})'}."

@@ -1,4 +1,4 @@
-"""Exports answer as the model does: every column kind, head and layer."""
+"""Exports predict as the model does, for every kind of column, head and layer."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_missing_vocabulary_values_in_crosses(same: Same) -> None:
 
 
 def test_ids_are_those_of_the_host_half_bit_for_bit(tmp_path: Path) -> None:
-    """Long random strings: the ids themselves, not what a model makes of them."""
+    """Compare the ids of long random strings directly, not through a model."""
     import onnxruntime
 
     from torch_estimator.export.graph import GraphBuilder

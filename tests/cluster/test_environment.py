@@ -1,4 +1,4 @@
-"""Vertex AI's CLUSTER_SPEC, torchrun's ranks, Slurm's job steps."""
+"""Tasks from Vertex AI's CLUSTER_SPEC, torchrun's ranks and Slurm's job steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import torch_estimator as te
 from torch_estimator.cluster import Task, task_from_environment
-from torch_estimator.cluster.ranks import check_trains_alone
+from torch_estimator.cluster.environment import check_trains_alone
 from torch_estimator.errors import InvalidValueError, UserError
 
 POOLS = {
@@ -35,7 +35,7 @@ def vertex(pools: Any, pool: str, index: int) -> Task:
 
 
 @pytest.mark.parametrize(
-    ("pool", "index", "told", "address", "workers"),
+    ("pool", "index", "name", "address", "workers"),
     [
         ("workerpool0", 0, "chief 0", "a:2222", 3),
         ("workerpool1", 1, "worker 1", "c:2222", 3),
@@ -43,9 +43,9 @@ def vertex(pools: Any, pool: str, index: int) -> Task:
         ("workerpool3", 0, "evaluator 0", "e:2222", 0),
     ],
 )
-def test_pools_are_types_of_tasks(pool: str, index: int, told: str, address: str, workers: int) -> None:
+def test_pools_are_types_of_tasks(pool: str, index: int, name: str, address: str, workers: int) -> None:
     one = vertex(POOLS, pool, index)
-    assert (str(one), one.address, one.num_workers, one.rendezvous) == (told, address, workers, "a:2222")
+    assert (str(one), one.address, one.num_workers, one.rendezvous) == (name, address, workers, "a:2222")
     assert one.has_evaluator
 
 
@@ -60,11 +60,11 @@ def test_tf_config_decides_where_both_are_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "told", "chief"), [("0", "chief 0", True), ("1", "worker 0", False), ("3", "worker 2", False)]
+    ("rank", "name", "chief"), [("0", "chief 0", True), ("1", "worker 0", False), ("3", "worker 2", False)]
 )
-def test_rank_0_is_the_chief(rank: str, told: str, chief: bool) -> None:
+def test_rank_0_is_the_chief(rank: str, name: str, chief: bool) -> None:
     one = task_from_environment({**TORCHRUN, "RANK": rank})
-    assert (str(one), one.is_chief, one.global_id, one.num_workers) == (told, chief, int(rank), 4)
+    assert (str(one), one.is_chief, one.global_id, one.num_workers) == (name, chief, int(rank), 4)
     assert (one.rendezvous, one.cluster, one.has_evaluator) == ("host:29500", {}, False)
 
 
@@ -82,7 +82,7 @@ def test_one_rank_is_no_cluster_and_hosts_may_be_numbers() -> None:
         ("rack[2,4]-ib", "rack2-ib"),
     ],
 )
-def test_slurm_ranks_meet_on_the_first_node(nodes: str, host: str) -> None:
+def test_slurm_ranks_use_the_first_node_as_rendezvous(nodes: str, host: str) -> None:
     one = task_from_environment({**SLURM, "SLURM_STEP_NODELIST": nodes})
     assert (str(one), one.num_workers, one.rendezvous) == ("chief 0", 3, f"{host}:13097")
 
@@ -108,7 +108,7 @@ def test_slurm_takes_an_address_of_numbers() -> None:
         {"RANK": "", "WORLD_SIZE": "1"},
     ],
 )
-def test_what_tools_set_for_one_process_is_no_cluster(environ: dict[str, str]) -> None:
+def test_variables_that_tools_set_for_one_process_are_no_cluster(environ: dict[str, str]) -> None:
     assert task_from_environment(environ) == Task()
     check_trains_alone(environ)
 
@@ -123,7 +123,7 @@ def test_what_tools_set_for_one_process_is_no_cluster(environ: dict[str, str]) -
         ({"RANK": "", "WORLD_SIZE": "2"}, "WORLD_SIZE is '2'", "RANK"),
     ],
 )
-def test_who_cannot_find_the_others_evaluates_but_does_not_train(
+def test_a_process_that_cannot_find_the_others_evaluates_but_does_not_train(
     environ: dict[str, str], given: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environ.items():

@@ -145,7 +145,7 @@ def test_farmhash_in_lists(tmp_path: Path) -> None:
 
 
 class _OwnModule(nn.Module):
-    """A network of one's own on top of the columns."""
+    """User-defined network on top of the columns."""
 
     def __init__(self, transform: fc.FeatureTransform) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ def test_lists_of_every_kind_are_the_same(tagged: tuple[Built, ExportedModel]) -
         ({"words": [["a"]]}, "weights was missing"),
     ],
 )
-def test_what_is_no_list_is_refused(tagged: tuple[Built, ExportedModel], given: Any, message: str) -> None:
+def test_a_value_that_is_not_a_list_is_refused(tagged: tuple[Built, ExportedModel], given: Any, message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         tagged[1].predict(given)
 
@@ -287,9 +287,7 @@ def test_json_receivers_take_lists_too(tmp_path: Path) -> None:
     assert_same(expected, export.predict(raw))
 
 
-def test_json_instances_may_leave_out_what_has_a_default_and_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_instances_may_omit_only_inputs_with_a_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     columns = [
         fc.categorical_column_with_hash_bucket("job", 5),
         fc.categorical_column_with_hash_bucket("tags", 5, multivalent=True),

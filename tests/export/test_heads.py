@@ -1,4 +1,4 @@
-"""Exports of heads, of several on one model above all."""
+"""Exports of heads, above all of several heads on one model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = [fc.categorical_column_with_hash_bucket("word", 10), fc.numeric_column
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model with several heads that reads rows of CSV."""
+    """Return an export of a model with several heads whose input is CSV."""
     built = model_of(COLUMNS, [], head=HEAD)
     return write_export(
         tmp_path_factory.mktemp("export"),
@@ -110,7 +110,7 @@ def test_the_command_line_shows_and_runs_them(export: str, capsys: pytest.Captur
 
 
 class Towers(nn.Module):
-    """Gives its logits by head, in another order, and more beside."""
+    """Module that returns logits by head, in another order than the heads, and an extra output."""
 
     def __init__(self) -> None:
         super().__init__()

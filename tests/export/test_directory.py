@@ -1,4 +1,4 @@
-"""What a killed export leaves behind, and what becomes of it."""
+"""Unfinished exports are removed once no process can be writing them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from tests.export.models import model_of
 from torch_estimator import feature_column as fc
 from torch_estimator import serving_input
-from torch_estimator.export.cleanup import OLD_SECS, owned, remove_leftovers
+from torch_estimator.export.directory import OLD_SECS, owned, remove_leftovers
 from torch_estimator.export.writer import write_export
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPORTS_WITH_AN_ASSET = """
 import sys
-from tests.export.test_cleanup import export
+from tests.export.test_directory import export
 
 export(sys.argv[1], assets_extra={"slow": sys.argv[2]})
 """
@@ -32,12 +32,12 @@ def export(base: str | Path, **settings: Any) -> str:
     )
 
 
-def test_an_export_that_is_being_written_stays_and_one_that_was_killed_goes(tmp_path: Path) -> None:
+def test_an_unfinished_export_is_removed_only_after_its_writer_was_killed(tmp_path: Path) -> None:
     base, slow = tmp_path / "census", tmp_path / "slow"
     os.mkfifo(slow)
     command = [sys.executable, "-c", EXPORTS_WITH_AN_ASSET, str(base), str(slow)]
     with subprocess.Popen(command, cwd=ROOT) as other:
-        # Opens once the other process has come to reading the asset, and lets it wait for content.
+        # The open returns once the other process opens the asset for reading, which then waits for content.
         with slow.open("wb"):
             (unfinished,) = base.iterdir()
             _make_old(unfinished)
@@ -53,7 +53,7 @@ def test_an_export_that_is_being_written_stays_and_one_that_was_killed_goes(tmp_
     assert sorted(path.name for path in Path(second).iterdir()) == ["model.onnx", "signatures.json"]
 
 
-def test_what_another_machine_began_stays_for_an_hour(tmp_path: Path) -> None:
+def test_an_unfinished_export_of_another_machine_stays_for_an_hour(tmp_path: Path) -> None:
     elsewhere = tmp_path / "temp-1700000000"
     elsewhere.mkdir()
     (elsewhere / ".owner").write_text("another kernel")
@@ -79,7 +79,7 @@ def test_a_file_that_still_grows_keeps_an_old_export(tmp_path: Path) -> None:
     assert elsewhere.exists()
 
 
-def test_what_an_exporter_of_this_process_writes_stays(tmp_path: Path) -> None:
+def test_an_unfinished_export_of_this_process_stays(tmp_path: Path) -> None:
     mine = tmp_path / "temp-1700000000"
     mine.mkdir()
     with owned(str(mine)):

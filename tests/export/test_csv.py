@@ -85,7 +85,7 @@ def test_bad_rows_are_one_sentence(model: ExportedModel, row: str, problem: str)
 
 @pytest.mark.parametrize("row", ["1,a,1,2", "1,a,1,2,3,4", '1,"a",1,2,3', "1,a,12abc,2,3", "1,a,1,2.5,3", "1,a,,2,3"])
 def test_other_servers_fail_on_bad_rows_rather_than_answer(model: ExportedModel, row: str) -> None:
-    """The graph alone, as Triton runs it."""
+    """Return the predictions of the graph alone, without `ExportedModel`, as Triton runs it."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

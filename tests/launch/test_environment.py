@@ -1,4 +1,4 @@
-"""What the launcher tells its processes."""
+"""Environment and arguments that the launcher gives to its processes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tests.cluster_jobs import free_port
 from tests.launch.launched import Launched
 from torch_estimator.cluster.tf_config import task_from_tf_config
 
-TELL = """
+REPORT = """
 print(json.dumps([os.environ["TF_CONFIG"], sys.argv[1:], __file__]))
 """
 PACKAGE = ("--package-path", "trainer/")
 
 
-def told(job: Launched) -> dict[str, tuple[str, list[str], str]]:
+def reported(job: Launched) -> dict[str, tuple[str, list[str], str]]:
     lines = [line.partition("] ") for line in job.out.splitlines()]
     return {name.removeprefix("["): json.loads(text) for name, _, text in lines}
 
 
-def test_every_process_learns_who_it_is_and_gets_the_arguments(tmp_path: Path) -> None:
+def test_every_process_gets_its_task_and_the_arguments(tmp_path: Path) -> None:
     options = ["--distributed", "--worker-count", "2", "--evaluator"]
     options += ["--parameter-server-count", "1", "--finish-secs", "0.1"]
-    program = TELL + "if role == 'chief':\n    wait_for_end_of('worker 0', 'worker 1', 'evaluator 0')\n"
+    program = REPORT + "if role == 'chief':\n    wait_for_end_of('worker 0', 'worker 1', 'evaluator 0')\n"
     job = Launched(tmp_path, program, *options, *PACKAGE, "--job-dir", "runs", "--", "--steps", "3", "--", "-x")
     assert job.end() == 0, job.err
-    tasks = {name: task_from_tf_config(config) for name, (config, _, _) in told(job).items()}
+    tasks = {name: task_from_tf_config(config) for name, (config, _, _) in reported(job).items()}
     assert sorted(tasks) == ["chief 0", "evaluator 0", "worker 0", "worker 1"]
     assert {name: str(task) for name, task in tasks.items()} == {name: name for name in tasks}
     cluster = tasks["chief 0"].cluster
@@ -38,15 +38,15 @@ def test_every_process_learns_who_it_is_and_gets_the_arguments(tmp_path: Path) -
     addresses = [address for each in cluster.values() for address in each]
     assert len(set(addresses)) == 4
     assert {address.rpartition(":")[0] for address in addresses} == {"localhost"}
-    for _, arguments, _ in told(job).values():
+    for _, arguments, _ in reported(job).values():
         assert arguments == ["--steps", "3", "--", "-x", "--job-dir", "runs"]
 
 
 def test_ports_are_consecutive_from_the_start_port(tmp_path: Path) -> None:
     start = free_port() - 10
-    job = Launched(tmp_path, TELL, "--distributed", "--worker-count", "1", "--start-port", str(start))
+    job = Launched(tmp_path, REPORT, "--distributed", "--worker-count", "1", "--start-port", str(start))
     assert job.end() == 0, job.err
-    cluster = json.loads(told(job)["chief 0"][0])["cluster"]
+    cluster = json.loads(reported(job)["chief 0"][0])["cluster"]
     assert cluster == {"chief": [f"localhost:{start}"], "worker": [f"localhost:{start + 1}"]}
 
 
@@ -55,7 +55,7 @@ def test_without_distributed_there_is_one_process_of_no_cluster(
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", "of somebody else")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    job = Launched(tmp_path, TELL, "--job-dir", "runs")
+    job = Launched(tmp_path, REPORT, "--job-dir", "runs")
     assert job.end() == 0, job.err
     config, arguments, _ = json.loads(job.out)
     assert not task_from_tf_config(config).is_of_cluster
@@ -66,6 +66,6 @@ def test_without_distributed_there_is_one_process_of_no_cluster(
 def test_the_package_named_goes_before_one_of_the_same_name_in_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "here" / "trainer").mkdir(parents=True)
     (tmp_path / "here" / "trainer" / "task.py").write_text("raise SystemExit('the wrong one')")
-    job = Launched(tmp_path, TELL, "--package-path", "../trainer", cwd=tmp_path / "here")
+    job = Launched(tmp_path, REPORT, "--package-path", "../trainer", cwd=tmp_path / "here")
     assert job.end() == 0, job.err
     assert json.loads(job.out)[2] == str(tmp_path / "trainer" / "task.py")

@@ -1,4 +1,4 @@
-"""How jobs end: by themselves, by a signal, or by force; never with anything left."""
+"""Jobs end by themselves, by a signal or by SIGKILL, and never leave processes behind."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.launch.launched import Launched, wait_until
-from torch_estimator.launch import bound
+from torch_estimator.launch import die_with_parent
 
 TWO = ("--distributed", "--worker-count", "1")
 HANG = """
     print(me, "hangs", os.getpgid(0))
     wait_for("never")
 """
-DEAF = f"""
+IGNORES_SIGTERM = f"""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     {HANG}
 """
@@ -29,7 +29,7 @@ def wait_for_both(job: Launched) -> None:
         job.read_until(f"[{name}] {name} hangs")
 
 
-def test_the_others_are_waited_for_after_the_chief(tmp_path: Path) -> None:
+def test_the_launcher_waits_for_the_others_after_the_chief(tmp_path: Path) -> None:
     job = Launched(tmp_path, "role == 'chief' or wait_for('go'); print(me, 'is done')", *TWO, "--evaluator")
     job.read_until("chief 0 is done")
     job.touch("go")
@@ -38,38 +38,35 @@ def test_the_others_are_waited_for_after_the_chief(tmp_path: Path) -> None:
     assert "[evaluator 0] evaluator 0 is done" in job.out
 
 
-def test_who_does_not_end_after_the_chief_is_stopped_and_then_killed(tmp_path: Path) -> None:
-    program = (
-        "if role == 'worker':\n    (here / 'deaf').touch()\n" + DEAF.replace("\n", "\n    ") + "\nwait_for('deaf')"
-    )
+def test_a_worker_that_does_not_finish_after_the_chief_is_stopped_and_then_killed(tmp_path: Path) -> None:
     program = """
     if role == "worker":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        (here / "deaf").touch()
+        (here / "ready").touch()
         wait_for("never")
-    wait_for("deaf")
+    wait_for("ready")
     """
     job = Launched(tmp_path, program, *TWO, "--finish-secs", "0.1", "--stop-secs", "0.1")
     assert job.end() == 1
     assert job.err.splitlines()[1:] == [
-        "[launcher] chief 0 has ended well; waiting for worker 0.",
-        "[launcher] worker 0 had not ended in time, and was told to stop.",
-        "[launcher] worker 0 had not ended in time, and was killed.",
+        "[launcher] chief 0 finished successfully; waiting up to 0.1 s for worker 0.",
+        "[launcher] worker 0 did not finish within 0.1 s of the chief; sent SIGTERM.",
+        "[launcher] worker 0 did not exit within 0.1 s of SIGTERM; sent SIGKILL.",
     ]
 
 
-def test_who_fails_after_the_chief_has_ended_well_is_not_started_again_but_told(tmp_path: Path) -> None:
+def test_a_worker_that_fails_after_the_chief_finished_is_reported_and_not_restarted(tmp_path: Path) -> None:
     program = """
     nth_start()
     if role == "worker":
-        while b"ended well" not in (here.parent / "stderr").read_bytes():
+        while b"finished successfully" not in (here.parent / "stderr").read_bytes():
             time.sleep(0.005)
         sys.exit(4)
     """
     job = Launched(tmp_path, program, *TWO)
     assert job.end() == 4
     assert job.starts("worker 0") == 1
-    assert "[launcher] worker 0 ended with status 4 although the training has ended well.\n" in job.err
+    assert "[launcher] worker 0 ended with status 4 after training had finished; it is not restarted.\n" in job.err
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -77,16 +74,16 @@ def test_a_signal_stops_all_with_one_sigterm_each(tmp_path: Path, number: int, s
     if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("SIGHUP is ignored here, as under nohup, and so it is by the launcher")
     program = """
-    def told(number, frame):
+    def report(number, frame):
         print(me, "got", number)
-        (here / f"{me}.told").touch()
-        wait_for("chief 0.told")
-        wait_for("worker 0.told")
+        (here / f"{me}.signalled").touch()
+        wait_for("chief 0.signalled")
+        wait_for("worker 0.signalled")
         sys.exit(75)
 
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, told)
+        signal.signal(number, report)
     """
     job = Launched(tmp_path, program + HANG, *TWO)
     wait_for_both(job)
@@ -98,7 +95,7 @@ def test_a_signal_stops_all_with_one_sigterm_each(tmp_path: Path, number: int, s
 
 
 def test_a_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
-    job = Launched(tmp_path, DEAF, *TWO, "--stop-secs", "1000")
+    job = Launched(tmp_path, IGNORES_SIGTERM, *TWO, "--stop-secs", "1000")
     wait_for_both(job)
     job.process.send_signal(signal.SIGINT)
     wait_until(lambda: "interrupted" in job.err)
@@ -116,7 +113,7 @@ def test_ctrl_c_on_a_terminal_does_not_reach_the_processes_directly(tmp_path: Pa
     assert str(job.process.pid) not in groups
 
 
-def test_what_a_process_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+def test_processes_that_a_task_leaves_behind_are_killed(tmp_path: Path) -> None:
     program = """
     print(subprocess.Popen(["sleep", "1000"]).pid)
     """
@@ -125,8 +122,8 @@ def test_what_a_process_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     assert job.out.strip().isdecimal()
 
 
-def test_nothing_is_left_where_the_launcher_is_killed(tmp_path: Path) -> None:
-    job = Launched(tmp_path, DEAF, *TWO, "--evaluator")
+def test_no_process_is_left_if_the_launcher_is_killed(tmp_path: Path) -> None:
+    job = Launched(tmp_path, IGNORES_SIGTERM, *TWO, "--evaluator")
     wait_for_both(job)
     assert len(job.left()) == 3
     job.process.kill()
@@ -134,17 +131,18 @@ def test_nothing_is_left_where_the_launcher_is_killed(tmp_path: Path) -> None:
     assert job.end() == -signal.SIGKILL
 
 
-def test_nothing_is_left_where_the_launcher_is_killed_while_it_starts_processes(tmp_path: Path) -> None:
+def test_no_process_is_left_if_the_launcher_is_killed_while_it_starts_processes(tmp_path: Path) -> None:
     for _ in range(3):
-        job = Launched(tmp_path, DEAF, "--distributed", "--worker-count", "10")
+        job = Launched(tmp_path, IGNORES_SIGTERM, "--distributed", "--worker-count", "10")
         wait_until(lambda job=job: bool(job.left()))
         job.process.kill()
         assert job.end() == -signal.SIGKILL
 
 
-def test_who_has_lost_the_launcher_before_it_is_bound_to_it_does_not_begin(tmp_path: Path) -> None:
-    command = [sys.executable, bound.__file__, "{}", sys.executable, "-c", f"open({str(tmp_path / 'began')!r}, 'w')"]
+def test_a_command_does_not_start_if_the_launcher_died_before_the_kernel_watched_it(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    command = [sys.executable, die_with_parent.__file__, "{}", sys.executable, "-c", f"open({str(began)!r}, 'w')"]
     for parent, status in ((os.getpid() + 1, 1), (os.getpid(), 0)):
-        assert not (tmp_path / "began").exists()
+        assert not began.exists()
         assert subprocess.run([word.replace("{}", str(parent)) for word in command]).returncode == status
-    assert (tmp_path / "began").exists()
+    assert began.exists()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from torch_estimator.cli import main
+from torch_estimator.cli.predict import table
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_the_json_format(exports: Path, instances: Any, capsys: pytest.CaptureFi
     assert isinstance(prediction["logistic"][0], float)
 
 
-def test_what_is_not_finite_is_written_as_tensorflow_serving_does(
+def test_nan_and_infinity_are_written_as_tensorflow_serving_does(
     exports: Path, instances: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = instances('{"word": "a", "x": NaN}\n')
@@ -210,3 +211,12 @@ def test_usage_errors_are_status_2(exports: Path, capsys: pytest.CaptureFixture[
         main(["predict", "--model-dir", str(exports), *arguments])
     assert stopped.value.code == 2
     assert "usage: estimator predict" in capsys.readouterr().err
+
+
+def test_columns_of_a_table_are_sorted_and_aligned() -> None:
+    rows = [{"b": [1.5], "a": ["x"]}, {"b": [0.25], "a": ["long text"]}]
+    assert table(rows) == "A              B\n['x']          [1.5]\n['long text']  [0.25]"
+
+
+def test_rows_that_are_not_objects_have_no_heading() -> None:
+    assert table([[1, 2], "x"]) == "[1, 2]\nx"

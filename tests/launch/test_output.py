@@ -1,4 +1,4 @@
-"""What the processes print arrives whole, at once, and with the name of who printed it."""
+"""Lines of the processes arrive whole, at once, and with the name of the process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_line_without_an_end_is_broken_before_the_launcher_holds_all_of_it(tmp
     assert job.out.splitlines() == [f"[chief 0] {'x' * length}" for length in (2**20, 2**20, 2**19)]
 
 
-def test_the_last_words_of_a_process_that_dies_in_mid_line_arrive(tmp_path: Path) -> None:
+def test_the_unfinished_line_of_a_killed_process_arrives(tmp_path: Path) -> None:
     program = """
     print(f"{me} is here")
     (here / role).touch()
@@ -56,7 +56,7 @@ def test_the_last_words_of_a_process_that_dies_in_mid_line_arrive(tmp_path: Path
     assert {"[chief 0] unfinished", "[worker 0] unfinished"} <= set(job.err.splitlines())
 
 
-def test_a_reader_who_takes_time_gets_all_lines(tmp_path: Path) -> None:
+def test_a_slow_reader_gets_all_lines(tmp_path: Path) -> None:
     job = Launched(tmp_path, "sys.stdout.write('line\\n' * 20_000)", stdout=subprocess.PIPE)
     assert job.process.stdout is not None
     job.process.stdout.read(1)
@@ -74,7 +74,7 @@ def test_lines_arrive_when_they_are_printed(tmp_path: Path) -> None:
     assert job.end() == 0
 
 
-def test_a_terminal_shows_colors_unless_it_is_told_not_to(tmp_path: Path) -> None:
+def test_a_terminal_shows_colors_unless_no_color_is_set(tmp_path: Path) -> None:
     def printed(**environ: str) -> bytes:
         ours, theirs = os.openpty()
         job = Launched(tmp_path, "print('hello')", *TWO, stdout=theirs, env={"TERM": "xterm", **environ})
@@ -84,7 +84,7 @@ def test_a_terminal_shows_colors_unless_it_is_told_not_to(tmp_path: Path) -> Non
             while chunk := os.read(ours, 1000):
                 text += chunk
         except OSError:
-            # What Linux says where nobody has the other end any more.
+            # Linux raises EIO when the other end of the terminal is closed.
             pass
         os.close(ours)
         assert job.end() == 0
@@ -95,7 +95,7 @@ def test_a_terminal_shows_colors_unless_it_is_told_not_to(tmp_path: Path) -> Non
     assert b"[chief 0] hello\r\n" in printed(NO_COLOR="1")
 
 
-def test_who_keeps_the_output_open_after_the_end_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_detached_process_that_keeps_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
     program = """
     print(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid, "sleeps")
     """
@@ -110,7 +110,7 @@ def test_who_keeps_the_output_open_after_the_end_is_not_waited_for(tmp_path: Pat
     assert job.end() == 0
 
 
-def test_where_nobody_reads_any_more_all_end(tmp_path: Path) -> None:
+def test_a_closed_output_ends_all_processes(tmp_path: Path) -> None:
     program = """
     while True:
         print("y" * 1000)
@@ -123,7 +123,7 @@ def test_where_nobody_reads_any_more_all_end(tmp_path: Path) -> None:
     assert "Traceback" not in job.err
 
 
-def test_where_the_output_cannot_be_written_all_end_with_a_sentence(tmp_path: Path) -> None:
+def test_an_output_that_cannot_be_written_ends_all_processes_with_a_message(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         job = Launched(tmp_path, "print('lost'); wait_for('never')", *TWO, stdout=full)
     assert job.end() == 2

@@ -132,9 +132,7 @@ def test_errors_are_one_sentence_and_status_2(
     assert captured.out == ""
 
 
-def test_what_a_terminal_would_obey_is_escaped(
-    exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_control_characters_are_escaped(exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(exports / "raw" / "1700000000", tmp_path / "1")
     path = tmp_path / "1" / "signatures.json"
     content = json.loads(path.read_text())

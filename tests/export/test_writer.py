@@ -17,7 +17,7 @@ from torch_estimator.errors import ExportError
 from torch_estimator.export import writer
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.export.writer import write_export
-from torch_estimator.exporters.garbage import remove_old_exports
+from torch_estimator.exporters.exporter import remove_old_exports
 from torch_estimator.heads import RegressionHead
 
 
@@ -98,7 +98,9 @@ def test_a_base_that_cannot_be_written_is_named(built: Built, tmp_path: Path) ->
         write(built, tmp_path / "file" / "census")
 
 
-def test_a_large_model_keeps_its_weights_beside(built: Built, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_model_keeps_its_weights_in_a_second_file(
+    built: Built, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wide = model_of([fc.categorical_column_with_hash_bucket("w", 10_000)], [])
     monkeypatch.setattr(writer, "LARGEST_MODEL", 20_000)
     path = write(wide, base)
@@ -164,7 +166,7 @@ def test_inputs_can_be_handed_through(built: Built, tmp_path: Path) -> None:
 
 
 class Area(nn.Module):
-    """Makes a feature of two raw numbers."""
+    """Transform that computes a feature from two raw numbers."""
 
     input_names = ("height", "width")
 

@@ -1,9 +1,9 @@
-"""Old exports go; everything else stays."""
+"""Old exports are removed, and nothing else."""
 
 from __future__ import annotations
 
 from torch_estimator import files
-from torch_estimator.exporters.garbage import remove_old_exports
+from torch_estimator.exporters.exporter import remove_old_exports
 
 
 def _make(export_path: str, names: list[str]) -> None:
@@ -25,7 +25,7 @@ def test_other_names_are_left_alone(export_path: str) -> None:
     assert files.listdir(export_path) == sorted([*others, "1700000002"])
 
 
-def test_none_keeps_all_and_nothing_there_is_fine(export_path: str) -> None:
+def test_none_keeps_all_and_an_absent_directory_is_no_error(export_path: str) -> None:
     remove_old_exports(export_path, 1)
     _make(export_path, ["1700000001", "1700000002"])
     remove_old_exports(export_path, None)

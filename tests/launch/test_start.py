@@ -1,0 +1,64 @@
+"""A new place to run jobs is one class: the supervisor restarts, stops and reports through `Start` alone."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from torch_estimator.cluster.task import Task
+from torch_estimator.launch.job import Job, Limits
+from torch_estimator.launch.layout import Layout
+from torch_estimator.launch.process import Lines, Start
+
+
+class Pod:
+    """Process of a toy cluster: it exits with the next status of its task, or serves until it gets a signal.
+
+    Args:
+        statuses: Exit statuses of each task's successive starts; None runs until a signal comes.
+        task: As for `Start`.
+        lines: As for `Start`.
+        on_exit: As for `Start`.
+    """
+
+    def __init__(
+        self, statuses: dict[str, list[int | None]], task: Task, lines: Lines, on_exit: Callable[[int], None]
+    ) -> None:
+        self._on_exit = on_exit
+        (stdout, prefix), _ = lines
+        stdout.write(prefix + f"at {task.address}\n".encode())
+        status = statuses[str(task)].pop(0)
+        if status is not None:
+            threading.Thread(target=on_exit, args=(status,)).start()
+
+    def send(self, number: int) -> None:
+        self._on_exit(-number)
+
+    def wait_for_lines(self, secs: float) -> bool:
+        return True
+
+
+def test_a_job_runs_restarts_and_stops_tasks_in_a_new_place(capfd: pytest.CaptureFixture[str]) -> None:
+    statuses: dict[str, list[int | None]] = {"chief 0": [-signal.SIGKILL, 0], "ps 0": [None]}
+    start: Start = functools.partial(Pod, statuses)
+    tasks = Layout(worker_count=0, parameter_server_count=1).tasks(["pod-0:2222", "pod-1:2222"])
+    assert Job(start, tasks, Limits()).run() == 0
+    out, err = capfd.readouterr()
+    assert out.splitlines() == ["[chief 0] at pod-0:2222", "[ps 0] at pod-1:2222", "[chief 0] at pod-0:2222"]
+    assert err.splitlines() == [
+        "[launcher] started chief 0, ps 0.",
+        "[launcher] chief 0 was killed by SIGKILL; started chief 0 again, restart 1 of 3.",
+    ]
+    assert statuses == {"chief 0": [], "ps 0": []}
+
+
+def test_a_job_ends_with_the_status_of_a_task_that_fails_too_often(capfd: pytest.CaptureFixture[str]) -> None:
+    statuses: dict[str, list[int | None]] = {"chief 0": [3, 3], "worker 0": [None]}
+    tasks = Layout(worker_count=1).tasks(["pod-0:2222", "pod-1:2222"])
+    assert Job(functools.partial(Pod, statuses), tasks, Limits(max_restarts=1)).run() == 3
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last == "[launcher] chief 0 ended with status 3 and has no restart left (max_restarts=1); ending the job."

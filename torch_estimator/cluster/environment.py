@@ -1,0 +1,147 @@
+"""Find the task of this process in its environment: TF_CONFIG, CLUSTER_SPEC, RANK, or Slurm's variables."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from torch_estimator.cluster.addresses import bracketed, split_address
+from torch_estimator.cluster.task import WORKER, Task
+from torch_estimator.cluster.tf_config import task_from_cluster_spec, task_from_tf_config
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.json_text import shortened
+
+SLURM = "SLURM_PROCID"
+"""`Task.source` of a task that Slurm started."""
+
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_MOST_DIGITS = 18
+
+# Above the ports of system services, below the ports that Linux gives to outgoing connections.
+_FIRST_SLURM_PORT = 12_000
+_SLURM_PORTS = 20_000
+
+
+def task_from_environment(environ: Mapping[str, str] = os.environ) -> Task:
+    """Return the task of this process.
+
+    The first of these that is set decides:
+
+    1. ``TF_CONFIG``: tf.estimator, Kubeflow's TFJob, ``estimator local train``.
+    2. ``CLUSTER_SPEC``: Vertex AI.
+    3. ``RANK`` and ``WORLD_SIZE``: torchrun, Ray Train, Kubeflow's PyTorchJob, wrappers of ``mpirun``.
+    4. ``SLURM_PROCID`` and ``SLURM_STEP_NUM_TASKS``: a Slurm job step.
+
+    Without any of them the process is the only one of its job.
+
+    Raises:
+        InvalidValueError: A variable has a value that cannot be used.
+        InvalidTypeError: A JSON entry has the wrong type.
+
+    >>> str(task_from_environment({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}))
+    'worker 0'
+    """
+    if "TF_CONFIG" in environ:
+        return task_from_tf_config(environ["TF_CONFIG"])
+    if "CLUSTER_SPEC" in environ:
+        return task_from_cluster_spec(environ["CLUSTER_SPEC"])
+    return task_from_ranks(environ) or task_from_slurm(environ) or Task()
+
+
+def task_from_ranks(environ: Mapping[str, str]) -> Task | None:
+    """Return the task that torch.distributed's ``env://`` variables describe; None if rank or size is not set.
+
+    Raises:
+        InvalidValueError: One of the variables is missing or not a usable number.
+    """
+    if not (environ.get("RANK") and environ.get("WORLD_SIZE")):
+        return None
+    missing = [name for name in _RANK_VARIABLES if not environ.get(name)]
+    ranks = _whole_number(environ, "WORLD_SIZE", at_least=1)
+    rank = _whole_number(environ, "RANK", below=ranks)
+    if ranks == 1:
+        return Task(source="RANK and WORLD_SIZE")
+    if missing:
+        raise InvalidValueError(
+            f"WORLD_SIZE is {ranks}, but {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set; name "
+            "the host and a free port of rank 0, as torchrun does."
+        )
+    rendezvous = f"{bracketed(environ['MASTER_ADDR'])}:{environ['MASTER_PORT']}"
+    split_address(rendezvous, "MASTER_ADDR:MASTER_PORT")
+    return _task_of_rank(rank, ranks, rendezvous, "RANK and WORLD_SIZE")
+
+
+def task_from_slurm(environ: Mapping[str, str]) -> Task | None:
+    """Return the task that ``srun`` describes; None outside a job step.
+
+    A batch script itself is therefore a job of one process. The ranks meet at ``MASTER_ADDR`` and ``MASTER_PORT``. By
+    default that is the first node of the step, and a port computed from the numbers of the job and the step, so that
+    all ranks choose the same one.
+
+    Raises:
+        InvalidValueError: A variable is missing or cannot be used.
+    """
+    if "SLURM_STEP_NUM_TASKS" not in environ or "SLURM_PROCID" not in environ:
+        return None
+    ranks = _whole_number(environ, "SLURM_STEP_NUM_TASKS", at_least=1)
+    rank = _whole_number(environ, "SLURM_PROCID", below=ranks)
+    if ranks == 1:
+        return Task(source=SLURM)
+    host = environ.get("MASTER_ADDR") or _first_slurm_host(environ)
+    if "MASTER_PORT" in environ:
+        port = _whole_number(environ, "MASTER_PORT", at_least=1, below=65_536)
+    else:
+        job, step = (
+            _whole_number(environ, name) if name in environ else 0 for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
+        )
+        port = _FIRST_SLURM_PORT + (job + 97 * step) % _SLURM_PORTS
+    rendezvous = f"{bracketed(host)}:{port}"
+    split_address(rendezvous, "MASTER_ADDR:MASTER_PORT")
+    return _task_of_rank(rank, ranks, rendezvous, SLURM)
+
+
+def check_trains_alone(environ: Mapping[str, str]) -> None:
+    """Check that this process may train alone although only one of ``RANK`` and ``WORLD_SIZE`` is set.
+
+    Some tools set ``RANK=0`` or ``WORLD_SIZE=1`` for every process, which is harmless. Other values mean that the job
+    has several processes, which do not know enough to find each other.
+
+    Raises:
+        InvalidValueError: The job has other processes.
+    """
+    for name, other, alone in (("RANK", "WORLD_SIZE", "0"), ("WORLD_SIZE", "RANK", "1")):
+        given = environ.get(name)
+        if not given or environ.get(other):
+            continue
+        if given != alone or (name == "RANK" and environ.get("MASTER_ADDR")):
+            raise InvalidValueError(
+                f"{name} is {shortened(given)}, but {other} is not set, without which every process would train alone; "
+                f"set both, as torchrun does, or unset {name} where this is the only process."
+            )
+
+
+def _task_of_rank(rank: int, ranks: int, rendezvous: str, source: str) -> Task:
+    """Return the chief for rank 0 and worker n - 1 for rank n. Such a job has no evaluator."""
+    type, index = ("chief", 0) if rank == 0 else (WORKER, rank - 1)
+    return Task(type=type, id=index, ranks=ranks, rendezvous=rendezvous, source=source)
+
+
+def _whole_number(environ: Mapping[str, str], name: str, *, at_least: int = 0, below: int | None = None) -> int:
+    text = environ[name]
+    wanted = f"at least {at_least}" if below is None else f"from {at_least} to {below - 1}"
+    number = int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else -1
+    if number < at_least or (below is not None and number >= below):
+        raise InvalidValueError(f"{name} must be a whole number {wanted}, but got {shortened(text)}.")
+    return number
+
+
+def _first_slurm_host(environ: Mapping[str, str]) -> str:
+    """Return the first host of a node list such as ``rack[2,4-6]-ib,login``: here ``rack2-ib``."""
+    nodes = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
+    found = re.match(r"([\w.-]+)(?:\[(\w+)[^\]]*\]([\w.-]*))?(?:,|$)", nodes)
+    if found is None:
+        raise InvalidValueError(
+            f"SLURM_STEP_NODELIST is {nodes!r}, of which the first node is not clear; set MASTER_ADDR to its name."
+        )
+    return "".join(part or "" for part in found.groups())

@@ -1,0 +1,215 @@
+"""Directory of an export: its name, the unfinished directory it is written into, and its completion.
+
+Exports below one base are named by their time in seconds since 1970, ten digits. On a local file system an export is
+written into ``temp-<name>`` and renamed when it is complete. In an object store, which cannot rename, its signatures
+are uploaded last: a directory without them is no export.
+
+A writer that is killed leaves an unfinished directory behind. The next writer removes it, but must not remove one that
+another process is still writing. Each writer therefore holds a lock on its directory, which the kernel releases when
+the process dies. On network file systems the lock may not be visible to other machines. There only the age decides: an
+unfinished directory that has not changed for an hour is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+
+from torch_estimator import files
+from torch_estimator.errors import ExportError
+from torch_estimator.export.signatures import SIGNATURES_FILE
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+OLD_SECS = 3600.0
+
+_NAME = re.compile(r"[0-9]{10}")
+_TEMPORARY = "temp-"
+_MOST_NAMES_TRIED = 10
+
+# Contains the id of the running kernel, the same in all its containers. A free lock proves that the writer is dead only
+# if it ran on the same kernel.
+_OWNER = ".owner"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+def export_names(export_dir_base: files.PathLike) -> list[str]:
+    """Return the names of the exports in a directory, the oldest first."""
+    # Some object stores list a directory as 'name/'.
+    names = (name.strip("/") for name in files.listdir(export_dir_base))
+    return sorted(name for name in names if _NAME.fullmatch(name))
+
+
+@contextlib.contextmanager
+def new_export(base: str, clock: Callable[[], float]) -> Iterator[tuple[str, str]]:
+    """Create an export: yield a local directory to write into and the export's final path.
+
+    The export exists after the block, or not at all if the block raises.
+
+    Args:
+        base: Directory or URL of the exports.
+        clock: Function that returns the time in seconds since 1970.
+
+    Raises:
+        ExportError: Ten names in a row are taken.
+    """
+    files.makedirs(base)
+    if not files.is_local(base):
+        final = _free_name(base, clock, lambda final: not files.exists(final))
+        with tempfile.TemporaryDirectory(prefix="torch-estimator-export-") as local:
+            yield local, final
+            _upload(local, final)
+        return
+    remove_leftovers(base, clock())
+    final = _free_name(base, clock, _claim)
+    temporary = _temporary(final)
+    try:
+        with owned(temporary):
+            yield temporary, final
+        files.commit_dir(temporary, final)
+    except BaseException:
+        files.remove_tree(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def owned(temporary: str) -> Iterator[None]:
+    """Mark an unfinished local directory as being written by this process until the end of the block."""
+    kernel = _kernel()
+    owner = os.path.join(temporary, _OWNER)
+    with _locked(temporary) as locked:
+        if locked and kernel:
+            # Only now, with the lock held: a directory with this file and a free lock counts as abandoned.
+            files.write_file(owner, [kernel])
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(owner)
+
+
+def remove_leftovers(base: str, now: float) -> None:
+    """Remove the unfinished exports in a local directory that no process is writing any more.
+
+    Errors are ignored, since a directory that stays does not hinder a new export.
+
+    Args:
+        base: Directory of the exports.
+        now: The time in seconds since 1970.
+    """
+    for name in files.listdir(base):
+        if name.startswith(_TEMPORARY) and name.removeprefix(_TEMPORARY).isdecimal():
+            with contextlib.suppress(OSError):
+                _remove_if_abandoned(files.join(base, name), now)
+
+
+def _free_name(base: str, clock: Callable[[], float], is_free: Callable[[str], bool]) -> str:
+    """Return a path named by the current second, or by one of the next if that is taken.
+
+    The name is always later than that of the newest export, so that the newest name is the newest export.
+    """
+    first = max([int(clock()), *(int(name) + 1 for name in export_names(base)[-1:])])
+    for second in range(first, first + _MOST_NAMES_TRIED):
+        final = files.join(base, str(second))
+        if is_free(final):
+            return final
+    raise ExportError(
+        f"no free name for an export in {base}: {first} to {first + _MOST_NAMES_TRIED - 1} are taken; "
+        f"remove what is left of unfinished exports ({_TEMPORARY}…) or try again."
+    )
+
+
+def _claim(final: str) -> bool:
+    """Reserve a local name by creating its unfinished directory; return whether that succeeded.
+
+    Of several processes that choose the same name, mkdir succeeds in one.
+    """
+    if files.exists(final):
+        return False
+    try:
+        os.mkdir(_temporary(final))
+    except FileExistsError:
+        return False
+    if files.exists(final):
+        # Another process completed its export between the two checks.
+        os.rmdir(_temporary(final))
+        return False
+    return True
+
+
+def _temporary(final: str) -> str:
+    return files.join(files.parent(final), _TEMPORARY + files.basename(final))
+
+
+def _upload(local: str, final: str) -> None:
+    """Copy a directory to an object store, the signatures last."""
+    names = [
+        os.path.relpath(os.path.join(folder, name), local) for folder, _, found in os.walk(local) for name in found
+    ]
+    try:
+        for name in sorted(names, key=lambda name: (name == SIGNATURES_FILE, name)):
+            target = files.join(final, *name.split(os.sep))
+            files.makedirs(files.parent(target))
+            with open(os.path.join(local, name), "rb") as file:
+                files.write_file(target, iter(lambda file=file: file.read(2**24), b""))  # type: ignore[misc]
+    except BaseException:
+        files.remove_tree(final)
+        raise
+
+
+def _remove_if_abandoned(temporary: str, now: float) -> None:
+    if os.path.islink(temporary) or not os.path.isdir(temporary):
+        return
+    with _locked(temporary) as locked:
+        writer_died_here = locked and _owner(temporary) == _kernel()
+        if writer_died_here or (locked is not False and now - _last_change(temporary) > OLD_SECS):
+            files.remove_tree(temporary)
+
+
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[bool | None]:
+    """Try to lock a directory for the block: yield True if that succeeded, None if there are no locks here."""
+    if fcntl is None:
+        yield None
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked: bool | None = True
+        except BlockingIOError:
+            locked = False
+        except OSError:
+            locked = None
+        yield locked
+    finally:
+        os.close(descriptor)
+
+
+def _kernel() -> bytes:
+    """Return the id of the running kernel, empty if the system does not give one."""
+    try:
+        return files.read_bytes(_BOOT_ID).strip()
+    except OSError:
+        return b""
+
+
+def _owner(temporary: str) -> bytes | None:
+    """Return the id of the kernel on which the writer of a directory ran, if it left one."""
+    try:
+        return files.read_bytes(os.path.join(temporary, _OWNER))
+    except OSError:
+        return None
+
+
+def _last_change(directory: str) -> float:
+    """Return the latest time at which anything in a directory was written."""
+    paths = [os.path.join(folder, name) for folder, _, names in os.walk(directory) for name in names]
+    folders = [folder for folder, _, _ in os.walk(directory)]
+    return max(os.stat(path).st_mtime for path in [*paths, *folders])

@@ -1,0 +1,163 @@
+"""Outputs of an export in addition to its predictions: outputs of inner layers, and inputs passed through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from torch_estimator.errors import ExportError
+from torch_estimator.export.graph import GraphBuilder
+from torch_estimator.export.hash_chains import select
+from torch_estimator.export.receivers import DTYPES, Received
+from torch_estimator.export.signatures import PREDICT, Signature, TensorInfo
+from torch_estimator.forwarding import ForwardedLayers
+from torch_estimator.heads.serving import Prediction
+from torch_estimator.models.inner_layers import LayerOutputs, find_layer
+from torch_estimator.serving_input import ServingInput
+
+_SERVING_DEFAULT = "serving_default"
+
+_Outputs = Callable[[Any], Mapping[str, Tensor]]
+
+
+class LayerRecorder:
+    """Record of the tensors of some layers, made while a model is lowered into the graph.
+
+    A lowering by hand knows each layer's tensor and calls `record`. For a module that torch's exporter lowers, `lower`
+    adds the layers to the module's outputs.
+
+    Args:
+        module: The model.
+        layers: Name of the layer for each key of an output.
+
+    Raises:
+        InvalidValueError: The model has no such layer.
+    """
+
+    def __init__(self, module: nn.Module, layers: Mapping[str, str]) -> None:
+        self._module = module
+        self._names = dict(layers)
+        self._layers = {key: find_layer(module, name) for key, name in layers.items()}
+        self._outputs: dict[str, Prediction] = {}
+
+    def record(self, graph: GraphBuilder, paths: Collection[str], tensor: str, width: int) -> None:
+        """Record a tensor if it is the output of a wanted layer.
+
+        Args:
+            graph: The graph.
+            paths: Paths of the layers in the model that have this output.
+            tensor: Name of the tensor, float32 ``[N, width]``.
+            width: Width of the tensor.
+        """
+        for key, layer in self._layers.items():
+            if layer.path in paths:
+                start, stop = layer.columns or (0, width)
+                part = select(graph, tensor, range(start, stop), width)
+                self._outputs[key] = Prediction(tensor=part, dtype="DT_FLOAT", row_shape=(stop - start,))
+
+    def lower(self, emit: Callable[[Callable[[_Outputs], _Outputs]], dict[str, Prediction]]) -> dict[str, Prediction]:
+        """Lower a module through torch's exporter, and record the wanted layers inside it.
+
+        Args:
+            emit: Function that lowers the module. Its argument wraps the function from the module's outputs to
+                predictions, so that the predictions include the wanted layers.
+
+        Returns:
+            The result of `emit`, without the layers.
+        """
+        missing = {_temporary_key(key): name for key, name in self._names.items() if key not in self._outputs}
+        if not missing:
+            return emit(lambda outputs: outputs)
+        with LayerOutputs(self._module, missing) as layers:
+            found = emit(lambda outputs: lambda made: {**outputs(made), **layers.take()})
+        for key in self._names:
+            if _temporary_key(key) in found:
+                self._outputs[key] = found.pop(_temporary_key(key))
+        return found
+
+    def outputs(self) -> dict[str, Prediction]:
+        """Return the recorded layers by key.
+
+        Raises:
+            ExportError: A layer was not recorded.
+        """
+        for key, name in self._names.items():
+            if key not in self._outputs:
+                raise ExportError(
+                    f"the layer {name!r}, to be given as {key!r}, has no place of its own in the exported graph; name "
+                    "a hidden layer, the input layer or one of its columns."
+                )
+        return {key: self._outputs[key] for key in self._names}
+
+
+def lower_forwarded(keys: Sequence[str] | None, received: Received, receiver: ServingInput) -> dict[str, Prediction]:
+    """Return inputs as outputs, in the type and the shape of the serving input. A CSV field becomes ``[N, 1]``.
+
+    Args:
+        keys: Names of the inputs; None for all.
+        received: Serving input in the graph.
+        receiver: Serving input.
+
+    Raises:
+        ExportError: The serving input has no such input.
+    """
+    return {key: _forwarded(key, received, receiver) for key in (receiver.inputs if keys is None else keys)}
+
+
+def with_forwarded(
+    signatures: Callable[[dict[str, TensorInfo]], dict[str, Signature]],
+    outputs: dict[str, TensorInfo],
+    layers: Sequence[ForwardedLayers],
+    forwarded: Sequence[str],
+) -> dict[str, Signature]:
+    """Return the signatures of an export, including those that the user defined for layers.
+
+    Forwarded inputs appear in ``predict`` and in every signature of layers. ``serving_default`` then equals
+    ``predict``.
+
+    Args:
+        signatures: Function from the outputs of ``predict`` to the signatures of the head.
+        outputs: All outputs of the graph, by key.
+        layers: Inner layers that are outputs.
+        forwarded: Names of the inputs that are outputs.
+
+    Raises:
+        ExportError: A signature of layers has the name of another signature.
+    """
+    separate: dict[str, list[str]] = {}
+    for group in layers:
+        if group.signature is not None:
+            separate.setdefault(group.signature, []).extend(group.layers)
+    elsewhere = {key for keys in separate.values() for key in keys}
+    found = signatures({key: info for key, info in outputs.items() if key not in elsewhere})
+    if forwarded:
+        found[_SERVING_DEFAULT] = found["predict"]
+    inputs = found["predict"].inputs
+    for name, keys in separate.items():
+        if name in found:
+            raise ExportError(
+                f"layers are to be given by the signature {name!r}, but the head has that; it has {', '.join(found)}."
+            )
+        given = {key: outputs[key] for key in (*keys, *forwarded)}
+        found[name] = Signature(method_name=PREDICT, inputs=inputs, outputs=given)
+    return found
+
+
+def _forwarded(key: str, received: Received, receiver: ServingInput) -> Prediction:
+    if key in received.inputs:
+        info = received.inputs[key]
+        return Prediction(tensor=info.tensor, dtype=info.dtype, row_shape=info.shape[1:])
+    if key in received.raw:
+        raw = received.raw[key]
+        return Prediction(tensor=raw.tensor, dtype=DTYPES[raw.dtype], row_shape=(raw.width,))
+    raise ExportError(
+        f"the input {key!r} is to be forwarded, but the serving input has only {sorted(receiver.inputs)}; "
+        f"declare it with defaults={{{key!r}: …}}."
+    )
+
+
+def _temporary_key(key: str) -> str:
+    """Return a key that differs from the keys of the predictions."""
+    return f"{key} (inner layer)"
