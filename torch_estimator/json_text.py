@@ -1,4 +1,7 @@
-"""The reader of JSON that comes from outside: files, instances and variables of the environment."""
+"""Parser for JSON that comes from outside the program: files, requests and environment variables.
+
+Python's parser recurses, so deeply nested input would end it with a RecursionError; this one limits the depth first.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 MOST_DEPTH = 100
-"""How deep lists and objects may nest; functions that walk the result recursively need far fewer frames than there
-are."""
+"""Default limit of nesting; functions that walk a parsed value recursively stay far below Python's recursion limit."""
 
-# A string is matched whole, and to the end of the text where nothing ends it: brackets in it do not count, and every
-# text takes one pass.
+# A string is matched as one token, so that brackets inside it do not count. An unterminated string matches up to the
+# end of the text, which keeps the scan linear for every input.
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -22,27 +24,27 @@ def parse_json(
     most_depth: int = MOST_DEPTH,
     object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
 ) -> Any:
-    """Return what a JSON text holds.
+    """Return the value of a JSON text.
 
     Args:
-        text: The JSON.
-        most_depth: How deep lists and objects may nest.
-        object_pairs_hook: As in `json.loads`.
+        text: The JSON text.
+        most_depth: Deepest allowed nesting of lists and objects.
+        object_pairs_hook: Passed to `json.loads`.
 
     Raises:
-        json.JSONDecodeError: It is not JSON, or nests deeper than `most_depth`. The message names line and column.
+        json.JSONDecodeError: The text is not JSON, or nests deeper than `most_depth`; the message has line and column.
 
     >>> parse_json('{"loss": 0.5}')
     {'loss': 0.5}
     """
-    place = too_deep_at(text, most_depth)
-    if place is not None:
-        raise json.JSONDecodeError(f"Nested deeper than {most_depth} levels", text, place)
+    position = too_deep_at(text, most_depth)
+    if position is not None:
+        raise json.JSONDecodeError(f"Nested deeper than {most_depth} levels", text, position)
     return json.loads(text, object_pairs_hook=object_pairs_hook)
 
 
 def too_deep_at(text: str, most_depth: int = MOST_DEPTH) -> int | None:
-    """Return where the first list or object begins that lies deeper than `most_depth`, or None.
+    """Return the position of the first list or object that nests deeper than `most_depth`, or None.
 
     >>> too_deep_at("[" * 101)
     100

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from torch_estimator.exporters import Exporter
     from torch_estimator.feature_column.transform import FeatureTransform
-    from torch_estimator.forwarding import ForwardedLayers
     from torch_estimator.heads.base import Head
+    from torch_estimator.inner_layers import ForwardedLayers
     from torch_estimator.metrics import MetricFunction
     from torch_estimator.optim.factories import OptimizerFactory
 

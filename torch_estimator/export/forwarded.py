@@ -8,7 +8,7 @@ from torch_estimator.errors import ExportError
 from torch_estimator.export.heads import Prediction
 from torch_estimator.export.receivers import DTYPES, Received
 from torch_estimator.export.signatures import PREDICT, Signature, TensorInfo
-from torch_estimator.forwarding import ForwardedLayers
+from torch_estimator.inner_layers import ForwardedLayers
 from torch_estimator.serving_input import ServingInput
 
 _SERVING_DEFAULT = "serving_default"

@@ -11,7 +11,7 @@ from torch_estimator.errors import ExportError
 from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.hash_chains import select
 from torch_estimator.export.heads import Prediction
-from torch_estimator.models.inner_layers import LayerOutputs, find_layer
+from torch_estimator.inner_layers import LayerOutputs, find_layer
 
 _Outputs = Callable[[Any], Mapping[str, Tensor]]
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from torch_estimator.data import arrow
 from torch_estimator.errors import InvalidValueError, RowError
-from torch_estimator.float32 import as_float32
+from torch_estimator.floating import as_float32
 
 RawColumn: TypeAlias = Any  # pyarrow.Array | numpy.ndarray; pyarrow has no types for mypy
 Codes: TypeAlias = npt.NDArray[np.intp]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.hooks import RemovableHandle
 
-    from torch_estimator.models.inner_layers import Layer
+    from torch_estimator.inner_layers import Layer
 
 What = str | Callable[[RunContext], Any]
 
@@ -25,7 +25,7 @@ class ModuleOutputs:
     """What modules returned in the steps that are watched.
 
     Args:
-        paths: The modules, by dotted path, or another name of `torch_estimator.models.inner_layers.find_layer`.
+        paths: The modules, by dotted path, or another name of `torch_estimator.inner_layers.find_layer`.
     """
 
     def __init__(self, paths: Sequence[str] = ()) -> None:
@@ -39,7 +39,7 @@ class ModuleOutputs:
     def watch(self, context: RunContext) -> None:
         """Keeps what the modules return from now on."""
         if self._paths:
-            from torch_estimator.models.inner_layers import find_layer, inner_modules
+            from torch_estimator.inner_layers import find_layer, inner_modules
 
             assert context.module is not None
             context.observe = True
@@ -145,7 +145,7 @@ def by_tag(tensors: Mapping[str, What] | Sequence[What]) -> dict[str, What]:
 
 
 def _is_layer(module: nn.Module, name: str) -> bool:
-    from torch_estimator.models.inner_layers import find_layer
+    from torch_estimator.inner_layers import find_layer
 
     try:
         find_layer(module, name)

@@ -1,4 +1,4 @@
-"""Deep networks on feature columns."""
+"""Deep models: hidden layers on feature columns."""
 
 from __future__ import annotations
 
@@ -10,41 +10,32 @@ import torch
 from torch_estimator.estimator import Estimator
 from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
-from torch_estimator.models.canned_heads import classifier_head, regressor_head
 from torch_estimator.models.canned_model_fn import (
+    ANOTHER_OPTIMIZER,
     DNN_LEARNING_RATE,
     Deep,
     OptimizerArgument,
     as_columns,
     canned_model_fn,
+    classifier_head,
+    document_arguments,
+    regressor_head,
 )
 from torch_estimator.models.networks import Activation
 from torch_estimator.run_config import RunConfig
 from torch_estimator.warm_start import WarmStart
 
+_COLUMNS = "Numeric, bucketized, indicator and embedding columns."
+_OPTIMIZER = f"Adagrad with learning rate {DNN_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
 
+
+@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class DNNClassifier(Estimator):
-    """A deep network that classifies.
+    """Classifier with hidden layers on feature columns.
 
-    Args:
-        hidden_units: Outputs of each hidden layer.
-        feature_columns: Numeric, bucketized, indicator and embedding columns.
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        n_classes: Number of classes.
-        weight_column: Feature that holds the examples' weights.
-        label_vocabulary: The labels as strings, in the order of their class ids.
-        optimizer: Adagrad with learning rate 0.05 by default; or another name, or a function from named
-            parameters to an optimizer.
-        activation_fn: After each hidden layer.
-        dropout: Probability of dropping a hidden unit while training.
-        config: How the job runs.
-        warm_start_from: Where the first weights come from; see `Estimator`.
-        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
-        batch_norm: Whether each hidden layer's output is normalised.
-
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.DNNClassifier(hidden_units=[16, 8], feature_columns=[age], n_classes=3)
     """
 
     def __init__(
@@ -88,27 +79,13 @@ class DNNClassifier(Estimator):
         )
 
 
+@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class DNNRegressor(Estimator):
-    """A deep network for regression.
+    """Regression model with hidden layers on feature columns.
 
-    Args:
-        hidden_units: Outputs of each hidden layer.
-        feature_columns: Numeric, bucketized, indicator and embedding columns.
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        label_dimension: Numbers per label.
-        weight_column: Feature that holds the examples' weights.
-        optimizer: Adagrad with learning rate 0.05 by default; or another name, or a function from named
-            parameters to an optimizer.
-        activation_fn: After each hidden layer.
-        dropout: Probability of dropping a hidden unit while training.
-        config: How the job runs.
-        warm_start_from: Where the first weights come from; see `Estimator`.
-        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
-        batch_norm: Whether each hidden layer's output is normalised.
-
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.DNNRegressor(hidden_units=[16, 8], feature_columns=[age])
     """
 
     def __init__(
@@ -150,25 +127,13 @@ class DNNRegressor(Estimator):
         )
 
 
+@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class DNNEstimator(Estimator):
-    """A deep network with any head.
+    """Model with hidden layers on feature columns, for any head.
 
-    Args:
-        head: What the logits mean; see `torch_estimator.heads`.
-        hidden_units: Outputs of each hidden layer.
-        feature_columns: Numeric, bucketized, indicator and embedding columns.
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        optimizer: Adagrad with learning rate 0.05 by default; or another name, or a function from named
-            parameters to an optimizer.
-        activation_fn: After each hidden layer.
-        dropout: Probability of dropping a hidden unit while training.
-        config: How the job runs.
-        warm_start_from: Where the first weights come from; see `Estimator`.
-        batch_norm: Whether each hidden layer's output is normalised.
-
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.DNNEstimator(te.PoissonRegressionHead(), hidden_units=[8], feature_columns=[age])
     """
 
     def __init__(

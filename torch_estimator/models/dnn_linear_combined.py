@@ -1,4 +1,4 @@
-"""Wide and deep models: a linear model and a network, trained together."""
+"""Wide and deep models: a linear part and hidden layers whose logits are added, trained together."""
 
 from __future__ import annotations
 
@@ -11,39 +11,30 @@ from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
-from torch_estimator.models.canned_heads import classifier_head, regressor_head
-from torch_estimator.models.canned_model_fn import OptimizerArgument, canned_model_fn, wide_and_deep
+from torch_estimator.models.canned_model_fn import (
+    OptimizerArgument,
+    canned_model_fn,
+    classifier_head,
+    document_arguments,
+    regressor_head,
+    wide_and_deep,
+)
 from torch_estimator.models.networks import Activation
 from torch_estimator.run_config import RunConfig
 from torch_estimator.warm_start import WarmStart
 
 
+@document_arguments()
 class DNNLinearCombinedClassifier(Estimator):
-    """Wide and deep classification; with one kind of columns only, that part alone.
+    """Wide and deep classifier.
 
-    Args:
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        linear_feature_columns: Categorical, bucketized and numeric columns of the linear part.
-        linear_optimizer: Ftrl with learning rate ``min(0.005, 1/sqrt(columns))`` by default; or another name,
-            or a function from named parameters to an optimizer.
-        dnn_feature_columns: Numeric, bucketized, indicator and embedding columns of the deep part.
-        dnn_optimizer: Adagrad with learning rate 0.001 by default; or another name, or a function from named
-            parameters to an optimizer.
-        dnn_hidden_units: Outputs of each hidden layer.
-        dnn_activation_fn: After each hidden layer.
-        dnn_dropout: Probability of dropping a hidden unit while training.
-        n_classes: Number of classes.
-        weight_column: Feature that holds the examples' weights.
-        label_vocabulary: The labels as strings, in the order of their class ids.
-        config: How the job runs.
-        warm_start_from: Where the first weights come from; see `Estimator`.
-        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
-        batch_norm: Whether each hidden layer's output is normalised.
-        linear_sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
+    If only one kind of columns is given, the model consists of that part alone.
 
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.DNNLinearCombinedClassifier(
+    ...     linear_feature_columns=[age], dnn_feature_columns=[age], dnn_hidden_units=[8]
+    ... )
     """
 
     def __init__(
@@ -93,31 +84,17 @@ class DNNLinearCombinedClassifier(Estimator):
         )
 
 
+@document_arguments()
 class DNNLinearCombinedRegressor(Estimator):
-    """Wide and deep regression; with one kind of columns only, that part alone.
+    """Wide and deep regression model.
 
-    Args:
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        linear_feature_columns: Categorical, bucketized and numeric columns of the linear part.
-        linear_optimizer: Ftrl with learning rate ``min(0.005, 1/sqrt(columns))`` by default; or another name,
-            or a function from named parameters to an optimizer.
-        dnn_feature_columns: Numeric, bucketized, indicator and embedding columns of the deep part.
-        dnn_optimizer: Adagrad with learning rate 0.001 by default; or another name, or a function from named
-            parameters to an optimizer.
-        dnn_hidden_units: Outputs of each hidden layer.
-        dnn_activation_fn: After each hidden layer.
-        dnn_dropout: Probability of dropping a hidden unit while training.
-        label_dimension: Numbers per label.
-        weight_column: Feature that holds the examples' weights.
-        config: How the job runs.
-        warm_start_from: Where the first weights come from; see `Estimator`.
-        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
-        batch_norm: Whether each hidden layer's output is normalised.
-        linear_sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
+    If only one kind of columns is given, the model consists of that part alone.
 
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.DNNLinearCombinedRegressor(
+    ...     linear_feature_columns=[age], dnn_feature_columns=[age], dnn_hidden_units=[8]
+    ... )
     """
 
     def __init__(
@@ -165,29 +142,17 @@ class DNNLinearCombinedRegressor(Estimator):
         )
 
 
+@document_arguments()
 class DNNLinearCombinedEstimator(Estimator):
-    """A wide and deep model with any head; with one kind of columns only, that part alone.
+    """Wide and deep model for any head.
 
-    Args:
-        head: What the logits mean; see `torch_estimator.heads`.
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        linear_feature_columns: Categorical, bucketized and numeric columns of the linear part.
-        linear_optimizer: Ftrl with learning rate ``min(0.005, 1/sqrt(columns))`` by default; or another name,
-            or a function from named parameters to an optimizer.
-        dnn_feature_columns: Numeric, bucketized, indicator and embedding columns of the deep part.
-        dnn_optimizer: Adagrad with learning rate 0.001 by default; or another name, or a function from named
-            parameters to an optimizer.
-        dnn_hidden_units: Outputs of each hidden layer.
-        dnn_activation_fn: After each hidden layer.
-        dnn_dropout: Probability of dropping a hidden unit while training.
-        config: How the job runs.
-        batch_norm: Whether each hidden layer's output is normalised.
-        linear_sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
-        warm_start_from: Where the first weights come from; see `Estimator`.
+    If only one kind of columns is given, the model consists of that part alone.
 
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.DNNLinearCombinedEstimator(
+    ...     te.PoissonRegressionHead(), linear_feature_columns=[age], dnn_feature_columns=[age], dnn_hidden_units=[8]
+    ... )
     """
 
     def __init__(

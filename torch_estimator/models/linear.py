@@ -1,4 +1,4 @@
-"""Linear models."""
+"""Linear models on feature columns."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
-from torch_estimator.models.canned_heads import classifier_head, regressor_head
-from torch_estimator.models.canned_model_fn import OptimizerArgument, canned_model_fn, linear_part
+from torch_estimator.models.canned_model_fn import (
+    OptimizerArgument,
+    canned_model_fn,
+    classifier_head,
+    document_arguments,
+    linear_part,
+    regressor_head,
+)
 from torch_estimator.run_config import RunConfig
 from torch_estimator.warm_start import WarmStart
 
+_COLUMNS = "Categorical, bucketized and numeric columns."
+_OPTIMIZER = (
+    "Name of an optimizer, which gets learning rate 0.2; None for Ftrl with ``min(0.2, 1 / sqrt(number of columns))``; "
+    "or a function from named parameters to an optimizer."
+)
 
+
+@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class LinearClassifier(Estimator):
     """Logistic regression on feature columns.
 
-    Args:
-        feature_columns: Categorical, bucketized and numeric columns.
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        n_classes: Number of classes.
-        weight_column: Feature that holds the examples' weights.
-        label_vocabulary: The labels as strings, in the order of their class ids.
-        optimizer: A name, with learning rate 0.2; None for Ftrl with ``min(0.2, 1/sqrt(columns))``; or a function
-            from named parameters to an optimizer.
-        config: How the job runs.
-        warm_start_from: Where the first weights come from; see `Estimator`.
-        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
-        sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
-
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.LinearClassifier(feature_columns=[age], n_classes=3)
     """
 
     def __init__(
@@ -66,24 +66,13 @@ class LinearClassifier(Estimator):
         )
 
 
+@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class LinearRegressor(Estimator):
     """Linear regression on feature columns.
 
-    Args:
-        feature_columns: Categorical, bucketized and numeric columns.
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        label_dimension: Numbers per label.
-        weight_column: Feature that holds the examples' weights.
-        optimizer: A name, with learning rate 0.2; None for Ftrl with ``min(0.2, 1/sqrt(columns))``; or a function
-            from named parameters to an optimizer.
-        config: How the job runs.
-        warm_start_from: Where the first weights come from; see `Estimator`.
-        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
-        sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
-
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.LinearRegressor(feature_columns=[age])
     """
 
     def __init__(
@@ -114,22 +103,13 @@ class LinearRegressor(Estimator):
         )
 
 
+@document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
 class LinearEstimator(Estimator):
-    """A linear model on feature columns with any head.
+    """Linear model on feature columns, for any head.
 
-    Args:
-        head: What the logits mean; see `torch_estimator.heads`.
-        feature_columns: Categorical, bucketized and numeric columns.
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        optimizer: A name, with learning rate 0.2; None for Ftrl with ``min(0.2, 1/sqrt(columns))``; or a function
-            from named parameters to an optimizer.
-        config: How the job runs.
-        sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
-        warm_start_from: Where the first weights come from; see `Estimator`.
-
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.LinearEstimator(te.PoissonRegressionHead(), feature_columns=[age])
     """
 
     def __init__(
