@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from torch_estimator.hooks import Hook
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 
 
 class Losses:

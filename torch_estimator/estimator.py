@@ -33,8 +33,7 @@ from torch_estimator.distributed.peer_recovery import handed, leader_of
 from torch_estimator.distributed.shared_evaluation.rounds import told_by_chief
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.table import tables_of_checkpoint
-from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
-from torch_estimator.hooks.hook import Hook
+from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks, checked_listeners
 from torch_estimator.inputs.calling import call_input_fn
 from torch_estimator.inputs.input_context import InputContext
 from torch_estimator.mode_keys import ModeKeys
@@ -45,8 +44,6 @@ from torch_estimator.specs import (
     InputFn,
     check_input_fn,
     check_positive,
-    checked_hooks,
-    checked_listeners,
 )
 from torch_estimator.strategies.joining import (
     connected_servers,
@@ -59,7 +56,7 @@ from torch_estimator.strategies.joining import (
 from torch_estimator.strategies.mirrored import MirroredStrategy
 from torch_estimator.strategies.sharded.units import shard
 from torch_estimator.strategies.strategies import FullyShardedStrategy, MultiWorkerMirroredStrategy
-from torch_estimator.summary.event_files import EventWriter
+from torch_estimator.summary.event_writer import EventWriter
 from torch_estimator.train.evaluation import EvaluationResult, run_evaluation, write_evaluation, write_results
 from torch_estimator.train.loop import StopReason, TrainingResult
 from torch_estimator.train.model import Model

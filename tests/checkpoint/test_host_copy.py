@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from torch_estimator.checkpoint.host_copy import copy_all, host_memory, touch
+from torch_estimator.checkpoint.snapshot import copy_all, host_memory, touch
 
 
 @pytest.fixture(params=[1, 3])

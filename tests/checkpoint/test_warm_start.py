@@ -14,8 +14,8 @@ import torch_estimator as te
 from tests.jobs import line, line_model_fn, points
 from torch_estimator import feature_column as fc
 from torch_estimator.checkpoint.checkpoint import Checkpoint
+from torch_estimator.checkpoint.variables import named_variables
 from torch_estimator.checkpoint.warm_start import warm_start
-from torch_estimator.train.variables import named_variables
 
 LINEAR = "linear/linear_model/city/weights"
 EMBEDDING = "dnn/input_from_feature_columns/input_layer/city_embedding/embedding_weights"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import torch_estimator as te
 from tests.estimator_wrappers.models import COLUMNS, FIRST_KEY, ROWS, WORDS, columns, predicted, regressor, rows, two
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 
 def my_rmse(labels: Tensor, predictions: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from torch_estimator.executors.chief import run_chief
 from torch_estimator.executors.evaluation_record import EvaluationRecord
 from torch_estimator.executors.evaluator import Evaluator
 from torch_estimator.executors.training_status import TrainingState, read_training_state, write_training_state
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 Happenings = Iterator[Callable[[], Any] | None]
 

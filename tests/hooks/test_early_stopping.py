@@ -15,7 +15,7 @@ from tests.hooks.test_hook import Kill
 from tests.jobs import WritingExporter, assert_same_variables, checkpoint_steps, line, points
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
-from torch_estimator.summary.event_files import EventWriter
+from torch_estimator.summary.event_writer import EventWriter
 
 Curve = list[tuple[int, float]]
 

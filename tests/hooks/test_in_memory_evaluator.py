@@ -11,7 +11,7 @@ import pytest
 import torch_estimator as te
 from tests.jobs import assert_same_variables, checkpoint_steps, line, points
 from tests.summary.test_summary import talker
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 held_out = partial(points, rows=40)
 

@@ -10,7 +10,7 @@ import pytest
 
 import torch_estimator as te
 from tests.jobs import line, points
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import torch
 
 import torch_estimator as te
 from tests.programs import BABYWEIGHT_NAMES, CENSUS_NAMES, babyweight_columns, census_deep, census_wide
+from torch_estimator.checkpoint.variables import named_variables
 from torch_estimator.hooks import Hook, RunContext
-from torch_estimator.train.variables import named_variables
 
 Golden = Callable[[str], dict[str, Any]]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from tests.jobs import assert_same_variables, points, squared_error
-from torch_estimator.compile.recorder import recording
+from torch_estimator.summary.recorder import recording
 
 
 class Talking(nn.Module):

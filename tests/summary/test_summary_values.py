@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from torch_estimator.compile.recorder import Summary
+from torch_estimator.summary.recorder import Summary
 from torch_estimator.summary.summary_values import png, summary_values
 
 

@@ -13,7 +13,7 @@ from torch_estimator.compile.compilation import SUPPORTED
 from torch_estimator.compile.jit_steps import JitSteps
 from torch_estimator.compile.observation import observed
 from torch_estimator.compile.steps import CompiledSteps
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.run_config import RunConfig
 from torch_estimator.train.batch_note import noting_batch
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size

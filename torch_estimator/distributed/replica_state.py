@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_estimator.checkpoint.variables import named_slots
 from torch_estimator.distributed.group import Group
 from torch_estimator.distributed.input_cursors import encoded
 from torch_estimator.distributed.peer_recovery import Snapshot
 from torch_estimator.train.model import Model
 from torch_estimator.train.optimizer_numbers import NUMBERS, OptimizerNumbers
 from torch_estimator.train.schedules import Schedules
-from torch_estimator.train.variables import named_slots
 
 
 class Place:

@@ -29,7 +29,7 @@ from torch_estimator.distributed.step_exchange import (
     InStep,
     head_of,
 )
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.train.batches import Batches, TensorBatch
 from torch_estimator.train.preemption import Preempted
 

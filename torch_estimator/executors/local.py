@@ -13,7 +13,7 @@ from torch_estimator.executors.checks import check_saves_checkpoints
 from torch_estimator.executors.continuous_eval_listener import ContinuousEvalListener
 from torch_estimator.executors.evaluation import Outcome, SpecEvaluator
 from torch_estimator.executors.status_writer import Announcement
-from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+from torch_estimator.hooks.hook import CheckpointSaverListener
 from torch_estimator.specs import EvalSpec, TrainSpec
 from torch_estimator.strategies.joining import end_servers
 from torch_estimator.train.loop import StopReason

@@ -18,7 +18,7 @@ from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.inner_layers import LayerOutputs, all_layers, check_new_keys
 from torch_estimator.mode_keys import ModeKeys
-from torch_estimator.summary.event_writers import EventWriters
+from torch_estimator.summary.event_writer import EventWriters
 from torch_estimator.train.batch_fusion import BatchesTogether
 from torch_estimator.train.batch_note import noting_batch
 from torch_estimator.train.batches import TensorBatch, batch_size

@@ -15,12 +15,10 @@ from torch import Tensor, nn
 
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import Checkpoint, is_reached, latest_checkpoint, load_checkpoint
-from torch_estimator.checkpoint.hook_states import hook_states, restore_hooks
 from torch_estimator.checkpoint.index import checkpoint_step
-from torch_estimator.checkpoint.saver_hook import CheckpointMemoryHook, CheckpointSaverHook
-from torch_estimator.checkpoint.shard_file import ShardFile
 from torch_estimator.checkpoint.sharded_tensors import part_to_save
-from torch_estimator.checkpoint.writer import CheckpointWriter
+from torch_estimator.checkpoint.variables import named_slots, trained_variables
+from torch_estimator.checkpoint.writer import CheckpointWriter, ShardWriter
 from torch_estimator.compile.choice import GRADIENTS, AnySteps, steps_for
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.state import StateMismatch
@@ -32,9 +30,10 @@ from torch_estimator.distributed.replica_steps import ReplicaSteps
 from torch_estimator.distributed.split_step import ReceivingStep, SendingStep
 from torch_estimator.errors import ClusterError, UserError
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
-from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.checkpoint_saver import CheckpointMemoryHook, CheckpointSaverHook, hook_states, restore_hooks
+from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
 from torch_estimator.hooks.logging_tensor import LoggingTensorHook
+from torch_estimator.hooks.nan_tensor import NotFinite, check_finite
 from torch_estimator.hooks.step_counter import StepCounterHook
 from torch_estimator.hooks.summary_saver import SummarySaverHook
 from torch_estimator.run_config import RunConfig
@@ -42,9 +41,8 @@ from torch_estimator.strategies.sharded.step import ShardedStep
 from torch_estimator.strategies.sharded.steps import ShardedSteps
 from torch_estimator.strategies.sharded.units import check_optimizers
 from torch_estimator.strategies.strategies import FullyShardedStrategy, ParameterServerStrategy
-from torch_estimator.summary.event_writers import EventWriters
+from torch_estimator.summary.event_writer import EventWriters
 from torch_estimator.train.batches import Batches
-from torch_estimator.train.damage import NotFinite, check_finite
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 from torch_estimator.train.mixed_precision import in_bfloat16
 from torch_estimator.train.model import Model
@@ -53,7 +51,6 @@ from torch_estimator.train.preemption import Preempted, ending_on_signals, stop_
 from torch_estimator.train.progress import ProgressBar, ProgressHook
 from torch_estimator.train.random_state import random_state, set_random_state
 from torch_estimator.train.step import TrainStep
-from torch_estimator.train.variables import named_slots, trained_variables
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group
@@ -299,7 +296,7 @@ class TrainingRun:
     def _sharded_steps(self, group: Group, hooks: Sequence[Hook]) -> ShardedSteps:
         if self._config.compile is True:
             logger.warning("With FullyShardedStrategy training runs in Python: compile=True has no effect.")
-        file = ShardFile(group.rank, group.size)
+        file = ShardWriter(group.rank, group.size)
 
         def write(directory: str) -> None:
             check_finite(self._trained())

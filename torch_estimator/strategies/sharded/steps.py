@@ -18,10 +18,10 @@ from torch_estimator.distributed.packing import LOSS
 from torch_estimator.distributed.split_step import STEPS
 from torch_estimator.distributed.step_exchange import FAILED, FURTHER, PREEMPTED, STOPS, WAITS, InStep
 from torch_estimator.errors import CheckpointError, UserError
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
+from torch_estimator.hooks.nan_tensor import NotFinite
 from torch_estimator.strategies.sharded.step import ShardedStep
 from torch_estimator.train.batches import Batches
-from torch_estimator.train.damage import NotFinite
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group

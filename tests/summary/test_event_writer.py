@@ -21,8 +21,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_estimator import files
 from torch_estimator.errors import UserError
-from torch_estimator.summary.event_files import EventWriter, read_events, read_scalars
-from torch_estimator.summary.event_sinks import RemoteSink
+from torch_estimator.summary.event_reader import read_events, read_scalars
+from torch_estimator.summary.event_writer import EventWriter, RemoteSink
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -171,8 +171,8 @@ def test_what_went_wrong_in_the_background_is_told_by_a_later_event_or_made_good
                 writer.flush()
                 assert putting.was_put.get_nowait() == 4
             else:
-                assert isinstance(writer._sink, RemoteSink) and writer._sink._putting is not None
-                concurrent.futures.wait([writer._sink._putting])
+                assert isinstance(writer._sink, RemoteSink) and writer._sink._upload is not None
+                concurrent.futures.wait([writer._sink._upload])
                 with pytest.raises(UserError, match=r"summaries cannot be written .* Connection reset by peer"):
                     writer.scalar("loss", 1.0, step=3)
 
@@ -223,7 +223,7 @@ def test_an_unwritable_directory_and_a_full_disk_are_told_in_a_sentence(tmp_path
 def test_tensorboard_is_not_imported_before_the_first_event() -> None:
     root = pathlib.Path(__file__).parents[2]
     script = (
-        "import sys, torch_estimator.summary.event_files as s; s.EventWriter('x').close(); "
+        "import sys, torch_estimator.summary.event_writer as s; s.EventWriter('x').close(); "
         "assert not [m for m in sys.modules if m.split('.')[0] in ('tensorboard', 'tensorflow')]"
     )
     subprocess.run([sys.executable, "-c", script], cwd=root, check=True)

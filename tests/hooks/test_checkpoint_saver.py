@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.losses import Losses
-from torch_estimator.checkpoint.saver_hook import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.hooks import CheckpointSaverListener, Hook, RunContext
+from torch_estimator.hooks.checkpoint_saver import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 
 

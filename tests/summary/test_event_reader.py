@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from torch_estimator import files
-from torch_estimator.summary.evaluation_reader import EvaluationReader
-from torch_estimator.summary.event_files import EventWriter
+from torch_estimator.summary.event_reader import EvaluationReader
+from torch_estimator.summary.event_writer import EventWriter
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -7,7 +7,7 @@ import random
 import pytest
 from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
-from torch_estimator.summary.crc32c import crc32c, masked_crc32c
+from torch_estimator.data.tfrecord import crc32c, masked_crc32c
 
 
 @pytest.mark.parametrize(

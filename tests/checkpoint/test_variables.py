@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from torch_estimator.checkpoint.variables import named_slots, named_variables, restore_slots
 from torch_estimator.feature_column.table import Piece, Table
 from torch_estimator.optim import Adagrad, Adam, Ftrl
-from torch_estimator.train.variables import named_slots, named_variables, restore_slots
 
 
 class Bags(nn.Module):
