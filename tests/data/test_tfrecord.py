@@ -1,4 +1,4 @@
-"""The checksum of event files, against tensorboard's own."""
+"""CRC-32C of TFRecord files, compared with tensorboard's implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CheckpointSaverHook: when it saves and whom it tells."""
+"""CheckpointSaverHook: when it saves, and how it calls listeners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 
 
 class Run:
-    """A run of steps that take a second each; keeps what was saved."""
+    """Run whose steps take one second each, and which records its saves."""
 
     def __init__(self, *, start: int = 0, last_step: int, **arguments: Any) -> None:
         self.saved: list[int] = []
@@ -42,11 +42,11 @@ class Run:
         return [torch.tensor(1.0)] * steps
 
     def told(self, hooks: Sequence[Hook]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class Listener(CheckpointSaverListener):
-    """Writes down what it is told; asks to stop after one of the saves."""
+    """Listener that records its calls and asks to stop after one of the saves."""
 
     def __init__(self, *, stop_after: int | None = None) -> None:
         self.entries: list[Any] = []
@@ -73,7 +73,7 @@ def test_by_steps_at_the_start_every_so_many_and_at_the_end(last_step: int, save
     assert Run(last_step=last_step, every_n_steps=4).saved == saved
 
 
-def test_a_resumed_run_counts_from_its_start_and_does_not_write_that_again() -> None:
+def test_a_resumed_run_counts_from_its_start_and_does_not_save_that_again() -> None:
     assert Run(start=5, last_step=14, every_n_steps=4).saved == [9, 13, 14]
 
 
@@ -83,7 +83,7 @@ def test_by_seconds_since_the_last_save() -> None:
     assert Run(last_step=10, every_secs=600).saved == [0, 10]
 
 
-def test_listeners_are_told_around_each_save_and_of_the_start_they_need_not_write() -> None:
+def test_listeners_are_called_around_each_save_and_for_the_restored_checkpoint() -> None:
     listener = Listener()
     run = Run(start=5, last_step=8, every_n_steps=2, listeners=[listener])
     assert run.saved == [7, 8]
@@ -91,7 +91,7 @@ def test_listeners_are_told_around_each_save_and_of_the_start_they_need_not_writ
     assert listener.entries == ["begin", *saves, ("end", 8)]
 
 
-def test_the_save_is_waited_for_only_where_somebody_listens() -> None:
+def test_a_save_is_waited_for_only_with_listeners() -> None:
     assert set(Run(last_step=3, every_n_steps=1).waited) == {False}
     assert set(Run(last_step=3, every_n_steps=1, listeners=[Listener()]).waited) == {True}
 
@@ -105,12 +105,12 @@ def test_listeners_that_do_not_read_the_checkpoint_are_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("start", [0, 7])
-def test_memory_is_made_ready_once_after_the_first_step(start: int) -> None:
-    told: list[int] = []
+def test_memory_is_allocated_once_after_the_first_step(start: int) -> None:
+    calls: list[int] = []
     context = RunContext(global_step=start)
-    hook = CheckpointMemoryHook(lambda: told.append(context.global_step))
+    hook = CheckpointMemoryHook(lambda: calls.append(context.global_step))
     run_training(Losses([1.0] * 9), context=context, last_step=start + 9, hooks=[hook])
-    assert told == [start + 1]
+    assert calls == [start + 1]
 
 
 def test_a_listener_can_end_the_run() -> None:
@@ -130,7 +130,7 @@ def test_the_log_says_what_is_saved_where(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.messages == [f"Saving checkpoints for {step} into runs/x." for step in (0, 4)]
 
 
-def test_what_came_after_the_last_save_is_amended_and_nothing_else_is_saved_at_the_end() -> None:
+def test_states_changed_after_the_last_save_are_amended_at_the_end() -> None:
     amended: list[int] = []
     assert Run(last_step=8, every_n_steps=4, amend=amended.append).saved == [0, 4, 8]
     assert amended == [8]

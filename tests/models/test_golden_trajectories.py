@@ -1,4 +1,4 @@
-"""Training from a given start on given batches ends at TensorFlow's weights."""
+"""Training with given initial weights and batches results in TensorFlow's weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Golden = Callable[[str], dict[str, Any]]
 
 
 class StartFrom(Hook):
-    """Puts given numbers into the module before the first step."""
+    """Hook that sets the module's weights before the first step."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values

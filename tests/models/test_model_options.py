@@ -1,4 +1,4 @@
-"""Dropout, batch norm and activations of the canned models, from training to the export."""
+"""Dropout, batch norm and activations of the premade models, from training to export."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def assert_export_predicts_the_same(estimator: te.Estimator, path: Path) -> None
 
 
 class Swish(nn.Module):
-    """A module of the user's, with a parameter of a shape."""
+    """User-defined activation with a trained parameter."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Copies of modules with the optimizers and schedules made on them."""
+"""Copies of modules together with their optimizers and schedules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def module_of(seed: int = 0) -> nn.Module:
     return nn.Linear(3, 2)
 
 
-def test_an_optimizer_goes_with_its_module_and_keeps_its_state() -> None:
+def test_an_optimizer_is_copied_with_its_module_and_state() -> None:
     module = module_of()
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, betas=(0.5, 0.9))
     step(module, optimizer)
@@ -38,7 +38,7 @@ def test_an_optimizer_goes_with_its_module_and_keeps_its_state() -> None:
     assert copy.param_groups[0]["betas"] == (0.5, 0.9)
 
 
-def test_a_schedule_goes_with_its_optimizer() -> None:
+def test_a_schedule_is_copied_with_its_optimizer() -> None:
     module = module_of()
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1.0, total_steps=10)
@@ -64,7 +64,7 @@ class Counting(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_what_an_optimizer_of_ones_own_keeps_is_copied_too() -> None:
+def test_attributes_of_a_users_optimizer_are_copied() -> None:
     module = module_of()
     optimizer = Counting(module.parameters())
     step(module, optimizer)
@@ -86,7 +86,7 @@ def test_tied_parameters_stay_tied() -> None:
     assert again[1].weight is again[0].weight
 
 
-def test_what_cannot_be_copied_is_one_sentence() -> None:
+def test_a_module_that_cannot_be_copied_is_one_sentence() -> None:
     module = module_of()
     module.kept = module.get_parameter("weight") * 2
     with pytest.raises(TypeError, match=r"^The module Linear cannot be copied, which each training and .* model_fn"):
