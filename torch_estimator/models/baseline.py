@@ -60,12 +60,7 @@ class BaselineClassifier(Estimator):
         config: RunConfig | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
     ) -> None:
-        head = classifier_head(
-            n_classes=n_classes,
-            weight_column=weight_column,
-            label_vocabulary=label_vocabulary,
-            loss_reduction=loss_reduction,
-        )
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
         super().__init__(_model_fn(head, optimizer), model_dir, config)
 
 
@@ -86,9 +81,7 @@ class BaselineRegressor(Estimator):
         config: RunConfig | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
     ) -> None:
-        head = regressor_head(
-            label_dimension=label_dimension, weight_column=weight_column, loss_reduction=loss_reduction
-        )
+        head = regressor_head(label_dimension, weight_column, loss_reduction)
         super().__init__(_model_fn(head, optimizer), model_dir, config)
 
 

@@ -26,12 +26,6 @@ from torch_estimator.specs import EstimatorSpec
 OptimizerArgument = str | OptimizerFactory
 _EstimatorClass = TypeVar("_EstimatorClass", bound=type[Estimator])
 
-# Default learning rates are those of tf.estimator.
-LINEAR_LEARNING_RATE = 0.2
-DNN_LEARNING_RATE = 0.05
-_COMBINED_LINEAR_LEARNING_RATE = 0.005
-_COMBINED_DNN_LEARNING_RATE = 0.001
-
 ANOTHER_OPTIMIZER = "or the name of another optimizer, or a function from named parameters to an optimizer."
 _COMBINER = '``"sum"``, ``"mean"`` or ``"sqrtn"``; makes no difference for columns with one value per row.'
 _ARGUMENTS = {
@@ -215,59 +209,6 @@ def _check_not_empty(columns: Sequence[Any]) -> None:
         raise InvalidValueError("A model needs feature columns, but feature_columns is empty.")
 
 
-def linear_part(columns: Iterable[Any], optimizer: OptimizerArgument | None, sparse_combiner: Combiner) -> Wide:
-    """Return the linear part of a linear model.
-
-    Without an optimizer it is Ftrl with a learning rate that decreases with the number of columns, as in tf.estimator.
-    """
-    given = as_columns(columns)
-    rate = LINEAR_LEARNING_RATE if optimizer is not None else min(LINEAR_LEARNING_RATE, _one_over_root(given))
-    return Wide(columns=given, optimizer=optimizer or "Ftrl", learning_rate=rate, sparse_combiner=sparse_combiner)
-
-
-def wide_and_deep(
-    *,
-    linear_feature_columns: Iterable[Any] | None,
-    linear_optimizer: OptimizerArgument,
-    dnn_feature_columns: Iterable[Any] | None,
-    dnn_optimizer: OptimizerArgument,
-    dnn_hidden_units: Sequence[int] | None,
-    dnn_activation_fn: Activation,
-    dnn_dropout: float | None,
-    batch_norm: bool,
-    linear_sparse_combiner: Combiner,
-) -> tuple[Wide | None, Deep | None]:
-    """Return the parts of a combined model, from tf.estimator's constructor arguments.
-
-    Raises:
-        InvalidValueError: There are no columns at all, or deep columns without ``dnn_hidden_units``.
-    """
-    linear_feature_columns, dnn_feature_columns = as_columns(linear_feature_columns), as_columns(dnn_feature_columns)
-    if not linear_feature_columns and not dnn_feature_columns:
-        raise InvalidValueError("Give linear_feature_columns, dnn_feature_columns or both; both are empty.")
-    if dnn_feature_columns and not dnn_hidden_units:
-        raise InvalidValueError("dnn_feature_columns need dnn_hidden_units, the outputs of each hidden layer.")
-    wide = deep = None
-    if linear_feature_columns:
-        wide = Wide(
-            columns=linear_feature_columns,
-            optimizer=linear_optimizer,
-            learning_rate=min(_COMBINED_LINEAR_LEARNING_RATE, _one_over_root(linear_feature_columns)),
-            sparse_combiner=linear_sparse_combiner,
-        )
-    if dnn_feature_columns and dnn_hidden_units:
-        deep = Deep(
-            columns=dnn_feature_columns,
-            hidden_units=dnn_hidden_units,
-            optimizer=dnn_optimizer,
-            learning_rate=_COMBINED_DNN_LEARNING_RATE,
-            activation_fn=dnn_activation_fn,
-            dropout=dnn_dropout,
-            batch_norm=batch_norm,
-        )
-    return wide, deep
-
-
 def as_columns(columns: Iterable[Any] | None) -> tuple[Any, ...]:
     """Return feature columns as a tuple, from any iterable of them (``columns.values()``, for instance).
 
@@ -279,7 +220,8 @@ def as_columns(columns: Iterable[Any] | None) -> tuple[Any, ...]:
     return tuple(columns or ())
 
 
-def _one_over_root(columns: Sequence[Any]) -> float:
+def one_over_root(columns: Sequence[Any]) -> float:
+    """Return ``1 / sqrt(number of columns)``, tf.estimator's upper limit of default learning rates of linear parts."""
     return 1 / math.sqrt(max(1, len(columns)))
 
 
@@ -296,29 +238,20 @@ def optimizer_factory(optimizer: OptimizerArgument, learning_rate: float) -> Opt
 
 
 def classifier_head(
-    *,
-    n_classes: int,
-    weight_column: Any,
-    label_vocabulary: Sequence[str] | None,
-    loss_reduction: LossReduction | str,
+    n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: LossReduction | str
 ) -> Head:
     """Return a binary head for two classes, else a multi-class head."""
+    settings: dict[str, Any] = {
+        "weight_column": weight_column,
+        "label_vocabulary": label_vocabulary,
+        "loss_reduction": LossReduction.of(loss_reduction),
+    }
     if n_classes == 2:
-        return BinaryClassHead(
-            weight_column=weight_column,
-            label_vocabulary=label_vocabulary,
-            loss_reduction=LossReduction.of(loss_reduction),
-            pr_summation="trapezoidal",
-        )
-    return MultiClassHead(
-        n_classes,
-        weight_column=weight_column,
-        label_vocabulary=label_vocabulary,
-        loss_reduction=LossReduction.of(loss_reduction),
-    )
+        return BinaryClassHead(pr_summation="trapezoidal", **settings)
+    return MultiClassHead(n_classes, **settings)
 
 
-def regressor_head(*, label_dimension: int, weight_column: Any, loss_reduction: LossReduction | str) -> Head:
+def regressor_head(label_dimension: int, weight_column: Any, loss_reduction: LossReduction | str) -> Head:
     """Return a regression head with the identity link."""
     return RegressionHead(
         label_dimension=label_dimension, weight_column=weight_column, loss_reduction=LossReduction.of(loss_reduction)

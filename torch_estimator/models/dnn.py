@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
 from torch_estimator.models.canned_model_fn import (
     ANOTHER_OPTIMIZER,
-    DNN_LEARNING_RATE,
     Deep,
     OptimizerArgument,
     as_columns,
@@ -23,10 +22,12 @@ from torch_estimator.models.canned_model_fn import (
 )
 from torch_estimator.models.networks import Activation
 from torch_estimator.run_config import RunConfig
+from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart
 
 _COLUMNS = "Numeric, bucketized, indicator and embedding columns."
-_OPTIMIZER = f"Adagrad with learning rate {DNN_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
+_LEARNING_RATE = 0.05
+_OPTIMIZER = f"Adagrad with learning rate {_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
 
 
 @document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
@@ -54,29 +55,9 @@ class DNNClassifier(Estimator):
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
     ) -> None:
-        deep = Deep(
-            columns=as_columns(feature_columns),
-            hidden_units=hidden_units,
-            optimizer=optimizer,
-            learning_rate=DNN_LEARNING_RATE,
-            activation_fn=activation_fn,
-            dropout=dropout,
-            batch_norm=batch_norm,
-        )
-        super().__init__(
-            canned_model_fn(
-                classifier_head(
-                    n_classes=n_classes,
-                    weight_column=weight_column,
-                    label_vocabulary=label_vocabulary,
-                    loss_reduction=loss_reduction,
-                ),
-                deep=deep,
-            ),
-            model_dir,
-            config,
-            warm_start_from=warm_start_from,
-        )
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
+        model_fn = _model_fn(head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm)
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
 @document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
@@ -103,28 +84,9 @@ class DNNRegressor(Estimator):
         loss_reduction: LossReduction | str = LossReduction.SUM,
         batch_norm: bool = False,
     ) -> None:
-        deep = Deep(
-            columns=as_columns(feature_columns),
-            hidden_units=hidden_units,
-            optimizer=optimizer,
-            learning_rate=DNN_LEARNING_RATE,
-            activation_fn=activation_fn,
-            dropout=dropout,
-            batch_norm=batch_norm,
-        )
-        super().__init__(
-            canned_model_fn(
-                regressor_head(
-                    label_dimension=label_dimension,
-                    weight_column=weight_column,
-                    loss_reduction=loss_reduction,
-                ),
-                deep=deep,
-            ),
-            model_dir,
-            config,
-            warm_start_from=warm_start_from,
-        )
+        head = regressor_head(label_dimension, weight_column, loss_reduction)
+        model_fn = _model_fn(head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm)
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
 @document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
@@ -149,14 +111,27 @@ class DNNEstimator(Estimator):
         warm_start_from: WarmStart | None = None,
         batch_norm: bool = False,
     ) -> None:
-        deep = Deep(
-            columns=as_columns(feature_columns),
-            hidden_units=hidden_units,
-            optimizer=optimizer,
-            learning_rate=DNN_LEARNING_RATE,
-            activation_fn=activation_fn,
-            dropout=dropout,
-            batch_norm=batch_norm,
-        )
-        model_fn = canned_model_fn(check_head(head), deep=deep)
+        check_head(head)
+        model_fn = _model_fn(head, hidden_units, feature_columns, optimizer, activation_fn, dropout, batch_norm)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+
+
+def _model_fn(
+    head: Head,
+    hidden_units: Sequence[int],
+    feature_columns: Iterable[Any],
+    optimizer: OptimizerArgument,
+    activation_fn: Activation,
+    dropout: float | None,
+    batch_norm: bool,
+) -> Callable[..., EstimatorSpec]:
+    deep = Deep(
+        columns=as_columns(feature_columns),
+        hidden_units=hidden_units,
+        optimizer=optimizer,
+        learning_rate=_LEARNING_RATE,
+        activation_fn=activation_fn,
+        dropout=dropout,
+        batch_norm=batch_norm,
+    )
+    return canned_model_fn(head, deep=deep)

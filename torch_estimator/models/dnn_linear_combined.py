@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
 from torch_estimator.models.canned_model_fn import (
+    Deep,
     OptimizerArgument,
+    Wide,
+    as_columns,
     canned_model_fn,
     classifier_head,
     document_arguments,
+    one_over_root,
     regressor_head,
-    wide_and_deep,
 )
 from torch_estimator.models.networks import Activation
 from torch_estimator.run_config import RunConfig
+from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart
+
+_LINEAR_LEARNING_RATE = 0.005
+_DNN_LEARNING_RATE = 0.001
 
 
 @document_arguments()
@@ -56,32 +64,19 @@ class DNNLinearCombinedClassifier(Estimator):
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
     ) -> None:
-        wide, deep = wide_and_deep(
-            linear_feature_columns=linear_feature_columns,
-            linear_optimizer=linear_optimizer,
-            dnn_feature_columns=dnn_feature_columns,
-            dnn_optimizer=dnn_optimizer,
-            dnn_hidden_units=dnn_hidden_units,
-            dnn_activation_fn=dnn_activation_fn,
-            dnn_dropout=dnn_dropout,
-            batch_norm=batch_norm,
-            linear_sparse_combiner=linear_sparse_combiner,
+        model_fn = _model_fn(
+            classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction),
+            linear_feature_columns,
+            linear_optimizer,
+            linear_sparse_combiner,
+            dnn_feature_columns,
+            dnn_optimizer,
+            dnn_hidden_units,
+            dnn_activation_fn,
+            dnn_dropout,
+            batch_norm,
         )
-        super().__init__(
-            canned_model_fn(
-                classifier_head(
-                    n_classes=n_classes,
-                    weight_column=weight_column,
-                    label_vocabulary=label_vocabulary,
-                    loss_reduction=loss_reduction,
-                ),
-                wide=wide,
-                deep=deep,
-            ),
-            model_dir,
-            config,
-            warm_start_from=warm_start_from,
-        )
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
 @document_arguments()
@@ -115,31 +110,19 @@ class DNNLinearCombinedRegressor(Estimator):
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
     ) -> None:
-        wide, deep = wide_and_deep(
-            linear_feature_columns=linear_feature_columns,
-            linear_optimizer=linear_optimizer,
-            dnn_feature_columns=dnn_feature_columns,
-            dnn_optimizer=dnn_optimizer,
-            dnn_hidden_units=dnn_hidden_units,
-            dnn_activation_fn=dnn_activation_fn,
-            dnn_dropout=dnn_dropout,
-            batch_norm=batch_norm,
-            linear_sparse_combiner=linear_sparse_combiner,
+        model_fn = _model_fn(
+            regressor_head(label_dimension, weight_column, loss_reduction),
+            linear_feature_columns,
+            linear_optimizer,
+            linear_sparse_combiner,
+            dnn_feature_columns,
+            dnn_optimizer,
+            dnn_hidden_units,
+            dnn_activation_fn,
+            dnn_dropout,
+            batch_norm,
         )
-        super().__init__(
-            canned_model_fn(
-                regressor_head(
-                    label_dimension=label_dimension,
-                    weight_column=weight_column,
-                    loss_reduction=loss_reduction,
-                ),
-                wide=wide,
-                deep=deep,
-            ),
-            model_dir,
-            config,
-            warm_start_from=warm_start_from,
-        )
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
 @document_arguments()
@@ -171,16 +154,54 @@ class DNNLinearCombinedEstimator(Estimator):
         linear_sparse_combiner: Combiner = "sum",
         warm_start_from: WarmStart | None = None,
     ) -> None:
-        wide, deep = wide_and_deep(
-            linear_feature_columns=linear_feature_columns,
-            linear_optimizer=linear_optimizer,
-            dnn_feature_columns=dnn_feature_columns,
-            dnn_optimizer=dnn_optimizer,
-            dnn_hidden_units=dnn_hidden_units,
-            dnn_activation_fn=dnn_activation_fn,
-            dnn_dropout=dnn_dropout,
-            batch_norm=batch_norm,
-            linear_sparse_combiner=linear_sparse_combiner,
+        model_fn = _model_fn(
+            check_head(head),
+            linear_feature_columns,
+            linear_optimizer,
+            linear_sparse_combiner,
+            dnn_feature_columns,
+            dnn_optimizer,
+            dnn_hidden_units,
+            dnn_activation_fn,
+            dnn_dropout,
+            batch_norm,
         )
-        model_fn = canned_model_fn(check_head(head), wide=wide, deep=deep)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+
+
+def _model_fn(
+    head: Head,
+    linear_feature_columns: Iterable[Any] | None,
+    linear_optimizer: OptimizerArgument,
+    linear_sparse_combiner: Combiner,
+    dnn_feature_columns: Iterable[Any] | None,
+    dnn_optimizer: OptimizerArgument,
+    dnn_hidden_units: Sequence[int] | None,
+    dnn_activation_fn: Activation,
+    dnn_dropout: float | None,
+    batch_norm: bool,
+) -> Callable[..., EstimatorSpec]:
+    linear_columns, dnn_columns = as_columns(linear_feature_columns), as_columns(dnn_feature_columns)
+    if not linear_columns and not dnn_columns:
+        raise InvalidValueError("Give linear_feature_columns, dnn_feature_columns or both; both are empty.")
+    if dnn_columns and not dnn_hidden_units:
+        raise InvalidValueError("dnn_feature_columns need dnn_hidden_units, the outputs of each hidden layer.")
+    wide = deep = None
+    if linear_columns:
+        wide = Wide(
+            columns=linear_columns,
+            optimizer=linear_optimizer,
+            learning_rate=min(_LINEAR_LEARNING_RATE, one_over_root(linear_columns)),
+            sparse_combiner=linear_sparse_combiner,
+        )
+    if dnn_columns and dnn_hidden_units:
+        deep = Deep(
+            columns=dnn_columns,
+            hidden_units=dnn_hidden_units,
+            optimizer=dnn_optimizer,
+            learning_rate=_DNN_LEARNING_RATE,
+            activation_fn=dnn_activation_fn,
+            dropout=dnn_dropout,
+            batch_norm=batch_norm,
+        )
+    return canned_model_fn(head, wide=wide, deep=deep)

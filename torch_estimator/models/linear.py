@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch_estimator.estimator import Estimator
@@ -11,15 +11,19 @@ from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
 from torch_estimator.models.canned_model_fn import (
     OptimizerArgument,
+    Wide,
+    as_columns,
     canned_model_fn,
     classifier_head,
     document_arguments,
-    linear_part,
+    one_over_root,
     regressor_head,
 )
 from torch_estimator.run_config import RunConfig
+from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart
 
+_LEARNING_RATE = 0.2
 _COLUMNS = "Categorical, bucketized and numeric columns."
 _OPTIMIZER = (
     "Name of an optimizer, which gets learning rate 0.2; None for Ftrl with ``min(0.2, 1 / sqrt(number of columns))``; "
@@ -49,21 +53,9 @@ class LinearClassifier(Estimator):
         loss_reduction: LossReduction | str = LossReduction.SUM,
         sparse_combiner: Combiner = "sum",
     ) -> None:
-        wide = linear_part(feature_columns, optimizer, sparse_combiner)
-        super().__init__(
-            canned_model_fn(
-                classifier_head(
-                    n_classes=n_classes,
-                    weight_column=weight_column,
-                    label_vocabulary=label_vocabulary,
-                    loss_reduction=loss_reduction,
-                ),
-                wide=wide,
-            ),
-            model_dir,
-            config,
-            warm_start_from=warm_start_from,
-        )
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
+        model_fn = _model_fn(head, feature_columns, optimizer, sparse_combiner)
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
 @document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
@@ -87,20 +79,9 @@ class LinearRegressor(Estimator):
         loss_reduction: LossReduction | str = LossReduction.SUM,
         sparse_combiner: Combiner = "sum",
     ) -> None:
-        wide = linear_part(feature_columns, optimizer, sparse_combiner)
-        super().__init__(
-            canned_model_fn(
-                regressor_head(
-                    label_dimension=label_dimension,
-                    weight_column=weight_column,
-                    loss_reduction=loss_reduction,
-                ),
-                wide=wide,
-            ),
-            model_dir,
-            config,
-            warm_start_from=warm_start_from,
-        )
+        head = regressor_head(label_dimension, weight_column, loss_reduction)
+        model_fn = _model_fn(head, feature_columns, optimizer, sparse_combiner)
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
 @document_arguments(feature_columns=_COLUMNS, optimizer=_OPTIMIZER)
@@ -122,6 +103,15 @@ class LinearEstimator(Estimator):
         sparse_combiner: Combiner = "sum",
         warm_start_from: WarmStart | None = None,
     ) -> None:
-        wide = linear_part(feature_columns, optimizer, sparse_combiner)
-        model_fn = canned_model_fn(check_head(head), wide=wide)
+        model_fn = _model_fn(check_head(head), feature_columns, optimizer, sparse_combiner)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+
+
+def _model_fn(
+    head: Head, feature_columns: Iterable[Any], optimizer: OptimizerArgument | None, sparse_combiner: Combiner
+) -> Callable[..., EstimatorSpec]:
+    columns = as_columns(feature_columns)
+    # As in tf.estimator, the learning rate depends on the number of columns only if no optimizer is given.
+    rate = _LEARNING_RATE if optimizer is not None else min(_LEARNING_RATE, one_over_root(columns))
+    wide = Wide(columns=columns, optimizer=optimizer or "Ftrl", learning_rate=rate, sparse_combiner=sparse_combiner)
+    return canned_model_fn(head, wide=wide)
