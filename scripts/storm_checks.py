@@ -13,7 +13,7 @@ import torch_estimator as te
 from scripts.storm_cluster import Line
 from scripts.storm_job import SEEN
 from torch_estimator.checkpoint.checkpoint import checkpoint_paths, load_checkpoint
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 _SAVING = re.compile(r"Saving checkpoints for (\d+)")
 _ENDED = re.compile(r"Training ended at global step (\d+)")

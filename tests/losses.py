@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import torch
 
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 
 
 class Losses:

@@ -1,4 +1,4 @@
-"""Command lines end with one sentence where the user has to act, and with a traceback where we have."""
+"""Commands end with one sentence for a user's error, and with a traceback for a bug."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def test_a_file_that_cannot_be_used_is_named(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == "error: /nowhere/at/all: No such file or directory.\n"
 
 
-def test_our_own_mistakes_keep_their_traceback() -> None:
+def test_bugs_keep_their_traceback() -> None:
     with pytest.raises(ZeroDivisionError), exit_on_user_error():
         print(1 / 0)
 
 
-def test_nothing_happens_where_nothing_is_wrong() -> None:
+def test_without_an_error_nothing_happens() -> None:
     with exit_on_user_error():
         pass
 

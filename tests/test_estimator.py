@@ -25,7 +25,7 @@ from tests.jobs import (
     variables,
 )
 from torch_estimator.errors import CheckpointError
-from torch_estimator.summary.event_files import read_events, read_scalars
+from torch_estimator.summary.event_reader import read_events, read_scalars
 
 
 def test_model_fn_gets_those_of_mode_params_and_config_that_it_names(tmp_path: Path) -> None:

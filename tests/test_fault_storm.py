@@ -14,7 +14,7 @@ from scripts.storm_checks import Rows, Told, problems, seen
 from scripts.storm_cluster import LAUNCHER, Line
 from scripts.storm_job import SEEN
 from scripts.storm_times import SERVED, TOGETHER, Kill, table, verdicts
-from torch_estimator.summary.event_files import EventWriter
+from torch_estimator.summary.event_writer import EventWriter
 
 
 def test_a_cluster_survives_a_kill_of_each_role(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""files: the same functions on local paths and on URLs."""
+"""The functions of `files`, on local paths and on URLs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def base(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str
     files.remove_tree("memory://test_files")
 
 
-def test_what_is_written_is_read(base: str) -> None:
+def test_written_content_is_read_back(base: str) -> None:
     files.makedirs(base)
     files.write_file(files.join(base, "f"), [b"ab", memoryview(b"cd")])
     files.write_atomic(files.join(base, "g"), "é".encode())
@@ -53,7 +53,7 @@ def test_directories_are_made_listed_and_removed(base: str) -> None:
     assert not files.exists(below)
 
 
-def test_what_does_not_exist_lists_as_empty_and_is_removed_in_silence(base: str) -> None:
+def test_a_missing_path_lists_as_empty_and_can_be_removed(base: str) -> None:
     assert files.listdir(files.join(base, "absent")) == []
     files.remove_tree(files.join(base, "absent"))
 
@@ -63,7 +63,7 @@ def test_a_missing_file_is_a_file_not_found_error(base: str) -> None:
         files.read_bytes(files.join(base, "absent"))
 
 
-def test_what_is_replaced_while_read_is_read_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_replaced_while_read_is_read_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write_atomic(tmp_path / "a", b"new")
     monkeypatch.setattr(files, "open", StaleHandle(1), raising=False)
     assert files.read_bytes(tmp_path / "a") == b"new"
@@ -73,7 +73,7 @@ def test_what_is_replaced_while_read_is_read_again(tmp_path: pathlib.Path, monke
 
 
 class StaleHandle:
-    """An `open` that fails at first, as on a network file system."""
+    """Replacement of `open` that fails at the first call, as on a network file system."""
 
     def __init__(self, times: int) -> None:
         self._left = times
@@ -94,7 +94,7 @@ def test_sizes_are_those_of_the_files_in_a_directory(base: str) -> None:
 
 
 class Disk:
-    """What reaches the disk, in order: synced files and directories by what they were called then, and renames."""
+    """Record of syncs and renames in order, with the names at that time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[str] = []

@@ -1,4 +1,4 @@
-"""The reader of JSON: one limit of depth, whoever wrote the text."""
+"""The JSON parser has one depth limit for all texts."""
 
 from __future__ import annotations
 

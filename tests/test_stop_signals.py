@@ -1,4 +1,4 @@
-"""Signals that ask a process to end, in the process of the tests itself."""
+"""Stop signals, sent to the process of the tests itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BOTH = (signal.SIGTERM, signal.SIGINT)
 
 @pytest.fixture(autouse=True)
 def _as_python_starts() -> Iterator[None]:
-    """The handlers of a program that has set none, also where the tests run with SIGINT ignored."""
+    """Set Python's default handlers, even if the tests run with SIGINT ignored."""
     before = {number: signal.getsignal(number) for number in BOTH}
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -24,7 +24,7 @@ def _as_python_starts() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_each_signal_is_handed_on_and_the_handlers_of_before_come_back() -> None:
+def test_each_signal_calls_stop_and_the_previous_handlers_return() -> None:
     came: list[int] = []
     with on_stop_signals(came.append, until="it goes on"):
         for number in BOTH:
@@ -34,7 +34,7 @@ def test_each_signal_is_handed_on_and_the_handlers_of_before_come_back() -> None
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
-def test_the_second_ctrl_c_raises_at_once_and_each_sigterm_is_handed_on() -> None:
+def test_the_second_ctrl_c_raises_and_each_sigterm_calls_stop() -> None:
     came: list[int] = []
     with pytest.raises(KeyboardInterrupt), on_stop_signals(came.append, until="it goes on"):
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGINT):
@@ -45,7 +45,7 @@ def test_the_second_ctrl_c_raises_at_once_and_each_sigterm_is_handed_on() -> Non
 
 
 @pytest.mark.parametrize("number", BOTH)
-def test_a_handler_of_the_users_stays_as_does_an_ignored_signal(number: signal.Signals) -> None:
+def test_a_users_handler_and_an_ignored_signal_stay(number: signal.Signals) -> None:
     came: list[int] = []
     own: list[int] = []
     signal.signal(number, lambda number, frame: own.append(number))
@@ -61,7 +61,7 @@ def test_a_handler_of_the_users_stays_as_does_an_ignored_signal(number: signal.S
 
 
 @pytest.mark.parametrize("number", BOTH)
-def test_a_handler_that_is_set_meanwhile_stays(number: signal.Signals) -> None:
+def test_a_handler_that_is_set_in_the_body_stays(number: signal.Signals) -> None:
     def own(number: int, frame: object) -> None:
         pass
 
@@ -73,11 +73,11 @@ def test_a_handler_that_is_set_meanwhile_stays(number: signal.Signals) -> None:
 def test_in_another_thread_nothing_is_handled() -> None:
     found: list[object] = []
 
-    def look() -> None:
+    def handlers() -> None:
         with on_stop_signals(found.append, until="it goes on"):
             found.append(signal.getsignal(signal.SIGINT))
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=handlers)
     thread.start()
     thread.join()
     assert found == [signal.default_int_handler]

@@ -1,4 +1,4 @@
-"""WarmStartSettings and VocabInfo: what is refused when they are made, and how vocabularies are read."""
+"""WarmStartSettings and VocabInfo: invalid arguments, and reading of vocabularies."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_a_vocabulary_is_a_file_with_a_word_a_line(folder: str) -> None:
     assert words.old_words() == ["Łódź", ""]
 
 
-def test_or_a_list(tmp_path: pathlib.Path) -> None:
+def test_a_vocabulary_may_be_a_list(tmp_path: pathlib.Path) -> None:
     words = info(new_vocab=[3, 1, 2], new_vocab_size=None, old_vocab=["x", b"y"])
     assert (words.new_words(), words.old_words()) == (["3", "1", "2"], ["x", "y"])
 
 
-def test_one_that_is_missing_or_too_short_is_one_sentence(tmp_path: pathlib.Path) -> None:
+def test_a_missing_or_short_vocabulary_is_one_sentence(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match=rf"^old_vocab of a VocabInfo cannot be read: {tmp_path}/none: No such file"):
         info(old_vocab=tmp_path / "none").old_words()
     (tmp_path / "words").write_text("a\nb\n")
@@ -90,9 +90,9 @@ def test_an_estimator_takes_a_path_or_settings_and_nothing_else(tmp_path: pathli
         te.Estimator(line_model_fn, str(tmp_path / "job"), warm_start_from=3)  # type: ignore[arg-type]
 
 
-def test_optimizers_are_made_of_what_was_warm_started(tmp_path: pathlib.Path) -> None:
+def test_optimizers_are_made_of_the_warm_started_weights(tmp_path: pathlib.Path) -> None:
     class Anchored(torch.optim.SGD):
-        """Keeps what its parameters begin with."""
+        """Optimizer that keeps the initial values of its parameters."""
 
         made: ClassVar[list[list[torch.Tensor]]] = []
 

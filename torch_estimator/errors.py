@@ -1,4 +1,4 @@
-"""What the package raises when its user has to act: one sentence that says what was wrong, where, and what to do."""
+"""Errors for the user: each message is one sentence that says what is wrong, where, and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 INTERRUPTED = 130
-"""Exit status of a command line that Ctrl-C ended, as shells have it."""
+"""Exit status of a command that was ended by Ctrl-C: 128 + SIGINT, as in shells."""
 
 RESTART_ME = 143
-"""Exit status of a process that is to be started again, as after SIGTERM; clusters start those above 127 again."""
+"""Exit status that asks for a restart: 128 + SIGTERM. Clusters restart processes with a status above 127."""
 
 
 class UserError(Exception):
-    """Base of every error whose message is meant for the user; command lines print it and exit.
+    """Base of all errors whose message is meant for the user; commands print the message and exit.
 
     Attributes:
-        exit_status: With which: 2, or `RESTART_ME` where it is enough to start again.
+        exit_status: Exit status of the command: 2, or `RESTART_ME` if starting the process again is enough.
     """
 
     exit_status = 2
 
 
 class InvalidValueError(UserError, ValueError):
-    """An argument, a setting or a file holds a value that cannot be used."""
+    """A value in an argument, a setting or a file cannot be used."""
 
 
 class InvalidTypeError(UserError, TypeError):
@@ -33,16 +33,16 @@ class InvalidTypeError(UserError, TypeError):
 
 
 class RowError(InvalidValueError):
-    """A value in one row of a column cannot be used.
+    """A value in one row of a batch cannot be used.
 
-    Raised by code that sees a chunk of columns but not where it came from; the input source that knows catches it
-    and raises a `DataError` naming the file and the line.
+    Code that sees columns but not the file they came from raises this error. The input source catches it and raises a
+    `DataError` that names the file and the line.
 
     Args:
-        problem: The sentence, without the place, such as ``unknown label 'maybe'; expected one of '<=50K', '>50K'``.
-        row: Index of the row inside the chunk, from 0.
-        column: Name of the column, or None where it is the labels of a nameless source.
-        label: Name of the label, where there are several.
+        problem: The message without the place, such as ``unknown label 'maybe'; expected one of '<=50K', '>50K'``.
+        row: Index of the row in the batch, from 0.
+        column: Name of the column, or None for labels without a name.
+        label: Name of the label if there are several labels, else None.
     """
 
     def __init__(self, problem: str, *, row: int, column: str | None = None, label: str | None = None) -> None:
@@ -55,27 +55,27 @@ class RowError(InvalidValueError):
 
 
 class PairsError(InvalidValueError):
-    """A loss or a metric compares each label with each output, of shapes ``[N]`` and ``[N, 1]``."""
+    """A loss or a metric compares every label with every output: labels are ``[N]`` and outputs ``[N, 1]``."""
 
 
 class DataError(InvalidValueError):
-    """Input data cannot be read as asked: names the file and line, or the source and row."""
+    """Input data is invalid or cannot be read; the message names the file and line, or the source and row."""
 
 
 class CheckpointError(UserError, ValueError):
-    """A checkpoint is missing, damaged, foreign, or does not fit the model."""
+    """A checkpoint is missing, damaged, written by another program, or does not fit the model."""
 
 
 class ModelDirInUseError(UserError, RuntimeError):
-    """Another training writes into the model directory."""
+    """Another training is writing into the model directory."""
 
 
 class ExportError(UserError):
-    """A model cannot be exported, or an export cannot be used."""
+    """A model cannot be exported, or an exported model cannot be used."""
 
 
 class ClusterError(UserError, RuntimeError):
-    """Processes of a cluster do not find each other, do not agree, or are gone."""
+    """The processes of a cluster cannot reach each other, disagree about the job, or have ended."""
 
 
 class NanLossDuringTrainingError(UserError, RuntimeError):
@@ -83,9 +83,9 @@ class NanLossDuringTrainingError(UserError, RuntimeError):
 
 
 def printable(text: str) -> str:
-    """Return a text with the characters that a terminal obeys, or cannot show, as escapes; lines and tabs stay.
+    """Return a text with control characters and unprintable characters escaped, except newlines and tabs.
 
-    Names and values in messages come from files that others may have written.
+    Messages quote names and values from files, which could contain escape sequences for the terminal.
 
     >>> printable("\\x1b[31mred")
     '\\\\x1b[31mred'
@@ -95,9 +95,9 @@ def printable(text: str) -> str:
 
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
-    """Ends a command line with one sentence on stderr, and exit status 2 where the user has to act.
+    """Turn a user error in the body into one line on stderr and an exit status.
 
-    Errors that are nobody's but ours keep their traceback.
+    Other exceptions are bugs of the package or of the user's code and keep their traceback.
     """
     try:
         yield

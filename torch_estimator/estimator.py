@@ -24,8 +24,7 @@ from torch_estimator.cluster.task import check_trains
 from torch_estimator.compile.choice import make_runner
 from torch_estimator.distributed.lost import PeerLost
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
-from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
-from torch_estimator.hooks.hook import Hook
+from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks, checked_listeners
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import (
@@ -34,12 +33,10 @@ from torch_estimator.specs import (
     InputFn,
     check_input_fn,
     check_positive,
-    checked_hooks,
-    checked_listeners,
 )
 from torch_estimator.strategies.data_parallel import busy_with_group, shares_evaluation
 from torch_estimator.strategies.default import strategy_of
-from torch_estimator.summary.event_files import EventWriter
+from torch_estimator.summary.event_writer import EventWriter
 from torch_estimator.train.evaluation import write_results
 from torch_estimator.train.evaluator import CheckpointEvaluator
 from torch_estimator.train.loop import StopReason, TrainingResult

@@ -9,7 +9,7 @@ from torch_estimator.hooks.early_stopping import (
     stop_if_no_increase_hook,
 )
 from torch_estimator.hooks.in_memory_evaluator import InMemoryEvaluatorHook
-from torch_estimator.hooks.stop_at_checkpoint_step import make_stop_at_checkpoint_step_hook
+from torch_estimator.hooks.stop_at_step import make_stop_at_checkpoint_step_hook
 
 __all__ = [
     "InMemoryEvaluatorHook",

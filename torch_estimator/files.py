@@ -1,8 +1,8 @@
-"""Local paths and fsspec URLs (``memory://``, ``s3://``, ``gs://``) behind one small set of functions.
+"""File operations on local paths and fsspec URLs (``memory://``, ``s3://``, ``gs://``).
 
-Everything that touches a model directory goes through here. A path is a string, an `os.PathLike` or a URL;
-functions that return a path return a string. System errors are left as they are (`OSError`), for callers who
-know what was being done and can say it.
+All access to model directories goes through this module. A path is a string, an `os.PathLike` or a URL; functions that
+return a path return a string. System errors (`OSError`) are not translated: the caller knows what it was doing and can
+say so in its message.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PathLike = str | os.PathLike[str]
 _GENERIC = ("fsspec.spec", "fsspec.asyn")
 
 TEMPORARY_PREFIX = ".tmp-"
-"""What names of unfinished files and directories begin with."""
+"""Prefix of the names of unfinished files and directories."""
 
 
 def as_url(path: PathLike) -> str:
-    """Returns `path` as a local path (``file://`` and ``~`` resolved) or a URL, without a trailing slash.
+    """Return `path` as a local path (``file://`` and ``~`` resolved) or a URL, without a trailing slash.
 
     Raises:
         InvalidTypeError: `path` is neither a string nor a path.
@@ -47,12 +47,12 @@ def as_url(path: PathLike) -> str:
 
 
 def is_local(path: PathLike) -> bool:
-    """Whether `path` is on a local file system, where a rename is atomic."""
+    """Return whether `path` is on a local file system, where a rename is atomic."""
     return "://" not in as_url(path)
 
 
 def join(path: PathLike, *parts: str) -> str:
-    """Returns `parts` below `path`.
+    """Return the path of `parts` below `path`.
 
     >>> join("memory://runs", "census", "checkpoint")
     'memory://runs/census/checkpoint'
@@ -63,12 +63,12 @@ def join(path: PathLike, *parts: str) -> str:
 
 
 def basename(path: PathLike) -> str:
-    """Returns the last part of `path`."""
+    """Return the last part of `path`."""
     return as_url(path).rpartition("/")[2]
 
 
 def parent(path: PathLike) -> str:
-    """Returns `path` without its last part."""
+    """Return `path` without its last part."""
     url = as_url(path)
     if is_local(url):
         return os.path.dirname(url) or "."
@@ -77,7 +77,7 @@ def parent(path: PathLike) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Returns what went wrong in few words, without the path that `str(error)` repeats."""
+    """Return a short description of an error, without the path that `str(error)` repeats."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = str(error).strip().splitlines()
@@ -85,7 +85,7 @@ def reason(error: BaseException) -> str:
 
 
 def exists(path: PathLike) -> bool:
-    """Whether there is a file or a directory at `path`."""
+    """Return whether `path` is a file or a directory."""
     if is_local(path):
         return os.path.exists(as_url(path))
     filesystem, key = _remote(path)
@@ -93,7 +93,7 @@ def exists(path: PathLike) -> bool:
 
 
 def is_dir(path: PathLike) -> bool:
-    """Whether there is a directory at `path`."""
+    """Return whether `path` is a directory."""
     if is_local(path):
         return os.path.isdir(as_url(path))
     filesystem, key = _remote(path)
@@ -101,7 +101,7 @@ def is_dir(path: PathLike) -> bool:
 
 
 def makedirs(path: PathLike) -> None:
-    """Make the directory `path` and those above it where they are absent; local ones survive a power cut."""
+    """Make the directory `path` and its missing parents; on a local file system they survive a power cut."""
     if is_local(path):
         absent = os.path.abspath(as_url(path))
         changed = []
@@ -110,7 +110,7 @@ def makedirs(path: PathLike) -> None:
             changed.append(absent)
         os.makedirs(as_url(path), exist_ok=True)
         for folder in reversed(changed):
-            # The new directories are there. Not everybody may open the one above, and not every file system syncs it.
+            # The directories exist already. Opening the parent may be forbidden, and some file systems cannot sync it.
             with contextlib.suppress(OSError):
                 sync_dir(folder)
         return
@@ -119,7 +119,7 @@ def makedirs(path: PathLike) -> None:
 
 
 def listdir(path: PathLike) -> list[str]:
-    """Returns the sorted names of what is in the directory `path`; nothing where it does not exist."""
+    """Return the sorted names in the directory `path`; an empty list if it does not exist."""
     try:
         if is_local(path):
             return sorted(os.listdir(as_url(path)))
@@ -132,7 +132,7 @@ def listdir(path: PathLike) -> list[str]:
 
 
 def sizes(path: PathLike) -> dict[str, int]:
-    """Returns the bytes of each file in the directory `path` by name; nothing where it does not exist."""
+    """Return the size in bytes of each file in the directory `path`; an empty dict if it does not exist."""
     try:
         if is_local(path):
             with os.scandir(as_url(path)) as entries:
@@ -145,12 +145,12 @@ def sizes(path: PathLike) -> dict[str, int]:
 
 
 def read_bytes(path: PathLike) -> bytes:
-    """Returns the content of the file `path`."""
+    """Return the content of the file `path`."""
     if is_local(path):
         try:
             return _local_bytes(as_url(path))
         except OSError as error:
-            # On a network file system it was replaced after it was opened.
+            # On NFS, ESTALE means that the file was replaced after it was opened; the new one can be read.
             if error.errno != errno.ESTALE:
                 raise
             return _local_bytes(as_url(path))
@@ -159,14 +159,14 @@ def read_bytes(path: PathLike) -> bytes:
 
 
 def read_text(path: PathLike) -> str:
-    """Returns the content of the UTF-8 file `path`."""
+    """Return the content of the UTF-8 file `path`."""
     return read_bytes(path).decode("utf-8")
 
 
 def write_file(path: PathLike, chunks: Iterable[bytes | memoryview]) -> None:
-    """Writes `chunks` one after the other into the file `path` and syncs it to the disk, if it is local.
+    """Write `chunks` in order into the file `path`; a local file is synced to the disk.
 
-    Readers may see the file grow: write it into a directory nobody looks into yet, or use `write_atomic`.
+    Readers can see the unfinished file. Write into a directory that has no readers yet, or use `write_atomic`.
     """
     if is_local(path):
         with open(as_url(path), "wb") as file:
@@ -182,9 +182,9 @@ def write_file(path: PathLike, chunks: Iterable[bytes | memoryview]) -> None:
 
 
 def write_atomic(path: PathLike, data: bytes) -> None:
-    """Replaces the content of the file `path`; a reader sees all of the old or all of the new.
+    """Replace the content of the file `path` so that readers see either the old content or the new one.
 
-    Local files are written beside, synced and renamed. Object stores put a whole object at once.
+    A local file is written under a temporary name, synced and renamed. An object store replaces an object atomically.
     """
     if not is_local(path):
         filesystem, key = _remote(path)
@@ -204,15 +204,17 @@ def write_atomic(path: PathLike, data: bytes) -> None:
 
 
 def create(path: PathLike, data: bytes) -> bool:
-    """Write the new object `path` on a remote file system; return False where there is one, also one of this moment.
+    """Create the object `path` on a remote file system; return False if it exists.
+
+    Of several processes that call this at the same time, one gets True.
 
     Raises:
-        NotImplementedError: The file system cannot do this at one stroke.
+        NotImplementedError: The file system cannot create an object atomically.
     """
     filesystem, key = _remote(path)
     kind = type(filesystem)
     put = getattr(kind, "_pipe_file", kind.pipe_file)
-    # What fsspec itself has for all file systems looks first and writes then.
+    # fsspec's generic implementation is not atomic: it checks whether the object exists and writes it afterwards.
     if "mode" not in inspect.signature(put).parameters or put.__module__ in _GENERIC:
         raise NotImplementedError(f"{kind.__name__} has no exclusive creation")
     try:
@@ -223,10 +225,10 @@ def create(path: PathLike, data: bytes) -> bool:
 
 
 def commit_dir(temporary: PathLike, final: PathLike) -> None:
-    """Give the finished local directory `temporary` its `final` name, which must be free.
+    """Rename the finished local directory `temporary` to `final`, which must not exist.
 
-    Syncs every file and directory in it first, and the name afterwards: a directory of that name is whole, also after a
-    power cut.
+    Everything inside it is synced before the rename, and the new name after it. Even after a power cut, a directory
+    named `final` is complete.
     """
     for folder, _, names in os.walk(as_url(temporary)):
         for name in names:
@@ -237,12 +239,12 @@ def commit_dir(temporary: PathLike, final: PathLike) -> None:
 
 
 def sync_dir(path: PathLike) -> None:
-    """Makes the names in the local directory `path` survive a power cut."""
+    """Sync the local directory `path`, so that the names in it survive a power cut."""
     _sync(as_url(path))
 
 
 def remove_tree(path: PathLike) -> None:
-    """Removes the file `path`, or the directory with all that is in it; nothing where it does not exist."""
+    """Remove the file or directory `path`, if it exists, with everything in it."""
     with contextlib.suppress(FileNotFoundError):
         if not is_local(path):
             filesystem, key = _remote(path)
@@ -274,6 +276,6 @@ def _remote(path: PathLike) -> tuple[Any, str]:
         filesystem, key = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise InvalidValueError(f"{url} cannot be used: {reason(error)}.") from error
-    # Other processes write there too; a listing kept from an earlier call would hide their files.
+    # Other processes write there too, and a cached listing would hide their files.
     filesystem.invalidate_cache()
     return filesystem, key

@@ -1,16 +1,29 @@
-"""The one floating dtype that a module computes in, and batches cast to it: numpy's own is float64, torch's float32."""
+"""Floating-point types: float32 for models, and batches cast to the dtype of their module.
+
+numpy makes float64 of Python floats and models compute in float32, so inputs are converted in one place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from torch_estimator.errors import RowError
+
 
 def floating_dtype(module: nn.Module) -> torch.dtype | None:
-    """The one floating dtype of a module's parameters, or else buffers; None where there is none or several."""
+    """Return the floating dtype of a module's parameters (of its buffers if no parameter is floating).
+
+    None means that the module has no floating tensor, or has several dtypes.
+
+    >>> floating_dtype(nn.Linear(2, 1).double())
+    torch.float64
+    """
     for tensors in (module.parameters(), module.buffers()):
         dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
         if dtypes:
@@ -19,10 +32,42 @@ def floating_dtype(module: nn.Module) -> torch.dtype | None:
 
 
 def cast(value: Any, dtype: torch.dtype, only: torch.dtype | None = None) -> Any:
-    """Returns features or labels with floating tensors (or only those of one dtype) in another dtype."""
+    """Return features or labels with their floating tensors converted to a dtype.
+
+    Args:
+        value: A tensor, or dicts and tuples of tensors; anything else is returned as it is.
+        dtype: The dtype to convert to.
+        only: Convert tensors of this dtype only; None converts all floating tensors.
+    """
     if isinstance(value, Mapping):
         return {key: cast(one, dtype, only) for key, one in value.items()}
     if isinstance(value, tuple):
         return tuple(cast(one, dtype, only) for one in value)
     floating = isinstance(value, Tensor) and value.is_floating_point() and only in (None, value.dtype)
     return value.to(dtype) if floating else value
+
+
+def as_float32(values: npt.NDArray[Any], what: str, column: str | None = None) -> npt.NDArray[np.float32]:
+    """Return an array as float32, without a copy if it is float32 already.
+
+    Args:
+        values: Numbers, one row per row of the batch; NaN and infinities are kept.
+        what: Name of a value in the error message, for instance ``"label"``.
+        column: Name of the column that the values are from, or None.
+
+    Raises:
+        RowError: A finite number is too large for float32 and would become infinite.
+    """
+    try:
+        with np.errstate(over="raise"):
+            return values.astype(np.float32, copy=False)
+    except FloatingPointError:
+        with np.errstate(over="ignore"):
+            lost = np.isinf(values.astype(np.float32)) & np.isfinite(values.astype(np.float64))
+        row = tuple(int(index) for index in np.argwhere(lost)[0])
+        raise RowError(
+            f"{what} {values[row]:g} is beyond float32, whose largest number is {np.finfo(np.float32).max:.4g}; "
+            "scale the values",
+            row=row[0],
+            column=column,
+        ) from None

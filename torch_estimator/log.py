@@ -1,4 +1,4 @@
-"""Where log lines go: to the program's own logging where it has one, else to stderr, to be watched."""
+"""Log output: visible on stderr by default, and left to the program as soon as it sets up logging itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class _DefaultHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Prints to today's stderr, unless the program has set up logging itself."""
+    """Handler that prints to the current ``sys.stderr`` unless the root logger has handlers."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -24,10 +24,12 @@ class _DefaultHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def set_up_logging() -> None:
-    """Makes the package's INFO lines visible; ``logging.getLogger("torch_estimator").setLevel`` changes what is.
+    """Show the package's log lines from INFO on.
 
-    Where torch is imported later, it shows no stack of a connection that is lost; the package says so in a sentence.
+    Change the level with ``logging.getLogger("torch_estimator").setLevel``.
     """
+    # Without this, torch prints a C++ stack trace for each lost connection; the package logs one sentence instead. It
+    # has an effect only if torch is imported later.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     logger = logging.getLogger("torch_estimator")
     if not any(isinstance(handler, _DefaultHandler) for handler in logger.handlers):

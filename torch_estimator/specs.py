@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
-from torch_estimator.hooks.hook import Hook
+from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks, checked_listeners
 from torch_estimator.mode_keys import ModeKeys
 
 if TYPE_CHECKING:
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 
     from torch_estimator.exporters import Exporter
     from torch_estimator.feature_column.transform import FeatureTransform
-    from torch_estimator.forwarding import ForwardedLayers
     from torch_estimator.heads.base import Head
+    from torch_estimator.inner_layers import ForwardedLayers
     from torch_estimator.metrics import MetricFunction
     from torch_estimator.optim.factories import OptimizerFactory
 
@@ -44,32 +43,6 @@ def check_positive(name: str, value: float | None) -> None:
 def _check_number(name: str, value: object) -> None:
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidTypeError(f"{name} must be a number, but got {value!r}.")
-
-
-def checked_hooks(hooks: Iterable[Hook] | None) -> tuple[Hook, ...]:
-    checked = _as_tuple("hooks", hooks)
-    for hook in checked:
-        if not isinstance(hook, Hook):
-            raise InvalidTypeError(f"hooks must be instances of torch_estimator.Hook, but got {hook!r}.")
-    return checked
-
-
-def checked_listeners(
-    listeners: Iterable[CheckpointSaverListener] | None,
-) -> tuple[CheckpointSaverListener, ...]:
-    checked = _as_tuple("saving_listeners", listeners)
-    for listener in checked:
-        if not isinstance(listener, CheckpointSaverListener):
-            raise InvalidTypeError(
-                f"saving_listeners must be instances of torch_estimator.CheckpointSaverListener, but got {listener!r}."
-            )
-    return checked
-
-
-def _as_tuple(name: str, values: Iterable[Any] | None) -> tuple[Any, ...]:
-    if values is not None and not isinstance(values, Iterable):
-        raise InvalidTypeError(f"{name} must be a list, but got {values!r}.")
-    return tuple(values or ())
 
 
 @dataclass(frozen=True, slots=True)

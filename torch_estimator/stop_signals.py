@@ -1,4 +1,4 @@
-"""Signals that ask a process to end: SIGTERM, with which clusters take machines back, and Ctrl-C."""
+"""Signals that ask a process to stop: SIGTERM, which clusters send before they take a machine away, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _DEFAULTS: dict[signal.Signals, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.S
 
 @contextmanager
 def on_stop_signals(stop: Callable[[int], object], *, until: str) -> Iterator[None]:
-    """Call ``stop`` on SIGTERM and on the first Ctrl-C in the body; a second Ctrl-C raises KeyboardInterrupt at once.
+    """Call ``stop`` on SIGTERM and on the first Ctrl-C inside the body; a second Ctrl-C raises KeyboardInterrupt.
 
-    Where a signal has a handler of the user's, or is ignored, that stays. Python runs handlers in the main thread
-    only: in another thread the signals do what they did before.
+    A signal that the user handles or ignores keeps the user's handler. Outside the main thread this does nothing,
+    because Python runs signal handlers in the main thread only.
 
     Args:
-        stop: Called with the number of the signal, between any two instructions of the main thread.
-        until: What the process still does after the first Ctrl-C, for the log.
+        stop: Function that is called with the number of the signal, between any two instructions of the main thread.
+        until: What the process still does after the first Ctrl-C, for the log line.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -35,10 +35,10 @@ def on_stop_signals(stop: Callable[[int], object], *, until: str) -> Iterator[No
     def handle(number: int, frame: object) -> None:
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            written.append(_log(f"Ctrl-C: {until}; press Ctrl-C again to end at once."))
+            lines_written.append(_log_in_thread(f"Ctrl-C: {until}; press Ctrl-C again to end at once."))
         stop(number)
 
-    written: list[_thread.LockType] = []
+    lines_written: list[_thread.LockType] = []
     replaced = [number for number, default in _DEFAULTS.items() if signal.getsignal(number) == default]
     for number in replaced:
         signal.signal(number, handle)
@@ -46,18 +46,21 @@ def on_stop_signals(stop: Callable[[int], object], *, until: str) -> Iterator[No
         yield
     finally:
         for number in replaced:
-            # A hook may have set a handler meanwhile, which stays.
+            # The user's code may have set a handler inside the body; that one stays.
             if signal.getsignal(number) == handle:
                 signal.signal(number, _DEFAULTS[number])
-        for line in written:
-            # The process may be about to end, and the thread that writes with it.
+        for line in lines_written:
+            # The process may exit right after this, which would kill the thread before it wrote the line.
             line.acquire(timeout=_MOST_SECS_TO_WRITE)
 
 
-def _log(text: str) -> _thread.LockType:
-    """Log a line from another thread; return a lock that is free once it is written."""
-    # A signal handler must not write: it may have interrupted a write to the same stream, or hold a lock that it needs.
-    # A thread waits for both; `threading.Thread.start` would take a lock of its own in this one.
+def _log_in_thread(text: str) -> _thread.LockType:
+    """Log a line from a new thread; return a lock that is released once the line is written.
+
+    A signal handler must not log itself: the code that it interrupted may be in the middle of a write to the same
+    stream, or hold the lock of the log handler. The thread waits for both. It is started with `_thread` because
+    `threading.Thread.start` takes a lock that the interrupted code may hold as well.
+    """
     line = _thread.allocate_lock()
     line.acquire()
 

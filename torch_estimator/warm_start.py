@@ -1,4 +1,4 @@
-"""How a model starts with another job's weights."""
+"""Settings for a warm start: which variables of a model begin with the weights of another job."""
 
 from __future__ import annotations
 
@@ -15,25 +15,30 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class VocabInfo:
-    """Which rows of a variable belong to which words, now and in the checkpoint.
+    """Mapping from the rows of a checkpoint's variable to the rows of the model's, for a vocabulary that changed.
 
-    Rows of words that both vocabularies have are taken over, wherever they stand; those of new words keep their
-    initial values. A vocabulary is a file with a word a line (a path or URL), or a list of words.
+    The row of a word that is in both vocabularies is copied to the word's new position. The row of a new word keeps its
+    initial value. A vocabulary is a text file with one word per line (a path or URL), or a list of words.
 
     Args:
-        new_vocab: The model's vocabulary.
-        new_vocab_size: How many of its words to use, from the first; -1 or None for all.
-        num_oov_buckets: Rows behind the words, for those that are not among them, in the model and in the checkpoint;
-            they are taken over in their order.
-        old_vocab: The vocabulary that the checkpoint was trained with.
-        old_vocab_size: How many of its words to use, from the first; -1 for all.
-        backup_initializer: Fills a tensor in place, as those of `torch.nn.init`: what new words start with instead.
-        axis: The variable's axis that the words go along: 0 for embeddings and linear weights, 1 for a last layer's
-            kernel with a column for each class.
+        new_vocab: Vocabulary of the model.
+        new_vocab_size: Number of words to use from the start of ``new_vocab``; -1 or None for all.
+        num_oov_buckets: Number of rows after the words for words that are not in the vocabulary, in the model and in
+            the checkpoint; they are copied in order.
+        old_vocab: Vocabulary that the checkpoint was trained with.
+        old_vocab_size: Number of words to use from the start of ``old_vocab``; -1 for all.
+        backup_initializer: Function that fills a tensor in place, such as those of `torch.nn.init`; new words start
+            with its values instead of the model's initial ones.
+        axis: Axis of the variable that the words lie along: 0 for embeddings and linear weights, 1 for the kernel of a
+            last layer, which has one column per class.
 
     Raises:
-        InvalidValueError: Where a number is out of range.
-        InvalidTypeError: Where a vocabulary is neither a file nor a list.
+        InvalidValueError: A number is out of range.
+        InvalidTypeError: A vocabulary is neither a file nor a list.
+
+    >>> info = VocabInfo(["red", "green"], None, 0, old_vocab=["red", "blue"])
+    >>> info.new_words()
+    ['red', 'green']
     """
 
     new_vocab: str | os.PathLike[str] | Sequence[str | int]
@@ -65,36 +70,40 @@ class VocabInfo:
             )
 
     def new_words(self) -> list[str]:
-        """The words of the model's vocabulary.
+        """Return the words of the model's vocabulary.
 
         Raises:
-            InvalidValueError: Its file cannot be read, or has fewer words than wanted; so does `old_words`.
+            InvalidValueError: The file cannot be read, or has fewer words than ``new_vocab_size``.
         """
         return _words("new_vocab", self.new_vocab, self.new_vocab_size)
 
     def old_words(self) -> list[str]:
-        """The words of the checkpoint's vocabulary."""
+        """Return the words of the checkpoint's vocabulary; errors are those of `new_words`."""
         return _words("old_vocab", self.old_vocab, self.old_vocab_size)
 
 
 @dataclass(frozen=True, slots=True)
 class WarmStartSettings:
-    """Which weights of another job a model starts with; see `Estimator`.
+    """Selection of the variables that start with another job's weights; see ``warm_start_from`` of `Estimator`.
 
-    Names are those of `Estimator.get_variable_names`. Weights are all that is taken over: neither the global step nor
-    the state of optimizers.
+    Variables have the names that `Estimator.get_variable_names` returns. Only weights are copied, neither the global
+    step nor the state of optimizers.
 
     Args:
-        ckpt_to_initialize_from: A checkpoint, or a directory whose newest one is meant.
-        vars_to_warm_start: A regular expression that the names of the parameters to take over begin with; or a list
-            of them, which are applied to buffers, too; or None for the variables in the two dicts only, which are
-            taken over in any case.
-        var_name_to_vocab_info: Name -> what its rows mean, for variables whose vocabulary changed.
-        var_name_to_prev_var_name: Name -> what the variable is called in the checkpoint, where that differs.
+        ckpt_to_initialize_from: Path of a checkpoint, or of a directory, which stands for its newest checkpoint.
+        vars_to_warm_start: Regular expression, matched at the start of the names of parameters; or a list of
+            expressions, which are matched against buffers as well; or None for no others than the variables named in
+            the two dicts below, which are always copied.
+        var_name_to_vocab_info: Maps the name of a variable whose vocabulary changed to its `VocabInfo`.
+        var_name_to_prev_var_name: Maps the name of a variable to its name in the checkpoint, if that differs.
 
     Raises:
-        InvalidValueError: Where an expression cannot be parsed.
-        InvalidTypeError: Where an argument is of the wrong type.
+        InvalidValueError: An expression is not a valid regular expression.
+        InvalidTypeError: An argument is of the wrong type.
+
+    >>> settings = WarmStartSettings("runs/census", vars_to_warm_start="dnn/.*")
+    >>> settings.expressions
+    ('dnn/.*',)
     """
 
     ckpt_to_initialize_from: str | os.PathLike[str]
@@ -120,7 +129,7 @@ class WarmStartSettings:
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """The regular expressions as a tuple."""
+        """Regular expressions as a tuple; empty if ``vars_to_warm_start`` is None."""
         if self.vars_to_warm_start is None:
             return ()
         one = isinstance(self.vars_to_warm_start, str)
@@ -144,14 +153,14 @@ class WarmStartSettings:
 
 
 WarmStart = str | os.PathLike[str] | WarmStartSettings
-"""What ``warm_start_from`` takes: a checkpoint, a directory of checkpoints, or settings."""
+"""Type of ``warm_start_from``: a checkpoint, a directory of checkpoints, or settings."""
 
 
 def as_settings(warm_start_from: object) -> WarmStartSettings | None:
-    """What ``warm_start_from`` means.
+    """Return the settings that the argument ``warm_start_from`` stands for; None if it is None.
 
     Raises:
-        InvalidTypeError: Where it means nothing.
+        InvalidTypeError: The argument is of another type.
     """
     if warm_start_from is None or isinstance(warm_start_from, WarmStartSettings):
         return warm_start_from

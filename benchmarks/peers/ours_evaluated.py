@@ -18,7 +18,7 @@ import torch_estimator as te
 from benchmarks.peers import ours_census
 from benchmarks.peers.pace_hooks import PaceHook
 from benchmarks.peers.report import Pace
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 WAYS = ("none", "stopped", "evaluating")
 

@@ -1,4 +1,4 @@
-"""Reading checkpoints, and what is said about those that cannot be read."""
+"""Reading checkpoints, and the errors for those that cannot be read."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_every_damaged_byte_is_noticed(model_dir: pathlib.Path, name: str) -> No
         except CheckpointError as error:
             assert str(path) in str(error) or "written by another program" in str(error)
         else:
-            # The key of a checksum, and what nobody reads, may be anything.
+            # Damage in the name of the checksum's key, or in unused metadata, has no effect.
             unnoticed.append(whole[place : place + 1])
             assert {key: value.tolist() for key, value in read.items()} == {"w": [10.0] * 3, "w/Adagrad": [1.0] * 3}
             assert (checkpoint.step, checkpoint.state) == (10, {"position": 10})
@@ -249,7 +249,7 @@ def test_a_fitting_model_is_compatible() -> None:
     check_compatible(_checkpoint(a=(2, 3)), {"a": torch.zeros(2, 3)}, {"s": (2,)})
 
 
-def test_another_model_is_told_by_its_variables() -> None:
+def test_another_model_is_reported_by_its_variables() -> None:
     with pytest.raises(CheckpointError) as caught:
         check_compatible(_checkpoint(a=(2, 3), b=(1,), d=()), {"a": (2, 4), "c": torch.zeros(1), "d": ()})
     assert str(caught.value) == (
@@ -266,6 +266,6 @@ def test_many_differences_are_counted() -> None:
         check_compatible(_checkpoint(), expected)
 
 
-def test_another_optimizer_is_told_by_its_slots() -> None:
+def test_another_optimizer_is_reported_by_its_slots() -> None:
     with pytest.raises(CheckpointError, match="1 optimizer variable only in the model: 't'"):
         check_compatible(_checkpoint(), {}, {"s": (2,), "t": (2,)})

@@ -1,4 +1,4 @@
-"""A process that saves is killed at every file operation and at random instants; a checkpoint is always left."""
+"""A process killed at any file operation, or at a random moment, always leaves a readable checkpoint."""
 
 from __future__ import annotations
 

@@ -27,12 +27,14 @@ from torch_estimator.errors import ModelDirInUseError
 OBJECT = "memory://test_lease/training.lease"
 
 TRAINING = """
-    import sys
+    import os, sys, time
     import torch_estimator as te
     from tests.jobs import line, points
 
     class Pauses(te.Hook):
         def after_step(self, context):
+            while not os.path.exists(os.path.join(sys.argv[1], "checkpoint")):
+                time.sleep(0.01)  # The first checkpoint is written in the background.
             print("trains", flush=True)
             sys.stdin.readline()
 
@@ -56,7 +58,7 @@ def model_dir(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """Start a program that trains in `tmp_path`, and waits for a line after each step."""
+    """Return a function that starts a program; it trains in `tmp_path` and waits for an input line after each step."""
     processes: list[subprocess.Popen[str]] = []
 
     def start() -> subprocess.Popen[str]:
@@ -76,16 +78,16 @@ def _line_of(stream: IO[str] | None) -> str:
     return stream.readline().strip()
 
 
-def test_a_second_training_ends_with_a_sentence_that_names_the_first_and_the_first_goes_on(
+def test_a_second_training_ends_with_an_error_that_names_the_first_which_continues(
     start: Callable[[], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     first = start()
     assert _line_of(first.stdout) == "trains"
     before = sorted(os.listdir(tmp_path))
     second = start()
-    _, told = second.communicate()
+    _, errors = second.communicate()
     assert second.returncode == 2
-    assert f"error: model_dir {tmp_path} is in use: -c (process {first.pid} on " in told.splitlines()[-1]
+    assert f"error: model_dir {tmp_path} is in use: -c (process {first.pid} on " in errors.splitlines()[-1]
     assert sorted(os.listdir(tmp_path)) == before
     # Evaluations and predictions need no lease.
     reader = line(tmp_path)
@@ -136,32 +138,32 @@ def test_processes_that_a_killed_training_has_forked_do_not_hold_its_lease(tmp_p
             assert json.loads((tmp_path / NAME).read_text())["pid"] == os.getpid()
             assert parent.stdin is not None
             parent.stdin.close()
-            # The forked process, which leaves the block by now, does not remove the file of another.
+            # The forked process has left the block by now, and has not removed the lease of this process.
             assert _line_of(parent.stdout) == ""
             assert (tmp_path / NAME).exists()
 
 
 def test_another_thread_is_another_training(model_dir: str) -> None:
-    told: list[str] = []
+    errors: list[str] = []
 
     def train() -> None:
         try:
             line(model_dir).train(points, steps=1)
         except ModelDirInUseError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
     with leased(model_dir):
         thread = threading.Thread(target=train)
         thread.start()
         thread.join()
-        assert len(told) == 1
-        assert f"model_dir {model_dir} is in use: " in told[0]
-        assert f"(process {os.getpid()} on " in told[0]
+        assert len(errors) == 1
+        assert f"model_dir {model_dir} is in use: " in errors[0]
+        assert f"(process {os.getpid()} on " in errors[0]
     train()
-    assert len(told) == 1
+    assert len(errors) == 1
 
 
-def test_trainings_one_after_the_other_need_nothing(model_dir: str) -> None:
+def test_trainings_one_after_the_other_get_the_lease(model_dir: str) -> None:
     estimator = line(model_dir)
     for steps in (1, 2):
         estimator.train(points, steps=steps)
@@ -173,7 +175,7 @@ def test_trainings_one_after_the_other_need_nothing(model_dir: str) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), ValueError("bad")])
-def test_a_training_that_is_broken_off_frees_its_directory(model_dir: str, error: BaseException) -> None:
+def test_a_training_that_raises_frees_its_directory(model_dir: str, error: BaseException) -> None:
     class Raises(te.Hook):
         def after_step(self, context: te.RunContext) -> None:
             raise error
@@ -184,7 +186,7 @@ def test_a_training_that_is_broken_off_frees_its_directory(model_dir: str, error
     line(model_dir).train(points, steps=1)
 
 
-def test_where_there_can_be_no_lease_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_support_for_leases_a_warning_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Plain(MemoryFileSystem):
         protocol = "plain"
         pipe_file = fsspec.AbstractFileSystem.pipe_file
@@ -204,7 +206,7 @@ def test_where_there_can_be_no_lease_that_is_said(tmp_path: Path, caplog: pytest
 
 
 class Elsewhere:
-    """A process on another host, which holds the lease and does something whenever the one here waits."""
+    """Process on another host that holds the lease; while this process waits for it, a given function runs."""
 
     def __init__(self, acts: Callable[[], object] = lambda: None, **more: object) -> None:
         self.now = 0.0
@@ -232,13 +234,13 @@ def test_a_lease_that_is_renewed_on_another_host_is_respected() -> None:
     assert other.now == 15
 
 
-def test_a_lease_that_another_host_renews_no_more_is_taken_over() -> None:
+def test_a_lease_that_another_host_stops_renewing_is_taken_over() -> None:
     other = Elsewhere()
     lease = ObjectLease(OBJECT, other.clock, other.sleep)
     assert other.now == EXPIRES_SECS
     lease.check()
     lease.renew()
-    # Comes to itself after a long stop.
+    # The other process resumes after it was suspended for long.
     other.write()
     for use in (lease.check, lease.renew):
         with pytest.raises(ModelDirInUseError, match="process 7 on elsewhere"):
@@ -250,7 +252,7 @@ def test_a_lease_that_another_host_renews_no_more_is_taken_over() -> None:
 def test_a_renewed_lease_still_describes_its_holder_as_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     lease = ObjectLease(OBJECT)
     begun = json.loads(files.read_text(OBJECT))
-    # Made anew, the description would differ in this, as it would in the time.
+    # If a renewal described the process again, it would contain this program, and another time.
     monkeypatch.setattr(sys, "argv", ["another.py"])
     lease.renew()
     renewed = json.loads(files.read_text(OBJECT))
@@ -265,7 +267,7 @@ def test_a_lease_of_a_process_of_this_host_that_has_ended_is_taken_over_at_once(
     lease = ObjectLease(OBJECT)
     place = json.loads(files.read_text(OBJECT))["place"]
     lease.release()
-    # A container that is started again gives its process the number of the one before.
+    # In a restarted container, a process has the pid of its predecessor.
     for pid in (ended.pid, os.getpid()):
         other = Elsewhere(pid=pid, place=place)
         ObjectLease(OBJECT, other.clock, other.sleep).release()

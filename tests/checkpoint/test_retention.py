@@ -1,4 +1,4 @@
-"""RetentionPolicy keeps what tf.train.Saver keeps."""
+"""RetentionPolicy keeps the checkpoints that tf.train.Saver keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOUR = 3600.0
 
 
 def _run(policy: RetentionPolicy, hours: list[float]) -> tuple[list[float], list[float]]:
-    """Saves at `hours`; returns the hours of the recent and of the pinned checkpoints that are left."""
+    """Save at the given hours; return the hours of the unpinned and of the pinned checkpoints that are kept."""
     kept: tuple[SavedCheckpoint, ...] = ()
     last = hours[0] * HOUR
     for hour in hours:

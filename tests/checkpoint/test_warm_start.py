@@ -1,4 +1,4 @@
-"""A warm start takes over the weights that it is told to, by name and by word."""
+"""A warm start copies the selected weights, by name, and row by row for a changed vocabulary."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch_estimator as te
 from tests.jobs import line, line_model_fn, points
 from torch_estimator import feature_column as fc
 from torch_estimator.checkpoint.checkpoint import Checkpoint
+from torch_estimator.checkpoint.variables import named_variables
 from torch_estimator.checkpoint.warm_start import warm_start
-from torch_estimator.train.variables import named_variables
 
 LINEAR = "linear/linear_model/city/weights"
 EMBEDDING = "dnn/input_from_feature_columns/input_layer/city_embedding/embedding_weights"
@@ -33,13 +33,13 @@ class Network(nn.Module):
 
 
 def trained(**variables: Any) -> Checkpoint:
-    """A checkpoint of `Network` full of sevens, but for the variables given."""
+    """Return a checkpoint of `Network` with all values 7, except for the given variables."""
     saved = {name: torch.full_like(value, 7) for name, value in named_variables(Network()).items()}
     return Checkpoint(path="old", step=5, variables={**saved, **variables})
 
 
 def start(settings: dict[str, Any], checkpoint: Checkpoint | None = None, module: nn.Module | None = None) -> set[str]:
-    """Names of the variables that a warm start changes."""
+    """Return the names of the variables that a warm start changes."""
     module = module or Network()
     before = {name: value.clone() for name, value in named_variables(module).items()}
     names = warm_start(module, checkpoint or trained(), te.WarmStartSettings("old", **settings))
@@ -71,7 +71,7 @@ def test_a_frozen_parameter_is_one_too() -> None:
     assert start({}, module=module) == PARAMETERS
 
 
-def test_none_means_those_named_only_whatever_they_were_called() -> None:
+def test_none_means_only_the_named_variables() -> None:
     checkpoint = trained(**{"old.bias": torch.tensor([3.0])})
     settings = {"vars_to_warm_start": None, "var_name_to_prev_var_name": {"last.bias": "old.bias"}}
     module = Network()
@@ -79,7 +79,7 @@ def test_none_means_those_named_only_whatever_they_were_called() -> None:
     assert module.last.bias.item() == 3.0
 
 
-def test_a_new_name_goes_with_expressions() -> None:
+def test_a_renamed_variable_is_copied_with_those_of_expressions() -> None:
     checkpoint = trained(**{"first.weight": torch.full((1, 2), 3.0)})
     del checkpoint.variables["last.weight"]
     module = Network()
@@ -191,7 +191,7 @@ def test_columns_move_along_axis_1() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_one_sentence_and_changes_nothing(
+def test_mistakes_are_one_sentence_and_change_nothing(
     settings: dict[str, Any], checkpoint: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     module = Network()
@@ -230,7 +230,7 @@ def test_the_columns_of_a_canned_model_are_taken_over_word_by_word(tmp_path: Pat
         return [float(one["predictions"][0]) for one in estimator.predict(lambda: cities(names))]
 
     known = ["Lima", "Oslo", "Nowhere"]
-    # Before it is trained itself: predictions, too, come from the warm-started weights.
+    # Before the job has a checkpoint, predictions use the warm-started weights too.
     assert predicted(new, known) == predicted(old, known)
     assert predicted(new, ["Paris"]) != predicted(old, ["Paris"])
     new.train(lambda: cities(new_words).repeat(), steps=1)

@@ -1,4 +1,4 @@
-"""Saving checkpoints: what is there afterwards, and what is left when it fails."""
+"""Saving checkpoints: the files after a save, and after a failed one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_newest_checkpoints_are_kept_and_nothing_else(model_dir: str) -> Non
     assert _steps(model_dir) == [8, 10]
 
 
-def test_retention_goes_on_after_a_restart(model_dir: str) -> None:
+def test_retention_continues_after_a_restart(model_dir: str) -> None:
     for step in range(8):
         clock = iter([step * 1800.0])
         with CheckpointWriter(
@@ -89,7 +89,7 @@ def test_save_returns_before_it_is_written_and_has_copied() -> None:
     assert checkpoint.state == {"position": [1]}
 
 
-def test_memory_made_ready_before_changes_nothing_of_what_is_saved(model_dir: str) -> None:
+def test_memory_allocated_before_does_not_change_what_is_saved(model_dir: str) -> None:
     with CheckpointWriter(model_dir) as writer:
         writer.save(0, _variables(0))
         writer.prepare(_variables(1), {"w/slot": torch.ones(2)})
@@ -100,7 +100,7 @@ def test_memory_made_ready_before_changes_nothing_of_what_is_saved(model_dir: st
     assert load_checkpoint(files.join(model_dir, "model.ckpt-0")).variables["w"].tolist() == [0.0] * 8
 
 
-def test_what_memory_cannot_be_made_ready_for_is_told_by_the_save(tmp_path: pathlib.Path) -> None:
+def test_an_error_of_the_preparation_is_raised_by_the_save(tmp_path: pathlib.Path) -> None:
     with CheckpointWriter(tmp_path) as writer:
         sparse = {"w": torch.eye(2).to_sparse()}
         writer.prepare(sparse)
@@ -150,7 +150,7 @@ def test_a_file_where_the_model_dir_must_be(tmp_path: pathlib.Path) -> None:
         CheckpointWriter(path / "below")
 
 
-def test_a_failed_save_resurfaces_chained_wherever_comes_first(tmp_path: pathlib.Path) -> None:
+def test_a_failed_save_is_raised_chained_by_the_next_call(tmp_path: pathlib.Path) -> None:
     for resurface in ("wait", "close", "save"):
         model_dir = tmp_path / resurface
         writer = CheckpointWriter(model_dir)
@@ -206,7 +206,7 @@ def test_state_that_is_not_json_is_refused_at_once(tmp_path: pathlib.Path) -> No
 
 
 class RecordingFileSystem(MemoryFileSystem):
-    """Remembers what was stored before and after every change: what a kill at that instant would leave."""
+    """File system that records its content before and after every change: what a kill at that moment leaves behind."""
 
     protocol = "recording"
     store: ClassVar[dict[str, Any]] = {}
@@ -238,7 +238,7 @@ class RecordingFileSystem(MemoryFileSystem):
         return file
 
     def pipe_file(self, path: str, value: bytes, **kwargs: Any) -> None:
-        # One put of a whole object, which a reader never sees in part.
+        # A put is atomic: no reader sees a part of the object.
         self.record()
         super()._open(path, "wb", data=value)
         self.record()
@@ -312,7 +312,7 @@ def test_files_of_other_processes_become_part_of_the_checkpoint(model_dir: str) 
         for name in ("variables", "slots"):
             others = safetensors.torch.save({"w": torch.tensor([2.0])})
             files.write_file(files.join(directory, f"{name}-00002-of-00002.safetensors"), [others])
-        # Nobody sees it before the chief has written its own.
+        # The index does not name the checkpoint before the chief has written its own shard.
         assert latest_checkpoint(model_dir) is None
         whole = {"w": torch.tensor([0.0, 1.0])}
         path = writer.save(3, whole, whole, {"position": 1}, shards=2)

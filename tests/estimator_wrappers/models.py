@@ -1,4 +1,4 @@
-"""A wide and deep model of a few columns, with a key beside them, and its data."""
+"""A wide and deep model with a few columns, and data with an additional key column."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def columns(rows: int = ROWS) -> dict[str, np.ndarray]:
 
 
 def rows(rows: int = ROWS, batch: int = 10) -> te.data.Dataset:
-    """Batches, the last of which is smaller; the label is a number."""
+    """Return batches with a numeric label; the last batch is smaller."""
     features = columns(rows)
     labels = (2 * features["x"] + (features["word"] == "a")).astype(np.float32)
     return te.data.Dataset.from_arrays(features, labels).batch(batch)
@@ -51,7 +51,7 @@ def regressor(model_dir: object, **arguments: Any) -> te.Estimator:
 
 
 class Two(nn.Module):
-    """A network with a name for every layer; takes one column and leaves the rest."""
+    """Network with named layers that reads one column and ignores the others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Two(nn.Module):
 
 
 def two_model_fn(mode: str) -> te.EstimatorSpec:
-    """A model of plain functions."""
+    """Return the spec of a model with plain functions instead of a head."""
     return te.EstimatorSpec(
         mode=mode,
         module=Two(),
@@ -79,6 +79,6 @@ def two(model_dir: object) -> te.Estimator:
 
 
 def predicted(estimator: te.Estimator, batch: int = 10) -> dict[str, np.ndarray]:
-    """All predictions as one array each."""
+    """Return all predictions as one array per key."""
     batches = list(estimator.predict(lambda: rows(batch=batch), yield_single_examples=False))
     return {key: np.concatenate([one[key] for one in batches]) for key in batches[0]}

@@ -1,4 +1,4 @@
-"""add_metrics: exact over the whole evaluation, whatever the batches are."""
+"""add_metrics: exact over the whole evaluation, for any batch size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 import torch_estimator as te
 from tests.estimator_wrappers.models import COLUMNS, FIRST_KEY, ROWS, WORDS, columns, predicted, regressor, rows, two
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 
 def my_rmse(labels: Tensor, predictions: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -48,19 +48,19 @@ def test_the_batches_do_not_matter(trained: te.Estimator, batch: int) -> None:
     assert extended.evaluate(lambda: rows(batch=batch))["rmse"] == pytest.approx(true_rmse(trained), rel=1e-6)
 
 
-def test_the_estimator_given_stays_as_it_is(trained: te.Estimator) -> None:
+def test_the_wrapped_estimator_does_not_change(trained: te.Estimator) -> None:
     extended = te.add_metrics(trained, my_rmse)
     assert type(extended) is te.Estimator
     assert (extended.model_dir, extended.config, extended.params) == (trained.model_dir, trained.config, trained.params)
     assert set(extended.evaluate(rows)) - set(trained.evaluate(rows)) == {"rmse"}
 
 
-def test_training_the_extended_estimator_goes_on_with_the_job(trained: te.Estimator) -> None:
+def test_training_the_wrapped_estimator_continues_the_job(trained: te.Estimator) -> None:
     te.add_metrics(trained, my_rmse).train(rows, steps=2)
     assert trained.evaluate(rows)["global_step"] == 7
 
 
-def test_every_argument_is_what_it_is_called(trained: te.Estimator) -> None:
+def test_every_argument_has_the_named_value(trained: te.Estimator) -> None:
     seen: dict[str, Any] = {}
 
     def metric_fn(config: Any, predictions: Any, features: Any, labels: Any) -> dict[str, float]:
@@ -143,7 +143,7 @@ def test_a_function_of_something_else_is_refused(
     assert isinstance(raised.value, te.UserError)
 
 
-def test_what_is_no_estimator_is_refused() -> None:
+def test_only_an_estimator_is_accepted() -> None:
     with pytest.raises(TypeError, match=r"^add_metrics: estimator must be an Estimator, but got 'census'\.$"):
         te.add_metrics("census", my_rmse)  # type: ignore[arg-type]
 
@@ -157,7 +157,7 @@ def test_what_is_no_estimator_is_refused() -> None:
         ({"a": np.ones((1, 2))}, r"The metric 'a' must be one number, but is a ndarray of shape \[1, 2\]"),
     ],
 )
-def test_what_is_no_metric_is_said(trained: te.Estimator, returned: Any, message: str) -> None:
+def test_a_result_that_is_no_metric_is_refused(trained: te.Estimator, returned: Any, message: str) -> None:
     def metric_fn() -> Any:
         return returned
 
@@ -205,7 +205,7 @@ def test_torchmetrics_that_cannot_be_merged_are_made_of_all_rows(trained: te.Est
     assert results["correlation"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_collection_of_torchmetrics_will_do(trained: te.Estimator) -> None:
+def test_a_collection_of_torchmetrics_is_accepted(trained: te.Estimator) -> None:
     def metric_fn(labels: Tensor, predictions: Mapping[str, Tensor]) -> Any:
         metrics = torchmetrics.MetricCollection(
             {"mae": torchmetrics.MeanAbsoluteError(), "mse": torchmetrics.MeanSquaredError()}
@@ -250,7 +250,7 @@ def test_a_metric_object_made_outside_is_refused(trained: te.Estimator) -> None:
             te.add_metrics(trained, metric_fn).evaluate(lambda: rows(batch=ROWS))
 
 
-def test_an_object_that_hides_and_comes_back_is_refused(trained: te.Estimator) -> None:
+def test_an_object_that_is_missing_in_some_batches_is_refused(trained: te.Estimator) -> None:
     @functools.cache
     def hidden() -> Any:
         return torchmetrics.SumMetric()
@@ -270,12 +270,12 @@ def test_an_empty_evaluation_gives_zeros(trained: te.Estimator) -> None:
     assert extended.evaluate(lambda: rows().take(0))["rmse"] == 0.0
 
 
-def test_the_same_again_is_the_same_again(trained: te.Estimator) -> None:
+def test_evaluating_again_gives_the_same_metrics(trained: te.Estimator) -> None:
     extended = te.add_metrics(trained, my_rmse)
     assert extended.evaluate(rows) == extended.evaluate(rows)
 
 
-def test_steps_limit_what_they_are_of(trained: te.Estimator) -> None:
+def test_steps_limit_the_rows_of_the_metrics(trained: te.Estimator) -> None:
     extended = te.add_metrics(trained, lambda labels: {"rows": len(labels)})
     assert extended.evaluate(rows, steps=3)["rows"] == 30
 
@@ -315,7 +315,7 @@ def test_features_come_from_files_beside_the_models_columns(tmp_path: Path, trai
     assert (results["exact"], results["a"]) == (1.0, pytest.approx((raw["word"] == "a").mean()))
 
 
-def test_what_was_not_read_at_first_is_not_kept(trained: te.Estimator) -> None:
+def test_arguments_not_read_for_the_first_batch_are_not_kept(trained: te.Estimator) -> None:
     def metric_fn(features: Any) -> dict[str, Any]:
         return {"x": features["x"].mean() if len(features["x"]) == 10 else features["key"].max()}
 

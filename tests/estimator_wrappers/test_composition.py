@@ -1,4 +1,4 @@
-"""Extenders around extenders, and around estimators of every making."""
+"""Wrappers of wrapped Estimators, and of Estimators of every kind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_metrics_around_features_around_metrics(tmp_path: Path) -> None:
     assert list(model.signatures["predict"].outputs) == ["predictions", "embedding", "key"]
 
 
-def test_training_an_extended_estimator_is_training_the_estimator(tmp_path: Path) -> None:
+def test_training_a_wrapped_estimator_trains_the_same_job(tmp_path: Path) -> None:
     plain = regressor(tmp_path / "plain").train(rows, steps=5)
     job = regressor(tmp_path / "extended").train(rows, steps=2)
     extended = te.forward_layers(te.forward_features(te.add_metrics(job, my_rmse), "key"), {"e": "word_embedding"})
@@ -84,13 +84,13 @@ def test_a_model_fn_bound_by_partial_stays_bound(tmp_path: Path) -> None:
     assert te.add_metrics(estimator, lambda: {"one": 1}).train(rows, steps=1).evaluate(rows)["one"] == 1.0
 
 
-def test_what_model_fn_must_return_is_said_through_an_extender(tmp_path: Path) -> None:
+def test_an_error_about_the_result_of_model_fn_passes_through_a_wrapper(tmp_path: Path) -> None:
     estimator = te.Estimator(lambda: 3, str(tmp_path))
     with pytest.raises(ValueError, match=r"^model_fn must return an EstimatorSpec, but returned 3\.$"):
         te.forward_features(estimator, "key").train(rows, steps=1)
 
 
-def test_plain_functions_in_the_place_of_a_head(tmp_path: Path) -> None:
+def test_plain_functions_instead_of_a_head(tmp_path: Path) -> None:
     def model_fn(mode: str) -> te.EstimatorSpec:
         return te.EstimatorSpec(
             mode=mode,
@@ -148,7 +148,7 @@ def test_an_estimator_of_a_module_with_columns_in_front(tmp_path: Path) -> None:
     )
     extended = te.forward_layers(te.add_metrics(plain, my_rmse), {"embedding": "word_embedding", "code": "1"})
     extended = te.forward_layers(te.forward_features(extended, "key"), {"input": "input_layer"}, signature="inputs")
-    # What the module came with can be used before any training, as with the estimator itself.
+    # The module's own weights can be used before any training, as with the Estimator itself.
     assert predicted(extended)["code"].shape == (len(columns()["x"]), 4)
     results = extended.train(rows, steps=3).evaluate(rows)
     assert results["rmse"] ** 2 == pytest.approx(results["average_loss"], rel=1e-5)

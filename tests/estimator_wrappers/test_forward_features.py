@@ -1,4 +1,4 @@
-"""forward_features: through predict, through exports, and exactly."""
+"""forward_features: exact copies of features in predictions and exports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_whole_batches(trained: te.Estimator) -> None:
     assert np.concatenate([batch["name"] for batch in batches]).tolist() == columns()["name"].tolist()
 
 
-def test_predictions_are_what_they_were(trained: te.Estimator) -> None:
+def test_other_predictions_do_not_change(trained: te.Estimator) -> None:
     extended = predicted(te.forward_features(trained, "key"))
     np.testing.assert_array_equal(extended["predictions"], predicted(trained)["predictions"])
 
@@ -60,7 +60,7 @@ def test_a_key_that_the_model_reads_is_forwarded_too(trained: te.Estimator) -> N
     assert predicted(te.forward_features(trained, "word"))["word"].tolist() == columns()["word"].tolist()
 
 
-def test_what_is_predicted_is_not_the_inputs_memory(trained: te.Estimator) -> None:
+def test_forwarded_features_are_copies_of_the_input(trained: te.Estimator) -> None:
     x = columns()["x"]
     data = te.data.Dataset.from_arrays({**columns(), "x": x}).batch(ROWS)
     (batch,) = te.forward_features(trained, "x").predict(lambda: data, yield_single_examples=False)
@@ -158,7 +158,7 @@ def test_keys_are_checked(trained: te.Estimator, keys: Any, error: type[Exceptio
 
 
 @pytest.mark.parametrize("kind", ["raw_features", "json", "csv"])
-def test_an_export_hands_them_through_as_predict_does(trained: te.Estimator, tmp_path: Path, kind: str) -> None:
+def test_an_export_copies_features_as_predict_does(trained: te.Estimator, tmp_path: Path, kind: str) -> None:
     estimator = te.forward_features(trained, ["key", "name"])
     raw, expected = columns(), predicted(estimator)
     defaults = {"key": -1, "name": "nokey"}
@@ -204,7 +204,7 @@ def test_a_key_left_out_is_its_default(trained: te.Estimator, tmp_path: Path) ->
     assert got["key"].tolist() == [[-7], [2**63 - 1]]
 
 
-def test_an_export_without_keys_hands_all_inputs_through(trained: te.Estimator, tmp_path: Path) -> None:
+def test_an_export_without_keys_copies_all_inputs(trained: te.Estimator, tmp_path: Path) -> None:
     everything = te.forward_features(trained)
     model = exported(everything, tmp_path, raw_receiver(key=0))
     assert list(model.signatures["predict"].outputs) == ["predictions", "word", "x", "key"]

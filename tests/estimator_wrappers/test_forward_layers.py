@@ -1,4 +1,4 @@
-"""forward_layers: what inner layers give, in predict and in exports."""
+"""forward_layers: outputs of inner layers in predictions and exports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def exported(estimator: te.Estimator, base: Path, receiver: Any = RECEIVER) -> E
     return ExportedModel.load(estimator.export_saved_model(str(base), receiver))
 
 
-def test_an_embedding_is_the_columns_part_of_the_network_input(trained: te.Estimator, tmp_path: Path) -> None:
+def test_an_embedding_is_its_part_of_the_network_input(trained: te.Estimator, tmp_path: Path) -> None:
     estimator = te.forward_layers(trained, {"embedding": "word_embedding"})
     name = "dnn/input_from_feature_columns/input_layer/word_embedding/embedding_weights"
     weights = trained.get_variable_value(name)
@@ -65,7 +65,7 @@ LAYERS = {
     "hidden_1": "dnn.hiddenlayer_1",
     "dnn_logits": "dnn.logits",
     "wide": "linear.linear_model",
-    # Names that the graph uses inside.
+    # Names that the exported graph uses internally.
     "add": "dnn",
     "linear": "linear",
     "gather": "dnn.input_from_feature_columns",
@@ -105,7 +105,7 @@ def test_batch_norm_and_other_activations(tmp_path: Path, activation: Any) -> No
     assert ("dnn/activation_fn/weight" in estimator.get_variable_names()) == parametric
 
 
-def test_a_signature_of_their_own(trained: te.Estimator, tmp_path: Path) -> None:
+def test_a_separate_signature_for_layers(trained: te.Estimator, tmp_path: Path) -> None:
     estimator = te.forward_layers(trained, {"embedding": "word_embedding"}, signature="embeddings")
     estimator = te.forward_layers(estimator, {"hidden": "dnn.hiddenlayer_1"}, signature="embeddings")
     assert list(predicted(estimator)) == ["predictions", "embedding", "hidden"]
@@ -120,7 +120,7 @@ def test_a_signature_of_their_own(trained: te.Estimator, tmp_path: Path) -> None
     np.testing.assert_allclose(model.predict(INPUTS, "embeddings")["hidden"], expected, rtol=0, atol=1e-5)
 
 
-def test_both_ways_at_once_with_a_key(trained: te.Estimator, tmp_path: Path) -> None:
+def test_layers_in_both_signatures_with_a_key(trained: te.Estimator, tmp_path: Path) -> None:
     estimator = te.forward_layers(trained, {"embedding": "word_embedding"}, signature="apart")
     estimator = te.forward_features(te.forward_layers(estimator, {"hidden": "dnn.hiddenlayer_1"}), "key")
     model = exported(estimator, tmp_path, te.serving_input.raw_features(COLUMNS, {"key": 0}))
@@ -162,7 +162,7 @@ def test_a_layer_of_any_module_as_a_signature(tmp_path: Path) -> None:
     assert list(model.predict({"x": [1.0]})) == ["output"]
 
 
-def test_an_unknown_layer_is_told_with_names_near_it(trained: te.Estimator, tmp_path: Path) -> None:
+def test_an_unknown_layer_is_reported_with_similar_names(trained: te.Estimator, tmp_path: Path) -> None:
     for layer, near in (
         ("dnn.hidenlayer_1", "dnn.hiddenlayer_1"),
         ("hiddenlayer_0", "dnn.hiddenlayer_0"),
@@ -177,13 +177,13 @@ def test_an_unknown_layer_is_told_with_names_near_it(trained: te.Estimator, tmp_
     assert not list(tmp_path.iterdir())
 
 
-def test_a_layer_that_does_not_run_is_told(tmp_path: Path) -> None:
+def test_a_layer_that_does_not_run_is_reported(tmp_path: Path) -> None:
     estimator = te.forward_layers(two(tmp_path).train(rows, steps=1), {"a": "idle"})
     with pytest.raises(ValueError, match=r"^The layer 'idle', to be given as 'a', was not run with the model.$"):
         next(estimator.predict(rows))
 
 
-def test_a_layer_that_gives_no_tensor_is_told(tmp_path: Path) -> None:
+def test_a_layer_whose_output_is_not_a_tensor_is_reported(tmp_path: Path) -> None:
     class Recurrent(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -206,7 +206,7 @@ def test_a_layer_that_gives_no_tensor_is_told(tmp_path: Path) -> None:
         next(te.forward_layers(estimator, {"a": "gru"}).predict(rows))
 
 
-def test_a_layer_without_a_place_in_the_graph_is_told(trained: te.Estimator, tmp_path: Path) -> None:
+def test_a_layer_that_is_not_in_the_graph_is_reported(trained: te.Estimator, tmp_path: Path) -> None:
     estimator = te.forward_layers(trained, {"a": "linear.linear_model._table"})
     assert predicted(estimator)["a"].shape[1:] == (1, 1)
     with pytest.raises(ExportError, match=r"^the layer 'linear.linear_model._table', to be given as 'a', has no place"):

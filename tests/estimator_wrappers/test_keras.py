@@ -1,4 +1,4 @@
-"""Extenders around an Estimator of a Keras model."""
+"""Wrappers of an Estimator of a Keras model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.estimator_wrappers.models import columns, predicted, rows
 from torch_estimator.export.exported_model import ExportedModel
 from torch_estimator.feature_column.raw_feature import RawFeature
 
-# What Keras itself does with NumPy 2.
+# A warning that Keras itself causes with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
@@ -24,7 +24,7 @@ def mean_absolute(labels: Tensor, predictions: Mapping[str, Tensor], features: M
     return {"my_mae": (predictions["y"][:, 0] - labels).abs().mean(), "last": features["key"][-1]}
 
 
-def test_a_keras_model_is_extended(tmp_path: Path) -> None:
+def test_a_keras_model_can_be_wrapped(tmp_path: Path) -> None:
     inputs = keras.Input((1,), name="x")
     code = keras.layers.Dense(3, activation="relu", name="code")(inputs)
     model = keras.Model({"x": inputs}, keras.layers.Dense(1, name="y")(code))

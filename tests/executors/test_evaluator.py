@@ -19,8 +19,12 @@ from torch_estimator.cluster.process_start import JOB_BEGAN
 from torch_estimator.executors.evaluation_record import EvaluationRecord
 from torch_estimator.executors.evaluator import Evaluator
 from torch_estimator.executors.roles import run_chief
-from torch_estimator.executors.training_status import TrainingStatus, read_status, write_status
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.executors.training_status import (
+    TrainingStatus,
+    read_status,
+    write_status,
+)
+from torch_estimator.summary.event_reader import read_scalars
 
 Happenings = Iterator[Callable[[], Any] | None]
 

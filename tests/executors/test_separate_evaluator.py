@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.cluster_jobs import Cluster, ended, wait_until
 from tests.jobs import line
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 PROGRAM = """
 import logging, pathlib, sys, time

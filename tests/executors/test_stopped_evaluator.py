@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster_jobs import Cluster, Ended, ended, wait_until
 from tests.jobs import checkpoint_steps
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 # Those who train wait after some steps until they are let go on; the evaluator, where it is said, does so once.
 PROGRAM = """

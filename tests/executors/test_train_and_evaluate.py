@@ -21,7 +21,7 @@ from tests.jobs import WritingExporter, assert_same_variables, checkpoint_steps,
 from torch_estimator import files
 from torch_estimator.errors import CheckpointError
 from torch_estimator.feature_column.raw_feature import RawFeature
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 
 class Asked(te.Estimator):

@@ -1,4 +1,4 @@
-"""Early stopping: when it says so, and that it ends a job cleanly, killed in between or not."""
+"""Early stopping: its conditions, and clean ends of jobs with and without kills."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.hooks.test_hook import Kill
 from tests.jobs import WritingExporter, assert_same_variables, checkpoint_steps, line, points
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
-from torch_estimator.summary.event_files import EventWriter
+from torch_estimator.summary.event_writer import EventWriter
 
 Curve = list[tuple[int, float]]
 
-# What falls, then rises: loss by step.
+# Loss by step: it falls, then rises.
 HISTORY: Curve = [(1000, 0.8), (2000, 0.7), (3000, 0.4), (3500, 0.41)]
 
 
@@ -130,7 +130,7 @@ def test_an_absent_metric_is_one_sentence_once_there_are_evaluations(tmp_path: P
     message = rf"looks for the metric 'auc', but the evaluations in {tmp_path}/eval have only accuracy, loss; give one"
     with pytest.raises(ValueError, match=message):
         stops(hook)
-    # Added later, as add_metrics does: older evaluations lack it.
+    # A metric that was added later, as add_metrics does, is missing in older evaluations.
     write(estimator.eval_dir(), [(4000, 0.95)], name="auc")
     assert stops(hook)
 
@@ -146,7 +146,7 @@ def test_evaluations_elsewhere_are_hinted_at(tmp_path: Path, caplog: pytest.LogC
         )
 
     job(None)
-    # What an evaluator writes before it has evaluated is no evaluation.
+    # Files that an evaluator writes before its first evaluation do not count as results.
     (tmp_path / "before").mkdir()
     (tmp_path / "before" / "evaluator.json").touch()
     hook = te.stop_if_lower_hook(line(tmp_path / "before"), "loss", 0.0)
@@ -176,7 +176,7 @@ def test_a_function_decides_at_the_start_and_at_every_global_step_that_n_divides
     assert asked == [0, 5, 10]
 
 
-def test_by_seconds_it_looks_at_the_start_and_then_when_they_have_gone_by(tmp_path: Path) -> None:
+def test_by_seconds_it_decides_at_the_start_and_then_at_intervals(tmp_path: Path) -> None:
     now, asked = [0.0], []
     estimator = line(tmp_path)
     hook = te.experimental.make_early_stopping_hook(estimator, lambda: bool(asked.append(now[0])), run_every_secs=60)
@@ -217,7 +217,7 @@ def test_max_steps_without_improvement_must_be_positive(tmp_path: Path) -> None:
 
 
 def loss_of_a_line(step: int) -> float:
-    """Falls until step 12."""
+    """Return a loss that falls until step 12."""
     return abs(step - 12) / 10
 
 
@@ -229,7 +229,10 @@ def job(
     run_every_steps: int = 2,
     max_steps: int = 100,
 ) -> tuple[Any, Any]:
-    """Saves and evaluates every 4 steps a loss that falls until step 12; may go on for 6 steps without a decrease."""
+    """Run a job whose loss falls until step 12 and which stops after 6 steps without a decrease.
+
+    It saves and evaluates every 4 steps.
+    """
     estimator = line(model_dir, save_checkpoints_steps=4, keep_checkpoint_max=None)
 
     def made_up(*args: Any, checkpoint_path: str, **kwargs: Any) -> dict[str, float]:
@@ -250,7 +253,7 @@ def test_stopping_ends_training_evaluation_and_export_cleanly(tmp_path: Path, ca
     caplog.set_level(logging.INFO, "torch_estimator")
     exporter = WritingExporter(only_final=True)
     metrics, exports = job(tmp_path, exporter=exporter)
-    # 0.8 at step 20 is the first that comes 6 steps or more after the 0.0 of step 12.
+    # The evaluation at step 20 is the first one at least 6 steps after the best, 0.0 at step 12.
     assert metrics == {"loss": 0.8, "global_step": 20}
     assert exports == [f"{tmp_path}/export/writing/20"]
     assert exporter.steps == [4, 8, 12, 16, 20, 20]
@@ -273,7 +276,7 @@ def test_the_decision_is_in_the_checkpoint_and_a_rerun_does_not_train_on(
     state = load_checkpoint(tmp_path).state
     assert state["hooks"] == {"_EarlyStoppingHook": [{"stopped_at": last}]}
     before = checkpoint_steps(tmp_path)
-    # Not read anew: the evaluations may be gone.
+    # The decision does not depend on the evaluations, which may have been removed.
     files.remove_tree(tmp_path / "eval")
     exporter = WritingExporter()
     metrics, exports = job(tmp_path, run_every_steps=run_every_steps, exporter=exporter)
@@ -299,9 +302,7 @@ def test_a_killed_and_resumed_job_stops_where_an_undisturbed_one_does(
 
 
 @pytest.mark.parametrize("failing_at", [16, 20])
-def test_a_job_killed_in_an_evaluation_makes_up_for_it_and_stops_where_it_would_have(
-    tmp_path: Path, failing_at: int
-) -> None:
+def test_a_job_killed_in_an_evaluation_stops_where_an_undisturbed_one_does(tmp_path: Path, failing_at: int) -> None:
     class Failing(WritingExporter):
         def export(self, *args: Any, **kwargs: Any) -> str | None:
             if kwargs["eval_result"]["global_step"] == failing_at:
@@ -317,7 +318,7 @@ def test_a_job_killed_in_an_evaluation_makes_up_for_it_and_stops_where_it_would_
     assert list(te.read_eval_metrics(f"{tmp_path}/killed/eval")) == [4, 8, 12, 16, 20]
 
 
-def test_where_the_last_step_comes_first_nothing_is_stopped(tmp_path: Path) -> None:
+def test_nothing_is_stopped_if_the_last_step_comes_first(tmp_path: Path) -> None:
     metrics, _ = job(tmp_path, max_steps=18)
     assert metrics["global_step"] == 18
     assert "hooks" not in {key for key, value in load_checkpoint(tmp_path).state.items() if value}

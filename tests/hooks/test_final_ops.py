@@ -1,4 +1,4 @@
-"""FinalOpsHook computes something when a run is over."""
+"""FinalOpsHook computes values at the end of a run."""
 
 from __future__ import annotations
 

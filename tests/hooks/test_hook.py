@@ -1,4 +1,4 @@
-"""The base of all hooks: when they are told, by whom they are given, and what checkpoints keep of them."""
+"""The base class of hooks: when hooks are called, where they can be given, and their state in checkpoints."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torch_estimator.hooks import Hook
 @pytest.mark.parametrize(
     ("theirs", "ours"), [("before_run", "before_step"), ("after_run", "after_step"), ("after_create_session", "begin")]
 )
-def test_a_session_hook_ported_half_does_not_stay_silent(theirs: str, ours: str) -> None:
+def test_a_partly_ported_session_hook_is_an_error(theirs: str, ours: str) -> None:
     with pytest.raises(TypeError, match=f"Ported.{theirs} would never be called; a Hook has {ours} instead"):
         type("Ported", (Hook,), {theirs: lambda self: None})
 
 
-class Diary(te.Hook):
-    """A user's hook: writes down what it is told, every 50 steps."""
+class Recording(te.Hook):
+    """Hook that records its calls, every 50 steps."""
 
     every_n_steps: int | None = 50
 
@@ -45,14 +45,14 @@ class Diary(te.Hook):
         self.entries.append(("end", context.global_step))
 
 
-def test_a_hook_is_told_only_as_often_as_it_asks(tmp_path: Path) -> None:
-    diary = Diary()
-    line(tmp_path).train(lambda: points().repeat(), steps=120, hooks=[diary])
-    told = [("before", 0), ("after", 1), ("before", 50), ("after", 51), ("before", 100), ("after", 101)]
-    assert diary.entries == [("begin", 0), *told, ("end", 120)]
+def test_a_hook_is_called_only_at_its_interval(tmp_path: Path) -> None:
+    recording = Recording()
+    line(tmp_path).train(lambda: points().repeat(), steps=120, hooks=[recording])
+    calls = [("before", 0), ("after", 1), ("before", 50), ("after", 51), ("before", 100), ("after", 101)]
+    assert recording.entries == [("begin", 0), *calls, ("end", 120)]
 
 
-def test_the_context_tells_what_the_run_is(tmp_path: Path) -> None:
+def test_the_context_describes_the_run(tmp_path: Path) -> None:
     seen: list[tuple[str, Any, Any, list[float]]] = []
 
     class Look(te.Hook):
@@ -72,58 +72,58 @@ def test_the_context_tells_what_the_run_is(tmp_path: Path) -> None:
     ]
 
 
-def test_hooks_of_the_model_and_of_both_specs_are_told(tmp_path: Path) -> None:
-    told: list[tuple[str, str]] = []
+def test_hooks_of_the_model_and_of_both_specs_are_called(tmp_path: Path) -> None:
+    calls: list[tuple[str, str]] = []
 
-    class Teller(te.Hook):
+    class Recorder(te.Hook):
         def __init__(self, name: str) -> None:
             self.name = name
 
         def end(self, context: te.RunContext) -> None:
-            told.append((self.name, str(context.mode)))
+            calls.append((self.name, str(context.mode)))
 
     def model_fn(mode: str) -> te.EstimatorSpec:
         return dataclasses.replace(
             line_model_fn(mode),
-            training_hooks=[Teller("model's")],
-            evaluation_hooks=[Teller("model's")],
-            prediction_hooks=[Teller("model's")],
+            training_hooks=[Recorder("model's")],
+            evaluation_hooks=[Recorder("model's")],
+            prediction_hooks=[Recorder("model's")],
         )
 
     estimator = te.Estimator(model_fn, str(tmp_path), te.RunConfig(save_checkpoints_steps=100))
     te.train_and_evaluate(
         estimator,
-        te.TrainSpec(points, max_steps=2, hooks=[Teller("TrainSpec's")]),
-        te.EvalSpec(points, steps=1, hooks=[Teller("EvalSpec's")]),
+        te.TrainSpec(points, max_steps=2, hooks=[Recorder("TrainSpec's")]),
+        te.EvalSpec(points, steps=1, hooks=[Recorder("EvalSpec's")]),
     )
-    list(estimator.predict(lambda: points(4), hooks=[Teller("caller's")]))
-    assert sorted(told) == sorted(
+    list(estimator.predict(lambda: points(4), hooks=[Recorder("caller's")]))
+    assert sorted(calls) == sorted(
         [("model's", mode) for mode in ("train", "eval", "infer")]
         + [("TrainSpec's", "train"), ("EvalSpec's", "eval"), ("caller's", "infer")]
     )
 
 
-def test_hooks_are_told_as_seldom_in_evaluation_and_prediction_and_may_end_them(tmp_path: Path) -> None:
+def test_hooks_have_intervals_in_evaluation_and_prediction_and_may_end_them(tmp_path: Path) -> None:
     class Few(te.Hook):
         every_n_steps = 3
 
         def __init__(self) -> None:
-            self.told = 0
+            self.calls = 0
 
         def before_step(self, context: te.RunContext) -> None:
-            self.told += 1
-            if self.told == 2:
+            self.calls += 1
+            if self.calls == 2:
                 context.request_stop()
 
     estimator = line(tmp_path).train(points, steps=1)
     evaluating, predicting = Few(), Few()
     estimator.evaluate(points, hooks=[evaluating])
     assert len(list(estimator.predict(points, hooks=[predicting]))) == 4 * 4
-    assert (evaluating.told, predicting.told) == (2, 2)
+    assert (evaluating.calls, predicting.calls) == (2, 2)
 
 
 class Counter(te.Hook):
-    """Counts steps over restarts."""
+    """Hook that counts steps across restarts."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -156,10 +156,10 @@ def test_a_hooks_state_is_part_of_the_checkpoint_of_its_step(tmp_path: Path, kil
     assert (counter.count, new.count) == (9, 6)
 
 
-def test_states_of_several_hooks_of_a_class_are_told_apart_by_their_order(tmp_path: Path) -> None:
+def test_states_of_several_hooks_of_a_class_are_assigned_by_order(tmp_path: Path) -> None:
     one, other = Counter(), Counter()
     other.count = 100
-    line(tmp_path).train(points, steps=2, hooks=[Diary(), one, other])
+    line(tmp_path).train(points, steps=2, hooks=[Recording(), one, other])
     resumed = [Counter(), Counter()]
     line(tmp_path).train(points, steps=1, hooks=resumed)
     assert [counter.count for counter in resumed] == [3, 103]
@@ -203,7 +203,7 @@ def test_at_the_end_of_a_run_a_hook_finds_the_last_checkpoint(tmp_path: Path) ->
     assert steps == [6]
 
 
-def test_a_hook_that_wants_to_is_told_after_the_evaluation_of_its_step(tmp_path: Path) -> None:
+def test_a_hook_may_be_called_after_the_evaluation_of_its_step(tmp_path: Path) -> None:
     exported: list[list[int]] = []
 
     class After(te.Hook):

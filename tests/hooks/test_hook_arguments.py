@@ -1,4 +1,4 @@
-"""Numbers of the wrong type are refused where a hook is made, by the name that the user gave."""
+"""Numbers of the wrong type are refused by a hook's constructor; the error names the argument."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CASES: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("make", "arguments", "message"), CASES)
-def test_what_is_no_number_is_refused_when_the_hook_is_made(
+def test_a_value_that_is_not_a_number_is_refused_by_the_constructor(
     make: Callable[..., Any], arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidTypeError) as error:

@@ -1,4 +1,4 @@
-"""InMemoryEvaluatorHook evaluates the live model, and training does not notice."""
+"""InMemoryEvaluatorHook evaluates the current weights and does not change training."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 import torch_estimator as te
 from tests.jobs import assert_same_variables, checkpoint_steps, line, points
-from tests.summary.test_summary import talker
-from torch_estimator.summary.event_files import read_scalars
+from tests.summary.test_summary import summarized
+from torch_estimator.summary.event_reader import read_scalars
 
 held_out = partial(points, rows=40)
 
@@ -25,8 +25,8 @@ def test_it_evaluates_before_periodically_and_at_the_end(tmp_path: Path, steps: 
     assert checkpoint_steps(tmp_path) == [0, steps]
 
 
-def test_it_finds_what_evaluating_checkpoints_finds(tmp_path: Path) -> None:
-    estimator = talker(tmp_path, save_checkpoints_steps=3)
+def test_its_results_are_those_of_evaluating_checkpoints(tmp_path: Path) -> None:
+    estimator = summarized(tmp_path, save_checkpoints_steps=3)
     hook = te.InMemoryEvaluatorHook(estimator, held_out, every_n_iter=3)
     estimator.train(points, steps=7, hooks=[hook])
     live = [point.value for point in read_scalars(estimator.eval_dir())["loss"]]
@@ -40,11 +40,11 @@ def test_training_is_bit_for_bit_the_same(tmp_path: Path, settings: dict[str, An
     import torch
 
     torch.manual_seed(4)
-    watched = talker(tmp_path / "watched", **settings)
+    watched = summarized(tmp_path / "watched", **settings)
     hook = te.InMemoryEvaluatorHook(watched, held_out, every_n_iter=1)
     watched.train(points, steps=5, hooks=[hook])
     torch.manual_seed(4)
-    alone = talker(tmp_path / "alone", **settings).train(points, steps=5)
+    alone = summarized(tmp_path / "alone", **settings).train(points, steps=5)
     assert_same_variables(watched, alone)
 
 
@@ -70,16 +70,16 @@ def test_a_module_that_model_fn_returns_in_every_mode_stays_in_training(tmp_path
 
 
 def test_its_steps_and_hooks_are_those_of_the_evaluation(tmp_path: Path) -> None:
-    told: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
 
-    class Teller(te.Hook):
+    class Recorder(te.Hook):
         def after_step(self, context: te.RunContext) -> None:
-            told.append((str(context.mode), context.global_step))
+            calls.append((str(context.mode), context.global_step))
 
     estimator = line(tmp_path)
-    hook = te.InMemoryEvaluatorHook(estimator, held_out, steps=2, hooks=[Teller()], every_n_iter=4)
+    hook = te.InMemoryEvaluatorHook(estimator, held_out, steps=2, hooks=[Recorder()], every_n_iter=4)
     estimator.train(points, steps=4, hooks=[hook])
-    assert told == [("eval", 0)] * 2 + [("eval", 4)] * 2
+    assert calls == [("eval", 0)] * 2 + [("eval", 4)] * 2
 
 
 def test_early_stopping_can_go_by_it(tmp_path: Path) -> None:

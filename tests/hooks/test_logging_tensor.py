@@ -1,4 +1,4 @@
-"""LoggingTensorHook logs what it is asked to."""
+"""LoggingTensorHook logs the requested values."""
 
 from __future__ import annotations
 
@@ -136,14 +136,14 @@ def test_the_output_of_a_module_is_logged_while_evaluating(tmp_path: Path) -> No
     np.testing.assert_allclose(seen[0]["linear"], expected)
 
 
-def test_nothing_of_it_stays_in_the_module(tmp_path: Path) -> None:
+def test_no_forward_hooks_stay_in_the_module(tmp_path: Path) -> None:
     hook, modules = te.LoggingTensorHook(["linear"], every_n_iter=3), []
 
     class Keep(te.Hook):
         def begin(self, context: te.RunContext) -> None:
             modules.append(context.module)
 
-    # The input ends between before_step and after_step.
+    # The input ends after before_step, so there is no after_step.
     line(tmp_path).train(lambda: points(rows=12), hooks=[hook, Keep()])
     assert [part._forward_hooks for part in modules[0].modules() if part._forward_hooks] == []
 
@@ -163,7 +163,7 @@ def test_arguments_are_checked(arguments: dict[str, Any], error: type[Exception]
         te.LoggingTensorHook(**arguments)
 
 
-def test_a_name_that_means_nothing_is_one_sentence_with_those_that_do(tmp_path: Path) -> None:
+def test_an_unknown_name_is_one_sentence_with_known_names(tmp_path: Path) -> None:
     estimator = line(tmp_path)
     with pytest.raises(
         ValueError,

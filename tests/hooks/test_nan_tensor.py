@@ -1,4 +1,4 @@
-"""NanTensorHook decides what NaN means; the damage is never saved."""
+"""NanTensorHook decides whether NaN is an error; a damaged model is never saved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.jobs import WritingExporter, checkpoint_steps, line, points, variable
 
 
 def poisoned() -> te.data.Dataset:
-    """NaN in the seventh batch."""
+    """Return data with NaN in the seventh batch."""
     return points(rows=27).map(lambda x, y: (x, y if len(y) == 4 else y * np.nan))
 
 
@@ -25,7 +25,7 @@ def test_nan_is_an_error_by_default(tmp_path: Path, hooks: list[te.Hook]) -> Non
 
 
 @pytest.mark.parametrize("save_checkpoints_steps", [2, 7, 100])
-def test_it_can_be_just_the_end_and_nothing_of_it_is_saved(
+def test_nan_may_just_end_training_and_is_never_saved(
     tmp_path: Path, save_checkpoints_steps: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended = []
@@ -62,6 +62,6 @@ def test_the_last_good_model_is_evaluated_and_exported(tmp_path: Path, caplog: p
     )
 
 
-def test_a_loss_given_to_it_as_in_tf_estimator_is_one_sentence() -> None:
+def test_a_loss_as_argument_as_in_tf_estimator_is_one_sentence() -> None:
     with pytest.raises(TypeError, match="takes only fail_on_nan_loss, True or False, but got tensor"):
         te.NanTensorHook(torch.tensor(1.0))  # type: ignore[arg-type]

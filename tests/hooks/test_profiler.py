@@ -1,4 +1,4 @@
-"""ProfilerHook writes traces that TensorBoard and Perfetto read."""
+"""ProfilerHook writes traces for TensorBoard and Perfetto."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When hooks are told."""
+"""HookSchedule: when hooks are called. SecondOrStepTimer: tf.estimator's timer."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ from typing import Any
 
 import pytest
 
+import torch_estimator as te
 from torch_estimator.hooks import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 
 
-class Told(Hook):
+class Called(Hook):
     def __init__(self, **when: Any) -> None:
         for name, value in when.items():
             setattr(self, name, value)
 
     def after_step(self, context: RunContext) -> None:
-        """Here so that it wants to be told."""
+        """Do nothing; overridden so that the schedule includes this hook."""
 
 
-def steps_told(hooks: list[Hook], steps: int, tick: Any = lambda: None) -> list[list[int]]:
+def steps_called(hooks: list[Hook], steps: int, tick: Any = lambda: None) -> list[list[int]]:
     schedule = HookSchedule(hooks)
-    told: list[list[int]] = [[] for _ in hooks]
+    called: list[list[int]] = [[] for _ in hooks]
     for step in range(1, steps + 1):
         for hook in schedule.due_at(step):
-            told[hooks.index(hook)].append(step)
+            called[hooks.index(hook)].append(step)
         tick()
-    return told
+    return called
 
 
 def test_by_seconds_the_clock_decides() -> None:
@@ -35,27 +36,27 @@ def test_by_seconds_the_clock_decides() -> None:
     def tick() -> None:
         now[0] += 1.0
 
-    by_seconds = Told(every_secs=2.5, clock=lambda: now[0])
-    later = Told(every_secs=4, first_step=3, clock=lambda: now[0])
-    every_third = Told(every_n_steps=3)
-    assert steps_told([by_seconds, later, every_third], 9, tick) == [[1, 4, 7], [3, 7], [1, 4, 7]]
+    by_seconds = Called(every_secs=2.5, clock=lambda: now[0])
+    later = Called(every_secs=4, first_step=3, clock=lambda: now[0])
+    every_third = Called(every_n_steps=3)
+    assert steps_called([by_seconds, later, every_third], 9, tick) == [[1, 4, 7], [3, 7], [1, 4, 7]]
 
 
-def test_those_due_come_in_their_order_whatever_decides() -> None:
-    hooks: list[Hook] = [Told(every_n_steps=2), Told(every_secs=0), Told()]
+def test_due_hooks_are_in_the_order_of_the_hooks() -> None:
+    hooks: list[Hook] = [Called(every_n_steps=2), Called(every_secs=0), Called()]
     assert HookSchedule(hooks).due_at(1) == hooks
 
 
-def test_without_steps_and_seconds_a_hook_is_not_told_of_steps() -> None:
-    assert steps_told([Told(every_n_steps=None), Told(every_n_steps=2)], 3) == [[], [1, 3]]
+def test_a_hook_without_steps_and_seconds_is_never_due() -> None:
+    assert steps_called([Called(every_n_steps=None), Called(every_n_steps=2)], 3) == [[], [1, 3]]
 
 
-def test_a_hook_without_anything_to_do_at_a_step_is_not_told() -> None:
+def test_a_hook_without_step_methods_is_never_due() -> None:
     class Ends(Hook):
         def end(self, context: RunContext) -> None:
-            """Nothing at a step."""
+            """Do nothing."""
 
-    assert steps_told([Ends(), Told(every_n_steps=3)], 3) == [[], [1]]
+    assert steps_called([Ends(), Called(every_n_steps=3)], 3) == [[], [1]]
 
 
 HOOKS: list[list[dict[str, Any]]] = [
@@ -72,7 +73,7 @@ HOOKS: list[list[dict[str, Any]]] = [
 @pytest.mark.parametrize("hooks", HOOKS)
 @pytest.mark.parametrize("most", [1, 2, 8, 1000])
 def test_steps_without_a_hook_are_those_at_which_none_is_due(hooks: list[dict[str, Any]], most: int) -> None:
-    every, skipping = (HookSchedule([Told(**when) for when in hooks]) for _ in range(2))
+    every, skipping = (HookSchedule([Called(**when) for when in hooks]) for _ in range(2))
     step, due = 1, {step for step in range(1, 101) if every.due_at(step)}
     while step <= 100:
         without = skipping.steps_without(step, most)
@@ -83,39 +84,37 @@ def test_steps_without_a_hook_are_those_at_which_none_is_due(hooks: list[dict[st
         step += max(without, 1)
 
 
-class ToldBefore(Told):
+class ToldBefore(Called):
     def before_step(self, context: RunContext) -> None:
-        """Here so that it wants to be told before, too."""
+        """Do nothing; overridden so that the schedule calls this hook before steps."""
 
 
 @pytest.mark.parametrize("hooks", HOOKS)
 @pytest.mark.parametrize("most", [1, 2, 8, 1000])
 @pytest.mark.parametrize("cut", [1000, 3])
-def test_hooks_that_steps_at_once_brings_after_a_step_are_those_due_there(
-    hooks: list[dict[str, Any]], most: int, cut: int
-) -> None:
-    kinds: list[Hook] = [(Told, ToldBefore)[place % 2](**when) for place, when in enumerate(hooks)]
+def test_hooks_after_steps_at_once_are_those_due_there(hooks: list[dict[str, Any]], most: int, cut: int) -> None:
+    kinds: list[Hook] = [(Called, ToldBefore)[place % 2](**when) for place, when in enumerate(hooks)]
     schedule, plain = HookSchedule(kinds), HookSchedule(kinds)
-    told: dict[int, list[Hook]] = {}
+    called: dict[int, list[Hook]] = {}
     step = 1
     while step <= 100:
         if due := schedule.due_at(step):
             taken = 1
         else:
-            # An input may end a stroke early.
+            # The input may end before all requested steps are taken.
             taken = min(cut, schedule.steps_at_once(step, most))
             due = schedule.due_after(step + taken - 1)
             assert taken == 1 or not any(isinstance(hook, ToldBefore) for hook in due)
-        assert not set(told).intersection(range(step, step + taken))
-        told.update({one: [] for one in range(step, step + taken)})
+        assert not set(called).intersection(range(step, step + taken))
+        called.update({one: [] for one in range(step, step + taken)})
         step += taken
-        told[step - 1] = due
-    assert told == {one: plain.due_at(one) for one in range(1, step)}
+        called[step - 1] = due
+    assert called == {one: plain.due_at(one) for one in range(1, step)}
 
 
 def test_no_steps_are_without_a_hook_whose_time_has_come() -> None:
     now = 0.0
-    schedule = HookSchedule([Told(every_secs=10.0, first_step=3, clock=lambda: now), Told(every_n_steps=1000)])
+    schedule = HookSchedule([Called(every_secs=10.0, first_step=3, clock=lambda: now), Called(every_n_steps=1000)])
     assert schedule.steps_without(1, 50) == 0
     assert len(schedule.due_at(1)) == 1
     assert schedule.steps_without(2, 50) == 1
@@ -128,20 +127,59 @@ def test_no_steps_are_without_a_hook_whose_time_has_come() -> None:
     assert len(schedule.due_at(54)) == 1
 
 
-def test_all_steps_are_without_a_hook_that_has_nothing_to_do() -> None:
+def test_a_hook_without_step_methods_limits_no_steps() -> None:
     assert HookSchedule([Hook()]).steps_without(1, 1000) == 1000
 
 
 @pytest.mark.parametrize(
     ("when", "message"),
     [
-        ({"every_n_steps": 0}, "every_n_steps of Told must be 1 or more, but is 0."),
-        ({"every_n_steps": 2.5}, "every_n_steps of Told must be 1 or more, but is 2.5."),
-        ({"first_step": 0}, "first_step of Told must be 1 or more, but is 0."),
-        ({"every_secs": -1}, "every_secs of Told must not be negative, but is -1."),
-        ({"every_secs": "60"}, "every_secs of Told must not be negative, but is '60'."),
+        ({"every_n_steps": 0}, "every_n_steps of Called must be 1 or more, but is 0."),
+        ({"every_n_steps": 2.5}, "every_n_steps of Called must be 1 or more, but is 2.5."),
+        ({"first_step": 0}, "first_step of Called must be 1 or more, but is 0."),
+        ({"every_secs": -1}, "every_secs of Called must not be negative, but is -1."),
+        ({"every_secs": "60"}, "every_secs of Called must not be negative, but is '60'."),
     ],
 )
-def test_what_cannot_be_is_one_sentence(when: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_one_sentence(when: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        HookSchedule([Told(**when)])
+        HookSchedule([Called(**when)])
+
+
+def test_timer_by_steps() -> None:
+    timer = te.SecondOrStepTimer(every_steps=3)
+    triggered = []
+    for step in range(5, 13):
+        if timer.should_trigger_for_step(step):
+            triggered.append((step, timer.update_last_triggered_step(step)[1]))
+    assert triggered == [(5, None), (8, 3), (11, 3)]
+    assert timer.last_triggered_step() == 11
+
+
+def test_timer_by_seconds_but_never_twice_for_a_step() -> None:
+    now = [10.0]
+    timer = te.SecondOrStepTimer(every_secs=2.0, clock=lambda: now[0])
+    assert timer.last_triggered_step() is None
+    assert timer.should_trigger_for_step(1)
+    assert timer.update_last_triggered_step(1) == (None, None)
+    now[0] = 12.5
+    assert not timer.should_trigger_for_step(1)
+    assert timer.should_trigger_for_step(2)
+    assert timer.update_last_triggered_step(2) == (2.5, 1)
+    now[0] = 14.0
+    assert not timer.should_trigger_for_step(3)
+    timer.reset()
+    assert timer.should_trigger_for_step(3)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"every_secs": 1.0, "every_steps": 1}])
+def test_timer_exactly_one_must_be_given(arguments: dict[str, Any]) -> None:
+    with pytest.raises(
+        ValueError, match=r"^SecondOrStepTimer takes exactly one of every_secs and every_steps, but got"
+    ):
+        te.SecondOrStepTimer(**arguments)
+
+
+def test_timer_it_must_be_positive() -> None:
+    with pytest.raises(ValueError, match=r"^every_steps of SecondOrStepTimer must be positive, but got 0\.$"):
+        te.SecondOrStepTimer(every_steps=0)

@@ -10,7 +10,7 @@ import pytest
 
 import torch_estimator as te
 from tests.jobs import line, points
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_it_logs_and_summarises_steps_per_second(
     assert caplog.messages.count("global_step/sec: 0.2") == len(steps)
 
 
-def test_a_summary_goes_where_the_run_writes_and_into_the_same_file(tmp_path: Path) -> None:
+def test_a_summary_goes_into_the_file_of_the_run(tmp_path: Path) -> None:
     line(tmp_path).train(points, steps=3, hooks=[te.StepCounterHook(every_n_steps=1)])
     assert [point.step for point in read_scalars(tmp_path)["global_step/sec"]] == [2, 3]
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1

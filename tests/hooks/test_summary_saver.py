@@ -1,4 +1,4 @@
-"""SummarySaverHook writes what functions give, and what the model says."""
+"""SummarySaverHook writes summaries of functions and of the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 import torch_estimator as te
 from tests.jobs import line, points
-from tests.summary.test_summary import read, steps, talker
+from tests.summary.test_summary import read, steps, summarized
 
 
 def bias(context: te.RunContext) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def picture(context: te.RunContext) -> None:
     te.summary.image("picture", torch.ones(2, 2))
 
 
-def test_functions_give_numbers_histograms_and_images(tmp_path: Path) -> None:
+def test_functions_return_numbers_histograms_and_images(tmp_path: Path) -> None:
     hook = te.SummarySaverHook(save_steps=3, output_dir=f"{tmp_path}/mine", summaries=[bias, picture])
     line(tmp_path).train(points, steps=7, hooks=[hook])
     seen = read(tmp_path / "mine")
@@ -37,8 +37,8 @@ def test_they_go_with_the_runs_own_into_one_file_that_a_resumed_run_goes_on_from
     assert len(list(tmp_path.glob("events.*"))) == 2
 
 
-def test_in_an_evaluation_it_writes_what_the_model_says_there(tmp_path: Path) -> None:
-    estimator = talker(tmp_path).train(points, steps=3)
+def test_in_an_evaluation_it_writes_the_models_summaries(tmp_path: Path) -> None:
+    estimator = summarized(tmp_path).train(points, steps=3)
     estimator.evaluate(points, steps=2, name="x", hooks=[te.SummarySaverHook(save_steps=10)])
     seen = read(tmp_path / "eval_x")
     assert {"hidden/mean", "error", "loss"} <= set(seen.Tags()["scalars"])
@@ -46,17 +46,17 @@ def test_in_an_evaluation_it_writes_what_the_model_says_there(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("compile", [False, True])
-def test_given_functions_it_leaves_what_the_model_says_to_the_runs_own(tmp_path: Path, compile: bool) -> None:
+def test_with_functions_it_leaves_the_models_summaries_to_the_runs_hook(tmp_path: Path, compile: bool) -> None:
     def one(context: te.RunContext) -> dict[str, float]:
         return {"one": 1}
 
     hook = te.SummarySaverHook(save_steps=1, output_dir=f"{tmp_path}/mine", summaries=one)
-    talker(tmp_path, compile=compile).train(points, steps=2, hooks=[hook])
+    summarized(tmp_path, compile=compile).train(points, steps=2, hooks=[hook])
     assert read(tmp_path / "mine").Tags()["scalars"] == ["one"]
 
 
 def test_predicting_it_writes_into_the_jobs_directory(tmp_path: Path) -> None:
-    estimator = talker(tmp_path, save_summary_steps=None).train(points, steps=1)
+    estimator = summarized(tmp_path, save_summary_steps=None).train(points, steps=1)
     list(estimator.predict(points, hooks=[te.SummarySaverHook(save_secs=1e9)]))
     assert steps(read(tmp_path).Histograms("hidden")) == [1]
 
@@ -67,7 +67,7 @@ def test_exactly_one_of_steps_and_seconds_must_be_given(arguments: dict[str, int
         te.SummarySaverHook(**arguments)
 
 
-def test_what_is_no_function_or_gives_no_dict_is_refused(tmp_path: Path) -> None:
+def test_other_things_than_functions_that_return_dicts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="must be functions of the RunContext, but got 'loss'"):
         te.SummarySaverHook(save_steps=1, summaries=["loss"])  # type: ignore[list-item]
     hook = te.SummarySaverHook(save_steps=1, summaries=lambda context: 3)  # type: ignore[arg-type, return-value]

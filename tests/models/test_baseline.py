@@ -1,4 +1,4 @@
-"""Baselines learn what labels are like, whatever the features are."""
+"""Baseline models learn the distribution of the labels and ignore the features."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRINGS = np.array(["a", "b", "", "ü"] * 10, dtype=object)
 
 
 def in_csv(folder: Path) -> te.data.Dataset:
-    # What stands in the column could not be read as the numbers that its first rows look like.
+    # A text in a column whose first rows look like numbers would be an error if the column were read.
     values = [*range(39), "no number"]
     rows = [f"{label},{value}" for label, value in zip(LABELS, values, strict=True)]
     (folder / "a.csv").write_text("\n".join(["y,x", *rows]))
@@ -141,7 +141,7 @@ def test_bad_arguments_are_refused(tmp_path: Path) -> None:
         te.BaselineClassifier(str(tmp_path), n_classes=1)
 
 
-def test_a_weight_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_weight_column_is_named(tmp_path: Path) -> None:
     estimator = te.BaselineRegressor(str(tmp_path), weight_column="w", config=settings())
     with pytest.raises(DataError, match="column 'w' is not in the features; the columns there are x"):
         estimator.train(lambda: te.data.Dataset.from_arrays({"x": np.zeros(4)}, np.zeros(4)).batch(2))

@@ -1,4 +1,4 @@
-"""Constructors of the canned estimators: arguments, defaults, names, and what each kind trains to."""
+"""Constructors of the premade models: arguments, defaults, names of variables, and results of training."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ BINARY_PREDICTIONS = "logits logistic probabilities class_ids classes all_class_
 
 
 def rates(estimator: te.Estimator) -> list[tuple[type, float]]:
-    """The optimizers of a model and their learning rates, linear part first."""
+    """Return the optimizers of a model with their learning rates, the linear part first."""
     optimizers, _ = estimator._build(te.ModeKeys.TRAIN).make_optimizers()
     return [(type(optimizer), optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
 
@@ -268,7 +268,7 @@ COMBINED = te.DNNLinearCombinedClassifier
         ),
     ],
 )
-def test_mistakes_are_told_when_the_estimator_is_made(make: Callable[[], Any], error: Any, message: str) -> None:
+def test_mistakes_are_reported_when_the_estimator_is_made(make: Callable[[], Any], error: Any, message: str) -> None:
     with pytest.raises(error, match=message) as raised:
         make()
     assert isinstance(raised.value, te.UserError)
@@ -292,7 +292,7 @@ def test_a_linear_model_combines_the_values_of_a_row(combiner: Any, divisor: flo
     data = te.data.Dataset.from_arrays({"pair": np.array([[0.0, 1.0]])}, np.array([1.0])).batch(1)
     estimator.train(lambda: data, steps=1)
     weights = estimator.get_variable_value("linear/linear_model/pair_bucketized/weights").ravel()
-    # d loss / d weight is 2 * (0 - 1) / divisor.
+    # The gradient d loss / d weight is 2 * (0 - 1) / divisor.
     assert weights.tolist() == pytest.approx([0.2 / divisor, 0, 0, 0.2 / divisor])
     (prediction,) = estimator.predict(lambda: data)
     assert prediction["predictions"][0] == pytest.approx(0.2 + 2 * 0.2 / divisor**2)
@@ -318,7 +318,7 @@ def test_a_warm_start_takes_the_weights_of_another_job_and_counts_from_0(tmp_pat
     trained = te.load_checkpoint(first.model_dir)
     assert all(torch.equal(start.variables[name], value) for name, value in trained.variables.items())
     assert not all(torch.equal(start.slots[name], value) for name, value in trained.slots.items())
-    # Once it has a checkpoint of its own it goes on from that.
+    # A job that has its own checkpoint continues from that.
     second.train(people().repeat, steps=1)
     assert int(second.get_variable_value("global_step")) == 2
 

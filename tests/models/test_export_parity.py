@@ -1,4 +1,4 @@
-"""An export predicts what the estimator predicts, on every row of the real data and on rows nobody has seen."""
+"""An export predicts the same as the estimator, on every row of the real data and on rows with unseen values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def census_rows(file: Path) -> te.data.Dataset:
 
 
 def trained(model_dir: str, hash_function: str, file: Path) -> tuple[te.Estimator, list[Any]]:
-    # Unscaled capital gains reach 99,999: the hardest numbers for agreement within 1e-5.
+    # Unscaled capital gains reach 99,999, which makes agreement within 1e-5 hardest.
     numbers = [fc.numeric_column(key) for key in ("capital_gain", "capital_loss")]
     wide, deep = census_wide(hash_function), [*census_deep(hash_function), *numbers]
     estimator = te.DNNLinearCombinedClassifier(
@@ -47,7 +47,7 @@ def largest_difference(estimator: te.Estimator, exported: te.ExportedModel, rows
             if value.dtype == object:
                 assert value.tolist() == theirs[key].tolist()
             else:
-                # Beyond 1 relative: one unit in the last place of a logit of 200 is more than 1e-5.
+                # Relative tolerance above 1, because for a logit of 200 one unit in the last place exceeds 1e-5.
                 difference = np.abs(value - theirs[key]) / np.maximum(1, np.abs(value))
                 largest = max(largest, float(difference.max()))
         count += len(ours["logits"])

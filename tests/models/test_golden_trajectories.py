@@ -1,4 +1,4 @@
-"""Training from a given start on given batches ends at TensorFlow's weights."""
+"""Training with given initial weights and batches results in TensorFlow's weights."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 import torch_estimator as te
 from tests.programs import BABYWEIGHT_NAMES, CENSUS_NAMES, babyweight_columns, census_deep, census_wide
+from torch_estimator.checkpoint.variables import named_variables
 from torch_estimator.hooks import Hook, RunContext
-from torch_estimator.train.variables import named_variables
 
 Golden = Callable[[str], dict[str, Any]]
 
 
 class StartFrom(Hook):
-    """Puts given numbers into the module before the first step."""
+    """Hook that sets the module's weights before the first step."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values

@@ -1,4 +1,4 @@
-"""Every head on every model that takes one: training, evaluation, prediction, export."""
+"""Training, evaluation, prediction and export of every head with every model that takes a head."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ MODELS: dict[str, Make] = {"linear": linear, "deep": deep, "wide and deep": wide
 
 
 def check_parity(estimator: te.Estimator, receiver: te.serving_input.ServingInput, tmp_path: Path) -> None:
-    """The export's ``predict`` gives what the estimator's does."""
+    """Check that the export's ``predict`` returns the predictions of the estimator."""
     exported = te.ExportedModel.load(estimator.export_saved_model(str(tmp_path / "export"), receiver))
     columns = features()
     if receiver.kind == "csv":
@@ -171,7 +171,7 @@ def weighted(labels: torch.Tensor, logits: torch.Tensor, features: Mapping[str, 
 def test_a_resumed_multi_head_run_is_bit_for_bit_the_uninterrupted_one(compiled: bool, tmp_path: Path) -> None:
     visits = te.RegressionHead(name="visits", loss_fn=partial(weighted, by="v"))
     head = te.MultiHead([BUYS, TAGS, visits], head_weights=[1, 2, 0.1])
-    # Compiling takes its time: a small model is enough.
+    # A small model, because compiling takes long.
     make = partial(linear if compiled else deep, head, compile=compiled)
     whole = make(str(tmp_path / "whole")).train(lambda: train_data("multi-head"), max_steps=12)
     for steps in (5, 12):
@@ -242,13 +242,13 @@ def test_weights_and_a_loss_fn_need_features_with_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_something_else_than_a_head_is_refused(make: Make, tmp_path: Path) -> None:
+def test_only_a_head_is_accepted_as_head(make: Make, tmp_path: Path) -> None:
     with pytest.raises(InvalidTypeError, match=r"head must be a head such as te\.BinaryClassHead\(\), but got 2"):
         make(2, str(tmp_path))
 
 
 class Towers(torch.nn.Module):
-    """Gives its logits by head."""
+    """Module that returns logits by head."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Dropout, batch norm and activations of the canned models, from training to the export."""
+"""Dropout, batch norm and activations of the premade models, from training to export."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from torch import nn
 import torch_estimator as te
 from tests.jobs import assert_same_variables
 from torch_estimator import feature_column as fc
-from torch_estimator.models.batch_norm import BatchNorm
-from torch_estimator.models.dropout import dropout
+from torch_estimator.models.networks import BatchNorm, dropout
 
 X = fc.numeric_column("x")
 CITY = fc.categorical_column_with_vocabulary_list("city", ["Oslo", "Rome", "Lima"])
@@ -52,7 +51,7 @@ def assert_export_predicts_the_same(estimator: te.Estimator, path: Path) -> None
 
 
 class Swish(nn.Module):
-    """A module of the user's, with a parameter of a shape."""
+    """User-defined activation with a trained parameter."""
 
     def __init__(self) -> None:
         super().__init__()

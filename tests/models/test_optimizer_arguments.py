@@ -1,4 +1,4 @@
-"""What the canned models take as an optimizer: names, settings, classes, functions of named parameters, schedules."""
+"""Optimizer arguments of the premade models: names, settings, classes, functions of named parameters, schedules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def one_cycle(named: te.optim.NamedParameters) -> lr_scheduler.LRScheduler:
 
 
 def decayed_by_part(named: te.optim.NamedParameters) -> torch.optim.Optimizer:
-    """No decay on what is added, as one does it: by the names of the parameters."""
+    """Return an optimizer without weight decay for biases, selected by the names of the parameters."""
     named = list(named)
     groups = [
         {"params": [(name, one) for name, one in named if "bias" not in name]},
@@ -52,7 +52,7 @@ def decayed_by_part(named: te.optim.NamedParameters) -> torch.optim.Optimizer:
 
 
 def several(named: te.optim.NamedParameters) -> list[torch.optim.Optimizer]:
-    """Adam where the network is dense, Adagrad for its embeddings."""
+    """Return Adam for the dense layers and Adagrad for the embeddings."""
     named = list(named)
     tables = [(name, one) for name, one in named if "tables" in name]
     dense = [(name, one) for name, one in named if "tables" not in name]
@@ -91,7 +91,7 @@ def test_one_factory_may_make_several_optimizers_of_a_part(tmp_path: Path) -> No
 
 
 def test_each_part_may_have_a_decay_of_its_own(tmp_path: Path) -> None:
-    # Without gradients worth the name, what remains is the decay.
+    # The gradients are almost zero, so the decay remains.
     decays = {"linear_optimizer": te.optim.AdamW(lr=0.1, weight_decay=0.0), "dnn_optimizer": decayed_by_part}
     estimator = combined(tmp_path, **decays)
     optimizers, _ = estimator._build(te.ModeKeys.TRAIN).make_optimizers()
@@ -100,7 +100,7 @@ def test_each_part_may_have_a_decay_of_its_own(tmp_path: Path) -> None:
     assert "dnn.logits.bias" in names and "dnn.hiddenlayer_0.kernel" in names
 
 
-def test_an_optimizer_with_parameters_is_told_what_to_write() -> None:
+def test_the_error_for_an_optimizer_with_parameters_says_what_to_write() -> None:
     bound = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.02)
     with pytest.raises(te.UserError, match=r"write functools\.partial\(torch\.optim\.Adam, lr=0\.02\)\.$"):
         combined("unused", dnn_optimizer=bound)

@@ -14,7 +14,7 @@ from torch import Tensor
 import torch_estimator as te
 from tests.jobs import line, points
 from tests.strategies.contract import Job, check_strategy
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.run_config import RunConfig
 from torch_estimator.train.row_update import Mentions
 from torch_estimator.train.step import TrainStep

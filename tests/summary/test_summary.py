@@ -1,4 +1,4 @@
-"""Summaries said from inside a model: TensorBoard reads them, and training does not notice."""
+"""Summaries recorded inside a model reach TensorBoard and do not change training."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.jobs import assert_same_variables, points, squared_error
 from torch_estimator.summary.recorder import recording
 
 
-class Talking(nn.Module):
-    """A line with all that an extra forward pass could disturb, and something to say."""
+class Summarized(nn.Module):
+    """Module with summaries and with all state that an extra forward pass could change: random numbers and buffers."""
 
-    def __init__(self, *, talks: bool = True) -> None:
+    def __init__(self, *, summaries: bool = True) -> None:
         super().__init__()
-        self.talks = talks
+        self.summaries = summaries
         self.linear = nn.Linear(2, 3)
         self.norm = nn.BatchNorm1d(3)
         self.last = nn.Linear(3, 1)
@@ -31,7 +31,7 @@ class Talking(nn.Module):
     def forward(self, features: Any) -> Tensor:
         hidden = nn.functional.dropout(self.norm(self.linear(features["x"])), 0.3, self.training)
         outputs: Tensor = self.last(hidden)
-        if self.talks:
+        if self.summaries:
             te.summary.scalar("hidden/mean", hidden.mean())
             te.summary.histogram("hidden", hidden)
             te.summary.image("pixels", hidden[:2].reshape(2, 1, 1, 3))
@@ -44,21 +44,21 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _what_another_test_here_has_compiled_is_used(cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def _share_compiled_programs(cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", cache)
 
 
-def talking_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+def loss_with_summary(outputs: Tensor, labels: Tensor) -> Tensor:
     te.summary.scalar("error", (outputs - labels).abs().mean())
     return squared_error(outputs, labels)
 
 
-def talker(model_dir: object, *, talks: bool = True, **settings: Any) -> te.Estimator:
+def summarized(model_dir: object, *, summaries: bool = True, **settings: Any) -> te.Estimator:
     def model_fn(mode: str) -> te.EstimatorSpec:
         return te.EstimatorSpec(
             mode=mode,
-            module=Talking(talks=talks),
-            loss=talking_loss if talks else squared_error,
+            module=Summarized(summaries=summaries),
+            loss=loss_with_summary if summaries else squared_error,
             optimizer=partial(torch.optim.SGD, lr=0.05),
         )
 
@@ -80,7 +80,7 @@ def steps(events: list[Any]) -> list[int]:
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_tensorboard_sees_them_every_save_summary_steps(tmp_path: Path, compile: bool) -> None:
-    talker(tmp_path, save_summary_steps=4, compile=compile).train(points, steps=9)
+    summarized(tmp_path, save_summary_steps=4, compile=compile).train(points, steps=9)
     seen = read(tmp_path)
     assert seen.Tags()["histograms"] == ["hidden"]
     assert seen.Tags()["images"] == ["pixels/0", "pixels/1"]
@@ -97,9 +97,9 @@ def test_tensorboard_sees_them_every_save_summary_steps(tmp_path: Path, compile:
     assert (seen.Images("pixels/0")[0].width, seen.Images("pixels/0")[0].height) == (3, 1)
 
 
-def test_compiled_or_not_they_say_the_same(tmp_path: Path) -> None:
+def test_compiled_and_eager_steps_have_the_same_summaries(tmp_path: Path) -> None:
     eager, compiled = (
-        talker(tmp_path / str(compile), save_summary_steps=3, compile=compile).train(points, steps=7)
+        summarized(tmp_path / str(compile), save_summary_steps=3, compile=compile).train(points, steps=7)
         for compile in (False, True)
     )
     for tag in ("hidden/mean", "error", "loss"):
@@ -111,19 +111,20 @@ def test_compiled_or_not_they_say_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_training_is_bit_for_bit_the_same_with_and_without_them(tmp_path: Path, compile: bool) -> None:
-    often = talker(tmp_path / "often", save_summary_steps=1, compile=compile).train(points, steps=6)
-    never = talker(tmp_path / "never", save_summary_steps=None, compile=compile).train(points, steps=6)
-    silent = talker(tmp_path / "silent", talks=False, save_summary_steps=2, compile=compile).train(points, steps=6)
+    often = summarized(tmp_path / "often", save_summary_steps=1, compile=compile).train(points, steps=6)
+    never = summarized(tmp_path / "never", save_summary_steps=None, compile=compile).train(points, steps=6)
+    without = summarized(tmp_path / "without", summaries=False, save_summary_steps=2, compile=compile)
+    without.train(points, steps=6)
     assert_same_variables(often, never)
-    assert_same_variables(often, silent)
+    assert_same_variables(often, without)
 
 
-def test_looking_does_not_compile_anew(
+def test_observing_does_not_compile_again(
     tmp_path: Path, compilations: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
     hook = te.LoggingTensorHook(["linear"], every_n_iter=2)
-    talker(tmp_path, save_summary_steps=3, compile=True).train(points, steps=8, hooks=[hook])
+    summarized(tmp_path, save_summary_steps=3, compile=True).train(points, steps=8, hooks=[hook])
     assert len(compilations()) == 1
 
 
@@ -146,34 +147,34 @@ def test_a_hooks_own_forward_hooks_see_compiled_steps_that_it_observes(tmp_path:
 
     for compile in (False, True):
         hook = Outputs()
-        watched = talker(tmp_path / f"{compile} watched", talks=False, compile=compile)
+        watched = summarized(tmp_path / f"{compile} watched", summaries=False, compile=compile)
         watched.train(points, steps=5, hooks=[hook])
         assert hook.shapes == [(4, 3)] * 2
-        assert_same_variables(watched, talker(tmp_path / f"{compile}", compile=compile).train(points, steps=5))
+        assert_same_variables(watched, summarized(tmp_path / f"{compile}", compile=compile).train(points, steps=5))
 
 
-def test_a_module_that_speaks_of_the_loss_itself_is_believed(tmp_path: Path) -> None:
+def test_a_module_may_record_a_summary_called_loss(tmp_path: Path) -> None:
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         te.summary.scalar("loss", torch.tensor(7.0))
         return squared_error(outputs, labels)
 
     def model_fn(mode: str) -> te.EstimatorSpec:
         return te.EstimatorSpec(
-            mode=mode, module=Talking(talks=False), loss=loss, optimizer=partial(torch.optim.SGD, lr=0.05)
+            mode=mode, module=Summarized(summaries=False), loss=loss, optimizer=partial(torch.optim.SGD, lr=0.05)
         )
 
     te.Estimator(model_fn, str(tmp_path)).train(points, steps=1)
     assert [event.value for event in read(tmp_path).Scalars("loss")] == [7.0]
 
 
-def test_one_said_several_times_in_a_step_is_kept_apart() -> None:
+def test_a_tag_used_several_times_in_a_step_gets_suffixes() -> None:
     with recording() as said:
         for value in (1.0, 2.0, 3.0):
             te.summary.scalar("norm", value)
     assert [(one.tag, float(one.value)) for one in said] == [("norm", 1.0), ("norm_1", 2.0), ("norm_2", 3.0)]
 
 
-def test_they_do_nothing_and_check_nothing_while_nobody_looks() -> None:
+def test_they_do_nothing_and_check_nothing_in_other_steps() -> None:
     te.summary.scalar("x", "not a number")
     te.summary.histogram("x", None)
     te.summary.image("x", torch.ones(7))
@@ -192,7 +193,7 @@ def test_they_do_nothing_and_check_nothing_while_nobody_looks() -> None:
         (lambda: te.summary.image("x", torch.ones(4, 4), data_format="HW"), "must be 'NCHW' or 'NHWC', but got 'HW'"),
     ],
 )
-def test_where_somebody_looks_what_cannot_be_shown_is_one_sentence(call: Callable[[], None], message: str) -> None:
+def test_in_a_summarized_step_a_bad_value_is_one_sentence(call: Callable[[], None], message: str) -> None:
     with recording(), pytest.raises(te.UserError, match=message):
         call()
 
@@ -215,13 +216,13 @@ def test_pixels_are_bytes(tensor: Tensor, arguments: dict[str, Any], expected: A
     assert said[0].value.tolist() == expected
 
 
-def test_of_many_images_some_are_shown() -> None:
+def test_only_some_of_many_images_are_shown() -> None:
     with recording() as said:
         te.summary.image("x", torch.ones(9, 1, 2, 2), max_outputs=2)
     assert [one.tag for one in said] == ["x/0", "x/1"]
 
 
-def test_what_was_said_stays_as_it_was_said() -> None:
+def test_a_summary_is_not_changed_by_later_operations() -> None:
     tensor = torch.zeros(2)
     with recording() as said:
         te.summary.histogram("x", tensor)
@@ -236,16 +237,14 @@ def test_a_summary_that_cannot_be_shown_ends_training_at_the_first_step(tmp_path
 
     def model_fn(mode: str) -> te.EstimatorSpec:
         return te.EstimatorSpec(
-            mode=mode, module=Talking(talks=False), loss=loss, optimizer=partial(torch.optim.SGD, lr=0.05)
+            mode=mode, module=Summarized(summaries=False), loss=loss, optimizer=partial(torch.optim.SGD, lr=0.05)
         )
 
     with pytest.raises(te.UserError, match=r"^The scalar summary 'outputs' must be one number"):
         te.Estimator(model_fn, str(tmp_path)).train(points, steps=1)
 
 
-def test_they_cost_one_look_where_a_compiled_model_says_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_compiled_model_without_summaries_is_observed_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Observed(te.Hook):
         def __init__(self) -> None:
             self.steps: list[int] = []
@@ -255,10 +254,10 @@ def test_they_cost_one_look_where_a_compiled_model_says_nothing(
                 self.steps.append(context.global_step + 1)
 
     caplog.set_level(logging.INFO, "torch_estimator")
-    # The first step of an optimizer of torch's runs in Python, where looking costs nothing.
-    for talks, expected in ((True, [1, 2, 3, 4]), (False, [1, 2])):
+    # With an optimizer of torch.optim the first step runs in Python, where observing costs nothing.
+    for summaries, expected in ((True, [1, 2, 3, 4]), (False, [1, 2])):
         hook = Observed()
-        talker(tmp_path / str(talks), talks=talks, save_summary_steps=1, compile=True).train(
+        summarized(tmp_path / str(summaries), summaries=summaries, save_summary_steps=1, compile=True).train(
             points, steps=4, hooks=[hook]
         )
         assert hook.steps == expected

@@ -1,4 +1,4 @@
-"""Histograms and images as TensorBoard takes them."""
+"""Histograms and images in TensorBoard's format."""
 
 from __future__ import annotations
 

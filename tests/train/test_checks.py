@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import torch_estimator as te
 from tests.cluster_jobs import Cluster
 from tests.jobs import WritingExporter, checkpoint_steps, points, variables
-from torch_estimator.train.checks import NotFinite, check_finite
+from torch_estimator.hooks.nan_tensor import NotFinite, check_finite
 
 
 class Steep(nn.Module):

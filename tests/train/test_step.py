@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from torch_estimator.checkpoint.variables import named_slots
 from torch_estimator.feature_column.table import Piece, Table
 from torch_estimator.optim import Adagrad, Adam, AdamW, Ftrl, GradientDescent
 from torch_estimator.train.step import TrainStep
-from torch_estimator.train.variables import named_slots
 
 ROWS = 6
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

@@ -27,7 +27,7 @@ from tests.jobs import (
 )
 from torch_estimator import feature_column as fc
 from torch_estimator.checkpoint.checkpoint import load_checkpoint
-from torch_estimator.summary.event_files import read_scalars
+from torch_estimator.summary.event_reader import read_scalars
 
 CITIES = ["Oslo", "Rome", "Lima", "", "Łódź"]
 

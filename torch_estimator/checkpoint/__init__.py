@@ -1,1 +1,1 @@
-"""Checkpoints: written, read, kept and removed."""
+"""Checkpoints on disk: their format, reading, background writing, retention, and the lease of a model directory."""

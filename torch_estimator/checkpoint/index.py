@@ -1,4 +1,7 @@
-"""The file ``checkpoint`` of a model directory, which names the latest checkpoint and the kept ones."""
+"""Index of a model directory: the file ``checkpoint``, which names the latest checkpoint and all that are kept.
+
+A checkpoint counts only if the index names it. Its format is that of TensorFlow's file of the same name, but in JSON.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ from torch_estimator.json_text import parse_json
 INDEX_NAME = "checkpoint"
 
 HELD_NAME = "evaluating"
-"""Of the file that names the checkpoint which another process is evaluating, and which therefore stays."""
+"""Name of the file that contains the name of the checkpoint an evaluator is reading; training does not remove it."""
 
-# A file may say anything: neither another directory nor a number that no step can be.
+# Names come from files that anybody may have edited, so a name must be neither another path nor a huge number.
 _NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointIndex:
-    """What the file ``checkpoint`` says.
+    """Content of the index.
 
     Args:
         latest: Name of the latest checkpoint.
-        saved: The checkpoints there are, `latest` among them, in the order of saving.
-        last_preserved_timestamp: See `RetentionPolicy`; None where the file does not say.
+        saved: All checkpoints in the order of saving, including the latest.
+        last_preserved_timestamp: See `RetentionPolicy`; None if the file does not contain it.
     """
 
     latest: str
@@ -43,7 +46,7 @@ class CheckpointIndex:
 
 
 def checkpoint_step(name: str) -> int | None:
-    """Returns the step in a checkpoint's name, or None where `name` is not one.
+    """Return the step in the name of a checkpoint, or None if `name` is not such a name.
 
     >>> checkpoint_step("model.ckpt-100")
     100
@@ -53,12 +56,12 @@ def checkpoint_step(name: str) -> int | None:
 
 
 def checkpoint_in(model_dir: str, path: str) -> str:
-    """Return the path in `model_dir` of the checkpoint that `path`, read from a file, ends with.
+    """Return the path inside `model_dir` of the checkpoint whose name is the last part of `path`.
 
-    The file may say anything, and may be older than a move of the directory.
+    `path` comes from a file: it may have been edited, or written before the model directory was moved.
 
     Raises:
-        ValueError: `path` does not end with a checkpoint's name.
+        ValueError: The last part of `path` is not the name of a checkpoint.
     """
     name = files.basename(path)
     if checkpoint_step(name) is None:
@@ -67,12 +70,13 @@ def checkpoint_in(model_dir: str, path: str) -> str:
 
 
 def read_index(model_dir: str) -> CheckpointIndex | None:
-    """Reads ``<model_dir>/checkpoint``; None where there is none.
+    """Return the index of a model directory, or None if there is none.
 
-    The names in it are those of checkpoints, so that they can be joined to `model_dir`, read and removed.
+    All names in it are checked to be names of checkpoints, so that callers can safely join them to `model_dir`, read
+    them and remove them.
 
     Raises:
-        CheckpointError: It cannot be read, something else wrote it, or it names anything but checkpoints.
+        CheckpointError: The file cannot be read, another program wrote it, or a name in it is not that of a checkpoint.
     """
     path = files.join(model_dir, INDEX_NAME)
     try:
@@ -103,7 +107,7 @@ def read_index(model_dir: str) -> CheckpointIndex | None:
 
 
 def write_index(model_dir: str, index: CheckpointIndex) -> None:
-    """Writes ``<model_dir>/checkpoint`` at one stroke."""
+    """Replace the index of a model directory atomically."""
     content = {
         "model_checkpoint_path": index.latest,
         "all_model_checkpoint_paths": index.names,
@@ -115,7 +119,12 @@ def write_index(model_dir: str, index: CheckpointIndex) -> None:
 
 
 def hold_checkpoint(model_dir: str, name: str | None) -> None:
-    """Keeps those who train from removing a checkpoint; None releases the one that was held."""
+    """Keep training processes from removing a checkpoint while it is read.
+
+    Args:
+        model_dir: The model directory.
+        name: Name of the checkpoint, instead of the one held before; None to hold none.
+    """
     path = files.join(model_dir, HELD_NAME)
     if name is None:
         files.remove_tree(path)
@@ -124,7 +133,7 @@ def hold_checkpoint(model_dir: str, name: str | None) -> None:
 
 
 def held_checkpoint(model_dir: str) -> str | None:
-    """Returns the name of the checkpoint that another process holds."""
+    """Return the name of the checkpoint that must not be removed, or None."""
     try:
         return files.read_text(files.join(model_dir, HELD_NAME))
     except (OSError, UnicodeDecodeError):

@@ -1,12 +1,14 @@
-"""Lease of a model directory: one training at a time writes into it.
+"""Lease of a model directory: only one training at a time writes into it.
 
-Two that write at once, as when a scheduler starts a job twice, would remove each other's unfinished checkpoints and
-export different models. Only the process that saves takes the lease; evaluators and other readers do without.
+Two trainings in one directory, as when a scheduler starts a job twice, would remove each other's unfinished checkpoints
+and export different models. The process that saves checkpoints takes the lease; evaluators and other readers do not
+need it.
 
-On a local path it is a locked file: the kernel frees the lock when the process ends, however that comes, so a restart
-never waits. On an object store it is an object that only one process can create, and renews in a background thread: an
-object that has not changed for `EXPIRES_SECS` is free. Its age is measured by the process that waits, so that the
-clocks of machines need not agree.
+- On a local path the lease is a lock on a file (flock). The kernel releases it when the process ends, in whatever way,
+  so that a restarted job never has to wait.
+- On an object store, which has no locks, the lease is an object that only one process can create. A background thread
+  rewrites it regularly, and a lease that has not changed for `EXPIRES_SECS` may be taken over. The waiting process
+  measures this time with its own clock, so clocks of different machines are never compared.
 """
 
 from __future__ import annotations
@@ -37,33 +39,36 @@ logger = logging.getLogger("torch_estimator")
 NAME = "training.lease"
 
 EXPIRES_SECS = 60.0
-"""How long a process must not renew its lease on an object store before another one takes it over."""
+"""Seconds without a renewal after which another process may take over a lease on an object store."""
 
 _RENEW_SECS = EXPIRES_SECS / 4
-_LOOK_EVERY_SECS = 1.0
-# Between its lock and its content, a file is empty, or names a process that was killed.
+_POLL_SECS = 1.0
+# How often and after what pause to lock the file again if it has no valid content, or that of a process that has ended.
 _TRIES, _RETRY_SECS = 100, 0.02
 
 Check = Callable[[], None]
-"""Raises `ModelDirInUseError` where the lease is lost."""
+"""Function that raises `ModelDirInUseError` if this process has lost its lease."""
 
-# Inherited by a forked process, these would keep the lock after the one that took it has ended.
+# File descriptors of the locks of this process. A forked child inherits them and closes them, because a lock lasts
+# until its last descriptor is closed.
 _locked: set[int] = set()
-# Of this process; what else names it was taken by a process of the same number before.
+# Ids of the leases of this process on object stores. A lease with this process's pid but another id is from an earlier
+# process that had the same pid.
 _own_leases: set[str] = set()
 
 
 @contextlib.contextmanager
 def leased(model_dir: str) -> Iterator[Check | None]:
-    """Hold the lease of a model directory; give a function to call before each save, where the lease may be lost.
+    """Hold the lease of a model directory in the body.
 
-    Where the file system has neither locks nor exclusive creation this is a warning.
+    Yields a function to call before each save if the lease can be lost (on an object store), else None. If the file
+    system supports neither locks nor exclusive creation, a warning is logged and the body runs without a lease.
 
     Raises:
-        ModelDirInUseError: Another training has it.
+        ModelDirInUseError: Another training holds the lease.
     """
     path = files.join(model_dir, NAME)
-    take = _locked_file if files.is_local(model_dir) else _object
+    take = _file_lease if files.is_local(model_dir) else _object_lease
     with contextlib.ExitStack() as stack:
         check = None
         try:
@@ -79,41 +84,47 @@ def leased(model_dir: str) -> Iterator[Check | None]:
 
 
 @contextlib.contextmanager
-def _locked_file(path: str) -> Iterator[None]:
+def _file_lease(path: str) -> Iterator[None]:
     if fcntl is None:
         raise NotImplementedError("this system has no flock")
     process, descriptor = os.getpid(), _lock(path)
     try:
         with contextlib.suppress(OSError):
-            # Without room for it the lock still counts.
+            # The content is only for error messages of other processes. On a full disk the lock still holds.
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, _document(_holder()), 0)
+            os.pwrite(descriptor, _document(_this_process()), 0)
         yield
     finally:
-        # A forked process that comes here has no part in the lease.
+        # A process that was forked in the body reaches this line too, but the lease is its parent's.
         if os.getpid() == process:
             with contextlib.suppress(OSError):
-                if _is_at(path, descriptor):
+                if _is_same_file(path, descriptor):
                     os.unlink(path)
             _close(descriptor)
 
 
 def _lock(path: str) -> int:
+    """Lock the file and return its descriptor.
+
+    Raises:
+        ModelDirInUseError: A running process holds the lock.
+    """
     holder: dict[str, Any] = {}
     for _ in range(_TRIES):
-        # It is truncated and written: a link in a directory that another user made must not lead to a file elsewhere.
+        # The file will be truncated, so O_NOFOLLOW: in a shared directory, another user's link must not lead elsewhere.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         _locked.add(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The process that had it may have removed the file after it was opened here.
-            if _is_at(path, descriptor):
+            # Between `open` and `flock` the previous holder may have removed the file; a lock on that is worthless.
+            if _is_same_file(path, descriptor):
                 return descriptor
             _close(descriptor)
         except BlockingIOError:
             holder = _parsed(os.pread(descriptor, 4096, 0))
             _close(descriptor)
-            if holder and not _is_gone(holder):
+            # A new holder may not have written its name yet: the file is then empty, or still names a killed process.
+            if holder and not _has_ended(holder):
                 raise _in_use(path, holder) from None
             time.sleep(_RETRY_SECS)
         except BaseException:
@@ -122,7 +133,7 @@ def _lock(path: str) -> int:
     raise _in_use(path, holder)
 
 
-def _is_at(path: str, descriptor: int) -> bool:
+def _is_same_file(path: str, descriptor: int) -> bool:
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -144,13 +155,13 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def _object(path: str) -> Iterator[Check]:
+def _object_lease(path: str) -> Iterator[Check]:
     lease = ObjectLease(path)
     process, ended = os.getpid(), threading.Event()
 
     def renew() -> None:
         while not ended.wait(_RENEW_SECS):
-            # While the store cannot be reached, another process cannot take the lease over, either.
+            # Errors are ignored: while the store is unreachable, no other process can take over the lease either.
             with contextlib.suppress(Exception):
                 lease.renew()
 
@@ -159,25 +170,28 @@ def _object(path: str) -> Iterator[Check]:
     try:
         yield lease.check
     finally:
-        # A forked process that comes here has no part in the lease.
+        # A process that was forked in the body reaches this line too, but the lease is its parent's.
         if os.getpid() == process:
             ended.set()
-            # A store that does not answer must not keep training from ending.
+            # With a time limit, because a store that does not answer must not keep the training from ending.
             thread.join(_RENEW_SECS)
             lease.release()
 
 
 class ObjectLease:
-    """An object that names its holder, which alone could create it.
+    """Lease that is held by the process that created the object.
+
+    The constructor waits until the lease is free, which takes `EXPIRES_SECS` if the holder was killed on another
+    machine.
 
     Args:
         path: URL of the object.
-        clock: Seconds that only go forward.
-        sleep: Lets so many of them pass.
+        clock: Monotonic clock, in seconds.
+        sleep: Function that waits for a number of seconds.
 
     Raises:
-        ModelDirInUseError: Another process has it, and renews it.
-        NotImplementedError: The store cannot create an object only where there is none.
+        ModelDirInUseError: Another process holds the lease and renews it.
+        NotImplementedError: The store cannot create an object exclusively.
     """
 
     def __init__(
@@ -188,16 +202,18 @@ class ObjectLease:
     ) -> None:
         self._path = path
         self._id = secrets.token_hex(8)
-        self._holder = _holder()
+        self._holder = _this_process()
         self._renewals = 0
-        found, since = None, clock()
+        found: dict[str, Any] = {}
+        since = clock()
         while not files.create(path, self._content()):
             before, found = found, self._read()
             if not found:
                 continue
-            if found["lease"] in _own_leases or (before and before != found and before["lease"] == found["lease"]):
+            was_renewed = bool(before) and before != found and before["lease"] == found["lease"]
+            if found["lease"] in _own_leases or was_renewed:
                 raise _in_use(path, found)
-            if _is_gone(found) or (found == before and clock() >= since + EXPIRES_SECS):
+            if _has_ended(found) or (found == before and clock() >= since + EXPIRES_SECS):
                 files.remove_tree(path)
                 continue
             if found != before:
@@ -208,23 +224,31 @@ class ObjectLease:
                     files.parent(path),
                     EXPIRES_SECS,
                 )
-            sleep(_LOOK_EVERY_SECS)
+            sleep(_POLL_SECS)
         _own_leases.add(self._id)
 
     def check(self) -> None:
-        """Raise where another process has taken the lease over, as after this one was stopped for long."""
+        """Check that no other process has taken over the lease, which happens if this one was suspended for long.
+
+        Raises:
+            ModelDirInUseError: Another process holds the lease.
+        """
         with contextlib.suppress(OSError):
             if (found := self._read()) and found["lease"] != self._id:
                 raise _in_use(self._path, found)
 
     def renew(self) -> None:
-        """Show that this process still runs."""
+        """Rewrite the object with a higher count, which shows that this process is alive.
+
+        Raises:
+            ModelDirInUseError: Another process holds the lease.
+        """
         self.check()
         self._renewals += 1
         files.write_atomic(self._path, self._content())
 
     def release(self) -> None:
-        """Remove the object, unless it is another process's by now."""
+        """Remove the object unless another process has taken it over."""
         _own_leases.discard(self._id)
         with contextlib.suppress(OSError):
             if self._read().get("lease") == self._id:
@@ -234,7 +258,7 @@ class ObjectLease:
         return _document({**self._holder, "lease": self._id, "renewals": self._renewals})
 
     def _read(self) -> dict[str, Any]:
-        """The holder; empty where there is none."""
+        """Return the holder in the object; an empty dict if there is no object."""
         try:
             found = _parsed(files.read_bytes(self._path))
         except FileNotFoundError:
@@ -242,26 +266,19 @@ class ObjectLease:
         return {"lease": None, **found}
 
 
-def _holder() -> dict[str, Any]:
+def _this_process() -> dict[str, Any]:
+    """Return what a lease says about its holder."""
     since = time.strftime("%Y-%m-%d %H:%M:%S %z")
     program = sys.argv[0] or "python"
-    return {"host": socket.gethostname(), "pid": os.getpid(), "since": since, "program": program, "place": _place()}
+    return {"host": socket.gethostname(), "pid": os.getpid(), "since": since, "program": program, "place": _pid_space()}
 
 
 def _document(holder: dict[str, Any]) -> bytes:
     return json.dumps(holder).encode() + b"\n"
 
 
-def _place() -> str | None:
-    """Name the running kernel and its numbering of processes, which differs between containers; None if unknown."""
-    try:
-        return f"{files.read_text('/proc/sys/kernel/random/boot_id').strip()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return None
-
-
 def _parsed(content: bytes) -> dict[str, Any]:
-    """The holder; empty where the content is of no use."""
+    """Return the holder in the content of a lease; an empty dict if it is not valid."""
     try:
         found = parse_json(content.decode())
     except ValueError:
@@ -269,9 +286,20 @@ def _parsed(content: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) and isinstance(found.get("pid"), int) else {}
 
 
-def _is_gone(holder: dict[str, Any]) -> bool:
-    """Return whether the holder is known to have ended: it was on this host, where no process has its number."""
-    if holder.get("place") is None or holder["place"] != _place():
+def _pid_space() -> str | None:
+    """Return an id of the running kernel and of the pid namespace (each container has its own); None if unknown.
+
+    Only within the same space do equal pids mean the same process.
+    """
+    try:
+        return f"{files.read_text('/proc/sys/kernel/random/boot_id').strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _has_ended(holder: dict[str, Any]) -> bool:
+    """Return whether the holder has certainly ended: its pid is from this pid space and not in use."""
+    if holder.get("place") is None or holder["place"] != _pid_space():
         return False
     if holder["pid"] == os.getpid():
         return "lease" in holder and holder["lease"] not in _own_leases

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept when a new one has been saved."""
+"""Retention policy: which checkpoints to keep when a new one is saved."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """A checkpoint in a model directory.
+    """Entry of a checkpoint in the index.
 
     Args:
-        name: Its directory, relative to the model directory.
-        timestamp: When it was saved, in seconds since 1970.
-        pinned: Whether it is kept for good.
+        name: Directory of the checkpoint, relative to the model directory.
+        timestamp: Time at which it was saved, in seconds since 1970.
+        pinned: Whether it is never removed.
     """
 
     name: str
@@ -27,12 +27,12 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retained:
-    """What a `RetentionPolicy` decided.
+    """Decision of a `RetentionPolicy`.
 
     Args:
-        kept: The checkpoints to keep, in the order of saving but for the pinned ones, which come first.
-        dropped: The checkpoints to remove.
-        last_preserved_timestamp: What `RetentionPolicy.apply` is to be given next time.
+        kept: Checkpoints to keep: the pinned ones first, then the others in the order of saving.
+        dropped: Checkpoints to remove.
+        last_preserved_timestamp: Argument for the next call of `RetentionPolicy.apply`.
     """
 
     kept: tuple[SavedCheckpoint, ...]
@@ -42,13 +42,17 @@ class Retained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """Keeps the newest checkpoints and, of those that grow too old, one for every so many hours of training.
+    """Policy of tf.train.Saver: keep the newest checkpoints, and one older checkpoint per so many hours.
 
     Args:
-        keep_checkpoint_max: How many of the newest to keep; None or 0 keeps all.
-        keep_checkpoint_every_n_hours: A checkpoint about to be removed is pinned instead if it was saved more
-            than this many hours after the last one pinned (at first: after the first save), as in
-            tf.train.Saver; None never pins.
+        keep_checkpoint_max: Number of newest checkpoints to keep; None or 0 keeps all.
+        keep_checkpoint_every_n_hours: A checkpoint that would be removed is pinned instead if it was saved more than
+            this many hours after the last pinned one (at first: after the first save). None never pins.
+
+    >>> saved = [SavedCheckpoint(name=f"model.ckpt-{step}", timestamp=0.0) for step in (1, 2, 3)]
+    >>> retained = RetentionPolicy(keep_checkpoint_max=2).apply(saved, last_preserved_timestamp=0.0)
+    >>> [checkpoint.name for checkpoint in retained.dropped]
+    ['model.ckpt-1']
     """
 
     keep_checkpoint_max: int | None = 5
@@ -64,7 +68,12 @@ class RetentionPolicy:
             raise InvalidValueError(f"keep_checkpoint_every_n_hours must be positive, but got {hours}.")
 
     def apply(self, saved: Sequence[SavedCheckpoint], *, last_preserved_timestamp: float) -> Retained:
-        """Decides what stays of `saved`, which is in the order of saving; the last of it always stays."""
+        """Return which checkpoints to keep and which to remove.
+
+        Args:
+            saved: Checkpoints in the order of saving; the last one is always kept.
+            last_preserved_timestamp: Time up to which checkpoints were pinned, in seconds since 1970.
+        """
         pinned = [checkpoint for checkpoint in saved if checkpoint.pinned]
         recent = [checkpoint for checkpoint in saved if not checkpoint.pinned]
         surplus = len(recent) - self.keep_checkpoint_max if self.keep_checkpoint_max else 0
@@ -83,6 +92,6 @@ class RetentionPolicy:
     def _intervals_since(self, last: float, timestamp: float) -> int:
         if self.keep_checkpoint_every_n_hours is None:
             return 0
-        # Whole intervals: a job that was down for a day must not pin every checkpoint until it has caught up.
+        # Whole intervals are counted, so that after a long pause one checkpoint is pinned and not one per interval.
         exact = (timestamp - last) / (self.keep_checkpoint_every_n_hours * _SECONDS_PER_HOUR)
         return int(exact) if exact > 1.0 else 0

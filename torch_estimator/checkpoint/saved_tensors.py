@@ -1,46 +1,52 @@
-"""Tensors of a checkpoint, whose rows may lie in several files; what is damaged is noticed when it is first read."""
+"""Tensors of a checkpoint: read when first used, checked against their checksums, joined if several files hold rows."""
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
+import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor
 
-from torch_estimator.checkpoint.snapshot import CHECKSUMS, checksum
+from torch_estimator import files
+from torch_estimator.checkpoint.format import CHECKSUMS, DAMAGED_ADVICE, checksum
 from torch_estimator.errors import CheckpointError
 
 
 class TensorFile(Mapping[str, Tensor]):
-    """The tensors of one file; each is compared with its checksum when it is first asked for.
+    """Tensors of one file; each is compared with its checksum when it is first used.
 
-    Not all at once: they are mapped into memory, and an evaluation reads no optimizer state.
+    Checking all of them at once would read the whole file. They are mapped into memory, and an evaluation, for example,
+    never reads the state of the optimizers.
 
     Args:
-        path: The file, for messages.
-        tensors: By name.
-        header: Of the file, which may have no checksums, as those of earlier versions.
+        path: Path of the file, for error messages.
+        tensors: Tensors by name.
+        header: Header of the file. Files of versions before the checksums have none.
 
     Raises:
-        ValueError: The header does not have one checksum for each tensor.
+        ValueError: The number of checksums in the header is not the number of tensors.
     """
 
     def __init__(self, path: str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
         self._path, self._tensors, self._header = path, tensors, header
         sums = header.get("__metadata__", {}).get(CHECKSUMS)
         names = [name for name in header if name != "__metadata__"]
-        self._unread = {} if sums is None else dict(zip(names, sums.split(" ") if sums else [], strict=True))
+        self._unchecked = {} if sums is None else dict(zip(names, sums.split(" ") if sums else [], strict=True))
 
     def __getitem__(self, name: str) -> Tensor:
         tensor = self._tensors[name]
-        if name in self._unread:
-            if f"{checksum(name, self._header[name], tensor):08x}" != self._unread[name]:
+        if name in self._unchecked:
+            if f"{checksum(name, self._header[name], tensor):08x}" != self._unchecked[name]:
                 raise CheckpointError(
                     f"{self._path} is damaged: the checksum of {name!r} differs; put back a good copy of the file, or "
                     "use an older checkpoint by naming it in 'checkpoint' of its model_dir."
                 )
-            del self._unread[name]
+            del self._unchecked[name]
         return tensor
 
     def __iter__(self) -> Iterator[str]:
@@ -53,15 +59,51 @@ class TensorFile(Mapping[str, Tensor]):
         return name in self._tensors
 
     def shape(self, name: str) -> list[int]:
-        """Return the shape of a tensor, which is not read for that."""
+        """Return the shape of a tensor without reading it."""
         return list(self._tensors[name].shape)
 
 
+def read_tensors(path: str) -> TensorFile:
+    """Open a safetensors file; a local file is mapped into memory, not read.
+
+    Raises:
+        CheckpointError: The file is missing or damaged, or cannot be read.
+    """
+    try:
+        if files.is_local(path):
+            with open(path, "rb") as file:
+                return TensorFile(path, safetensors.torch.load_file(path), _header(file))
+        content = files.read_bytes(path)
+        return TensorFile(path, safetensors.torch.load(content), _header(io.BytesIO(content)))
+    except FileNotFoundError as error:
+        raise CheckpointError(_incomplete(path)) from error
+    except RuntimeError as error:
+        # safetensors opens the file a second time through torch, which raises RuntimeError for a missing file as well.
+        problem = f"{path} cannot be read: {files.reason(error)}." if files.exists(path) else _incomplete(path)
+        raise CheckpointError(problem) from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {files.reason(error)}.") from error
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} is truncated or damaged: {files.reason(error)}; {DAMAGED_ADVICE}.") from error
+
+
+def _incomplete(path: str) -> str:
+    return f"{path} is missing, so its checkpoint is not whole; {DAMAGED_ADVICE}."
+
+
+def _header(file: IO[bytes]) -> dict[str, Any]:
+    """Return the header of a safetensors file, which safetensors has validated before."""
+    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return dict(header)
+
+
 class SavedTensors(Mapping[str, Tensor]):
-    """Tensors by name; one of which several files have rows is joined whenever it is asked for, and not kept.
+    """Tensors of all files of a checkpoint, by name.
+
+    A tensor with rows in several files is concatenated each time it is used, so that no second copy stays in memory.
 
     Args:
-        files: The tensors of each, by name: the rows of the first come first.
+        files: Tensors of each file by name, in the order in which their rows are concatenated.
     """
 
     def __init__(self, files: Sequence[Mapping[str, Tensor]]) -> None:
@@ -84,40 +126,40 @@ class SavedTensors(Mapping[str, Tensor]):
         return name in self._files
 
     def shape(self, name: str) -> list[int]:
-        """The shape of one."""
-        first, *others = shapes = [shape_in(file, name) for file in self._files[name]]
+        """Return the shape of a tensor without reading it."""
+        first, *others = shapes = [saved_shape(file, name) for file in self._files[name]]
         return [sum(shape[0] for shape in shapes), *first[1:]] if others else first
 
     def rows(self, name: str, start: int, stop: int) -> Tensor:
-        """Some rows of one; no file is read that has none of them."""
-        found, at = [], 0
+        """Return the rows ``start:stop`` of a tensor, reading only the files that contain them."""
+        found, offset = [], 0
         for file in self._files[name]:
-            rows = shape_in(file, name)[0]
-            if start < at + rows and stop > at:
-                found.append(file[name][max(start - at, 0) : stop - at])
-            at += rows
-        # Of no rows, the first file has the dtype and the other dimensions.
+            rows = saved_shape(file, name)[0]
+            if start < offset + rows and stop > offset:
+                found.append(file[name][max(start - offset, 0) : stop - offset])
+            offset += rows
+        # An empty range still needs the dtype and the other dimensions, which the first file knows.
         return torch.cat(found or [self._files[name][0][name][:0]])
 
     def without(self, names: Collection[str]) -> SavedTensors:
-        """All of them but these."""
+        """Return all tensors except those of the given names."""
         rest = SavedTensors(())
         rest._files = {name: files for name, files in self._files.items() if name not in names}
         return rest
 
 
-def shape_in(saved: Mapping[str, Tensor], name: str) -> list[int]:
-    """The shape of a tensor, which is not read for that."""
+def saved_shape(saved: Mapping[str, Tensor], name: str) -> list[int]:
+    """Return the shape of a tensor; one in a file is not read."""
     return saved.shape(name) if isinstance(saved, SavedTensors | TensorFile) else list(saved[name].shape)
 
 
-def rows_in(saved: Mapping[str, Tensor], name: str, start: int, stop: int) -> Tensor:
-    """Some rows of a tensor; no others are read."""
+def saved_rows(saved: Mapping[str, Tensor], name: str, start: int, stop: int) -> Tensor:
+    """Return the rows ``start:stop`` of a tensor; of one in files, only the files that contain them are read."""
     return saved.rows(name, start, stop) if isinstance(saved, SavedTensors) else saved[name][start:stop]
 
 
-def leaving_out(saved: Mapping[str, Tensor], names: Collection[str]) -> Mapping[str, Tensor]:
-    """All tensors but these."""
+def without(saved: Mapping[str, Tensor], names: Collection[str]) -> Mapping[str, Tensor]:
+    """Return all tensors except those of the given names."""
     if isinstance(saved, SavedTensors):
         return saved.without(names)
     return {name: tensor for name, tensor in saved.items() if name not in names}

@@ -1,4 +1,4 @@
-"""Tensors of which this process holds some rows, as torch.distributed.fsdp leaves parameters."""
+"""Sharded tensors: DTensors of torch.distributed.fsdp, of which each process holds some rows."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_estimator.checkpoint.saved_tensors import rows_in
+from torch_estimator.checkpoint.saved_tensors import saved_rows
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
 def is_sharded(tensor: object) -> bool:
-    """Whether other processes hold other parts of a tensor."""
-    # That of torch's class, whose import takes half a second of every other training.
+    """Return whether a tensor is a DTensor, of which this process may hold only a part."""
+    # Not isinstance: importing DTensor takes half a second, also for trainings without sharding.
     return isinstance(tensor, Tensor) and hasattr(tensor, "device_mesh")
 
 
-def own(tensor: Any) -> Any:
-    """What this process holds of a tensor: the same memory; anything else is returned as it is."""
+def to_local(tensor: Any) -> Any:
+    """Return the part of a sharded tensor that this process holds, without a copy; other values as they are."""
     if not is_sharded(tensor):
         return tensor
     with torch.no_grad():
@@ -27,22 +27,22 @@ def own(tensor: Any) -> Any:
 
 
 def copy_saved(target: Tensor, saved: Mapping[str, Tensor], name: str) -> None:
-    """Copies a saved tensor into another, or those of its rows that are held here."""
+    """Copy a saved tensor into a tensor of the model; if that is sharded, only the rows that this process holds."""
     if not is_sharded(target):
         target.copy_(saved[name])
         return
     mesh: Any = target.device_mesh  # type: ignore[attr-defined]
-    rows, here = len(target), own(target)
-    # The first ones hold as many as any, as torch.chunk does it.
+    rows, local = len(target), to_local(target)
+    # FSDP divides rows as torch.chunk does: all processes hold ceil(rows / size) rows, except the last ones.
     start = min(mesh.get_local_rank() * -(-rows // mesh.size()), rows)
-    here.copy_(rows_in(saved, name, start, start + len(here)))
+    local.copy_(saved_rows(saved, name, start, start + len(local)))
 
 
 def part_to_save(tensors: Mapping[str, Tensor], *, is_chief: bool) -> dict[str, Tensor]:
-    """What this process saves of them: its rows of those that are sharded; the chief also all others.
+    """Return the tensors that this process saves: its rows of sharded tensors and, on the chief, all other tensors.
 
     Raises:
-        InvalidTypeError: One is divided in another way, as the state of some optimizers is.
+        InvalidTypeError: A tensor is not divided by rows, as the state of some optimizers.
     """
     part: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -51,17 +51,21 @@ def part_to_save(tensors: Mapping[str, Tensor], *, is_chief: bool) -> dict[str, 
                 f"{name!r} is spread over the processes by {tensor.placements}, but only rows can be saved; "  # type: ignore[attr-defined]
                 "use an optimizer whose state has the shape of the parameters, such as AdamW."
             )
-        piece = own(tensor)
+        piece = to_local(tensor)
         if is_chief or (is_sharded(tensor) and len(piece)):
             part[name] = piece
     return part
 
 
 def check_whole(tensor: object, use: str) -> None:
-    """Raises where only a part of a tensor is here.
+    """Check that a tensor is not sharded.
+
+    Args:
+        tensor: Any value.
+        use: What needs the whole tensor, as the subject of the error message.
 
     Raises:
-        InvalidValueError: It is sharded; says what it was wanted for.
+        InvalidValueError: The tensor is sharded.
     """
     if is_sharded(tensor):
         raise InvalidValueError(

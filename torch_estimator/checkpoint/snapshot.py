@@ -1,69 +1,61 @@
-"""A copy of named tensors in host memory, laid out as a safetensors file."""
+"""Copies of named tensors in CPU memory, in the layout of a safetensors file.
+
+Training continues as soon as its tensors are copied here; a thread writes the copy to disk later. The file is assembled
+by hand instead of with ``safetensors.torch.save_file`` for two reasons: the copy lies in one buffer that every save
+uses again, and parts of this buffer can be written to any file system (fsspec) without another copy.
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from torch_estimator.checkpoint.host_copy import as_bytes, copy_all, host_memory, touch
+from torch_estimator.checkpoint.format import CHECKSUMS, DTYPE_NAMES, as_bytes, checksum, storable
 from torch_estimator.errors import InvalidTypeError
 
 _CHUNK_BYTES = 32 * 1024 * 1024
+_PAGE_BYTES = 4096
+# The C library copies pieces of this size with stores that bypass the caches, so the target is not read first.
+_PIECE_BYTES = 64 * 1024 * 1024
+_SMALL_BYTES = 1024 * 1024
+_MOST_THREADS = 8
 
-CHECKSUMS = "crc32"
-"""Of the entry in a file's metadata that holds one checksum for each tensor, in hexadecimal, in their order."""
-
-_DTYPE_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.complex64: "C64",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class HostSnapshot:
-    """The content of one safetensors file, in memory that is filled again by every `fill`.
+    """Content of one safetensors file, in memory that every `fill` uses again.
 
-    Tensors may be views, slices of one storage, transposed or shared; every one is stored whole and
-    contiguous. Memory is pinned where a tensor comes from a GPU.
+    Tensors may be views, slices of one storage, transposed or shared; each is stored completely and contiguously. The
+    memory is pinned if a tensor is on a GPU.
     """
 
     def __init__(self) -> None:
         self._layout: list[tuple[str, torch.dtype, tuple[int, ...]]] | None = None
         self._header: dict[str, dict[str, Any]] = {}
         self._buffer = torch.empty(0, dtype=torch.uint8)
-        self._views: dict[str, torch.Tensor] = {}
+        self._views: dict[str, Tensor] = {}
 
-    def prepare(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Gets the memory for `tensors`, so that `fill` only has to copy; reads none of them.
+    def prepare(self, tensors: Mapping[str, Tensor]) -> None:
+        """Allocate the memory for `tensors` without reading them, so that `fill` only has to copy.
 
         Raises:
-            InvalidTypeError: As `fill`.
+            InvalidTypeError: As for `fill`.
         """
         if self._lay_out(tensors) and not self._buffer.is_pinned():
             touch(self._buffer)
 
-    def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Copies `tensors`; when it returns they may change.
+    def fill(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy `tensors`, which may change after the call.
 
         Raises:
-            InvalidTypeError: A value is not a dense tensor, or of a dtype that safetensors lacks.
+            InvalidTypeError: A value is not a dense tensor, or safetensors lacks its dtype.
         """
         self._lay_out(tensors)
         copy_all((view, tensors[name].detach()) for name, view in self._views.items())
@@ -71,42 +63,39 @@ class HostSnapshot:
             torch.cuda.current_stream(device).synchronize()
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """Yields the bytes of the file."""
+        """Yield the bytes of the file."""
         yield self._header_bytes()
         content = self._buffer.numpy().data
         for start in range(0, len(content), _CHUNK_BYTES):
             yield content[start : start + _CHUNK_BYTES]
 
-    def _lay_out(self, tensors: Mapping[str, torch.Tensor]) -> bool:
-        """Takes the layout of `tensors`; returns whether that is another one than before."""
+    def _lay_out(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Allocate memory for `tensors`; return False if the memory of the last call fits them already."""
         for name, tensor in tensors.items():
             _check(name, tensor)
-        # Widest elements first, so that every tensor lies at a multiple of its element size.
+        # Widest elements first, so that every tensor starts at a multiple of its element size.
         names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
         layout = [(name, tensors[name].dtype, tuple(tensors[name].shape)) for name in names]
         if layout == self._layout:
             return False
         pinned = any(tensor.is_cuda for tensor in tensors.values())
-        self._layout = None
+        self._layout = None  # Stays None if the allocation fails.
         self._allocate({name: tensors[name] for name in names}, pinned=pinned)
         self._layout = layout
         return True
 
-    def _allocate(self, tensors: Mapping[str, torch.Tensor], *, pinned: bool) -> None:
+    def _allocate(self, tensors: Mapping[str, Tensor], *, pinned: bool) -> None:
         self._header = {}
         end = 0
         for name, tensor in tensors.items():
             start, end = end, end + tensor.numel() * tensor.element_size()
-            dtype = _DTYPE_NAMES[tensor.dtype]
+            dtype = DTYPE_NAMES[tensor.dtype]
             self._header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
         self._views = {}
         self._buffer = torch.empty(end, dtype=torch.uint8, pin_memory=True) if pinned else host_memory(end)
-        position = 0
         for name, tensor in tensors.items():
-            size = tensor.numel() * tensor.element_size()
-            view = self._buffer[position : position + size].view(tensor.dtype)
-            self._views[name] = view.view(tensor.shape)
-            position += size
+            start, end = self._header[name]["data_offsets"]
+            self._views[name] = self._buffer[start:end].view(tensor.dtype).view(tensor.shape)
 
     def _header_bytes(self) -> bytes:
         sums = [f"{checksum(name, entry, self._views[name]):08x}" for name, entry in self._header.items()]
@@ -116,21 +105,72 @@ class HostSnapshot:
         return len(text).to_bytes(8, "little") + text
 
 
-def checksum(name: str, entry: Mapping[str, Any], tensor: torch.Tensor) -> int:
-    """Return the CRC-32 of a tensor in host memory, its name, and its dtype and shape as a file's header has them."""
-    return zlib.crc32(as_bytes(tensor).data, zlib.crc32(json.dumps([name, entry["dtype"], entry["shape"]]).encode()))
-
-
-def storable(tensor: torch.Tensor) -> bool:
-    """Whether `HostSnapshot` takes a tensor: a dense one of a dtype that safetensors has."""
-    return tensor.layout == torch.strided and tensor.dtype in _DTYPE_NAMES
-
-
 def _check(name: str, tensor: object) -> None:
-    if not isinstance(tensor, torch.Tensor):
+    if not isinstance(tensor, Tensor):
         raise InvalidTypeError(f"variable {name!r} must be a tensor to be saved, but got {tensor!r}.")
     if not storable(tensor):
         raise InvalidTypeError(
             f"variable {name!r} must be a dense tensor of a common dtype to be saved, "
             f"but it is {tensor.layout} of {tensor.dtype}."
         )
+
+
+def host_memory(size: int) -> Tensor:
+    """Return `size` uninitialized bytes of CPU memory, in huge pages if the system has them.
+
+    The kernel creates each page at the first write to it. With pages of 4 kB that takes longer than the write itself.
+    numpy requests huge pages for large arrays, torch does not.
+    """
+    return torch.from_numpy(np.empty(size, np.uint8))
+
+
+def touch(memory: Tensor) -> None:
+    """Write to every page of `memory`, so that the kernel creates the pages now and not during a save."""
+    for start in range(0, len(memory), _PIECE_BYTES):
+        memory[start : start + _PIECE_BYTES : _PAGE_BYTES].fill_(0)
+
+
+def copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Copy the second tensor of each pair into the first, large ones with several threads.
+
+    The first is contiguous, on the CPU, and has the dtype of the second. Copies from a GPU may still be running when
+    the function returns.
+    """
+    pieces: list[tuple[_Bytes, _Bytes]] = []
+    for target, source in pairs:
+        if target.nbytes >= _SMALL_BYTES and _is_plain(source):
+            pieces += _pieces(as_bytes(target), as_bytes(source))
+        else:
+            target.copy_(source, non_blocking=True)
+    _copy_in_threads(pieces)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Return whether the bytes in memory are the values in order."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _pieces(target: _Bytes, source: _Bytes) -> list[tuple[_Bytes, _Bytes]]:
+    starts = range(0, len(target), _PIECE_BYTES)
+    return [(target[start : start + _PIECE_BYTES], source[start : start + _PIECE_BYTES]) for start in starts]
+
+
+def _copy_in_threads(pieces: Sequence[tuple[_Bytes, _Bytes]]) -> None:
+    remaining = iter(pieces)
+
+    def work() -> None:
+        # The threads share one iterator, whose `next` is atomic; numpy releases the GIL while it copies.
+        for target, source in remaining:
+            np.copyto(target, source)
+
+    # With less than one piece for each thread, starting threads on a busy machine takes longer than the copy.
+    worthwhile = sum(len(target) for target, _ in pieces) // _PIECE_BYTES
+    helpers = min(torch.get_num_threads(), _MOST_THREADS, worthwhile) - 1
+    if helpers < 1:
+        work()
+        return
+    with concurrent.futures.ThreadPoolExecutor(helpers, thread_name_prefix="copy") as pool:
+        futures = [pool.submit(work) for _ in range(helpers)]
+        work()
+        for future in futures:
+            future.result()

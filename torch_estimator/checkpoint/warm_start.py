@@ -1,4 +1,4 @@
-"""Takes another job's weights over into a model."""
+"""Warm start: copy weights from another job's checkpoint into a model."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.checkpoint.checkpoint import Checkpoint
+from torch_estimator.checkpoint.variables import named_parameters, named_variables, non_persistent_names
 from torch_estimator.errors import CheckpointError, InvalidValueError
-from torch_estimator.train.variables import named_parameters, named_variables, passing_names
 from torch_estimator.warm_start import VocabInfo, WarmStartSettings
 
 _MOST_NAMES = 5
 
 
 def warm_start(module: nn.Module, checkpoint: Checkpoint, settings: WarmStartSettings) -> list[str]:
-    """Copies weights of ``checkpoint`` into ``module``, all or none; returns the names of those taken over.
+    """Copy weights of ``checkpoint`` into ``module`` and return the names of the variables that were set.
+
+    Everything is checked first, so an error leaves the module unchanged.
 
     Raises:
-        CheckpointError: The checkpoint lacks one of them, or has it in another shape.
-        InvalidValueError: The settings name none of the model's variables, or one that it has not, or a vocabulary
-            that does not fit.
+        CheckpointError: A variable is missing in the checkpoint, or has another shape there.
+        InvalidValueError: The settings select no variable, name a variable that the model does not have, or have a
+            vocabulary that does not fit the variable.
     """
     variables = _chosen(module, settings)
     renamed = settings.var_name_to_prev_var_name
@@ -32,7 +34,7 @@ def warm_start(module: nn.Module, checkpoint: Checkpoint, settings: WarmStartSet
     for name, variable in variables.items():
         previous = checkpoint.variables[renamed.get(name, name)]
         info = settings.var_name_to_vocab_info.get(name)
-        weights[name] = previous if info is None else _by_words(name, variable, previous, info)
+        weights[name] = previous if info is None else _remap_rows(name, variable, previous, info)
     _check_shapes(variables, weights, checkpoint)
     with torch.no_grad():
         for name, weight in weights.items():
@@ -47,18 +49,18 @@ def _chosen(module: nn.Module, settings: WarmStartSettings) -> dict[str, Tensor]
         if name not in variables:
             raise InvalidValueError(
                 f"warm_start_from names the variable {name!r}, which the model does not have; it has "
-                f"{_some(name, list(variables))}."
+                f"{_closest(name, list(variables))}."
             )
     candidates = named_parameters(module) if isinstance(settings.vars_to_warm_start, str) else variables
-    passing = passing_names(module)
+    left_out = non_persistent_names(module)
     matched = {
-        name for name in candidates if name not in passing and any(re.match(one, name) for one in settings.expressions)
+        name for name in candidates if name not in left_out and any(re.match(one, name) for one in settings.expressions)
     }
     chosen = {name: tensor for name, tensor in variables.items() if name in matched or name in explicit}
     if not chosen:
         raise InvalidValueError(
             f"vars_to_warm_start {settings.vars_to_warm_start!r} matches none of the model's variables, which are "
-            f"{_some(str(settings.vars_to_warm_start), list(candidates))}."
+            f"{_closest(str(settings.vars_to_warm_start), list(candidates))}."
         )
     return chosen
 
@@ -73,7 +75,7 @@ def _check_present(variables: Mapping[str, Tensor], renamed: Mapping[str, str], 
         plural = "" if len(missing) == 1 else "s"
         raise CheckpointError(
             f"checkpoint {checkpoint.path} cannot warm-start the model: {len(missing)} variable{plural} only in the "
-            f"model: {_first(missing)}; say with vars_to_warm_start of WarmStartSettings which to take "
+            f"model: {_listed(missing)}; say with vars_to_warm_start of WarmStartSettings which to take "
             "over, or with var_name_to_prev_var_name what they are called there."
         )
 
@@ -88,22 +90,25 @@ def _check_shapes(variables: Mapping[str, Tensor], weights: Mapping[str, Tensor]
         plural = "" if len(differing) == 1 else "s"
         raise CheckpointError(
             f"checkpoint {checkpoint.path} cannot warm-start the model: {len(differing)} variable{plural} of another "
-            f"shape: {_first(differing)}; give a VocabInfo where a vocabulary changed, or leave them out with "
+            f"shape: {_listed(differing)}; give a VocabInfo where a vocabulary changed, or leave them out with "
             "vars_to_warm_start of WarmStartSettings."
         )
 
 
-def _by_words(name: str, initial: Tensor, previous: Tensor, info: VocabInfo) -> Tensor:
-    """The rows of ``previous`` where their words stand in the new vocabulary, in a copy of ``initial``."""
+def _remap_rows(name: str, initial: Tensor, previous: Tensor, info: VocabInfo) -> Tensor:
+    """Return a copy of ``initial`` with the rows of ``previous`` at the positions of their words in the new vocabulary.
+
+    "Rows" are slices along ``info.axis``. If a word occurs several times in the old vocabulary, its first row counts.
+    """
     new_words, old_words = info.new_words(), info.old_words()
     _check_sizes(name, initial, previous, info, len(new_words), len(old_words))
     weights = initial.clone()
     if info.backup_initializer is not None:
         with torch.no_grad():
             info.backup_initializer(weights)
-    places = {word: place for place, word in reversed(list(enumerate(old_words)))}
+    old_rows = {word: row for row, word in reversed(list(enumerate(old_words)))}
     oov = info.num_oov_buckets
-    pairs = [(row, places[word]) for row, word in enumerate(new_words) if word in places]
+    pairs = [(row, old_rows[word]) for row, word in enumerate(new_words) if word in old_rows]
     pairs += [(len(new_words) + bucket, previous.shape[info.axis] - oov + bucket) for bucket in range(oov)]
     if pairs:
         target, source = torch.tensor(pairs).unbind(1)
@@ -133,11 +138,11 @@ def _check_sizes(name: str, initial: Tensor, previous: Tensor, info: VocabInfo, 
         )
 
 
-def _first(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
-def _some(wanted: str, names: list[str]) -> str:
+def _closest(wanted: str, names: list[str]) -> str:
     close = difflib.get_close_matches(wanted, names, _MOST_NAMES)
-    return _first([repr(name) for name in dict.fromkeys([*close, *names])])
+    return _listed([repr(name) for name in dict.fromkeys([*close, *names])])

@@ -1,4 +1,4 @@
-"""Saving checkpoints in a background thread, so that a kill at any instant leaves a readable one."""
+"""Writing checkpoints in a background thread, so that a process killed at any moment leaves a readable checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_estimator import files
-from torch_estimator.checkpoint.checkpoint import (
+from torch_estimator.checkpoint.format import (
     SLOTS_NAME,
     STATE_NAME,
     VARIABLES_NAME,
@@ -32,6 +32,7 @@ from torch_estimator.checkpoint.index import (
     write_index,
 )
 from torch_estimator.checkpoint.retention import RetentionPolicy, SavedCheckpoint
+from torch_estimator.checkpoint.sharded_tensors import part_to_save
 from torch_estimator.checkpoint.snapshot import HostSnapshot
 from torch_estimator.errors import CheckpointError
 
@@ -39,22 +40,23 @@ _logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """Saves checkpoints of one model directory.
+    """Writer of the checkpoints of one model directory.
 
-    The order makes it safe: a new directory beside, synced, renamed (in place on a remote file system, which
-    cannot rename at one stroke); then ``checkpoint``, which names it; only then the removal of old ones.
+    The order of the steps makes a save safe: (1) write a new directory under a temporary name, sync it, and rename it
+    (a remote file system cannot rename atomically, so there it has its final name from the start); (2) replace the
+    index, from which moment the checkpoint counts; (3) remove old checkpoints.
 
-    Making a writer removes what a killed process left behind: unfinished directories, and checkpoints that
-    ``checkpoint`` does not name.
+    A new writer first removes what a killed process left behind: unfinished directories, and checkpoints that the index
+    does not name.
 
     Args:
-        model_dir: The model directory, made where it is absent; a path or an fsspec URL.
+        model_dir: Path or fsspec URL of the model directory, which is created if it does not exist.
         keep_checkpoint_max: See `RetentionPolicy`.
         keep_checkpoint_every_n_hours: See `RetentionPolicy`.
-        clock: Gives the time of a save, in seconds since 1970.
+        clock: Function that returns the time of a save, in seconds since 1970.
 
     Raises:
-        CheckpointError: `model_dir` cannot be made or read, or its ``checkpoint`` is damaged or foreign.
+        CheckpointError: `model_dir` cannot be created or read, or its index is damaged or of another program.
     """
 
     def __init__(
@@ -83,14 +85,14 @@ class CheckpointWriter:
         self._remove_leftovers(entries)
 
     def prepare(self, variables: Mapping[str, torch.Tensor], slots: Mapping[str, torch.Tensor] | None = None) -> None:
-        """Starts to get the memory that saving these takes, so that the save only has to copy."""
+        """Start to allocate the memory for a save of these tensors in the background, so that `save` only copies."""
         self._preparing = self._thread.submit(self._prepare, variables, slots or {})
 
     def reserve(self, step: int) -> str:
-        """Makes the directory into which other processes write their shards of what is saved next; returns its path.
+        """Create the directory of the next checkpoint, for shards of other processes, and return its path.
 
         Raises:
-            CheckpointError: The previous save failed, or the directory cannot be made.
+            CheckpointError: The previous save failed, or the directory cannot be created.
         """
         self.wait()
         self._reserved = self._free_name(step)
@@ -111,11 +113,18 @@ class CheckpointWriter:
         *,
         shards: int = 1,
     ) -> str:
-        """Copies everything to host memory, starts to write it and returns the path it will have.
+        """Copy everything to CPU memory, start to write it in the background, and return its future path.
 
-        Waits first where the previous save still runs. Step ``n`` saved once more becomes ``model.ckpt-n.1``,
-        so that the first stays readable until the second is whole. With several shards these are the first of them; the
-        others are in the directory that `reserve` has made.
+        If the previous save is still running, this waits for it. A second checkpoint of step ``n`` is called
+        ``model.ckpt-n.1``, so that the first stays readable until the second is complete.
+
+        Args:
+            step: Global step of the checkpoint.
+            variables: Parameters and buffers by name.
+            slots: State of the optimizers by name.
+            state: Everything that is not a tensor, as JSON.
+            shards: Number of processes that write. This one writes the first shard; the others have written theirs into
+                the directory that `reserve` returned.
 
         Raises:
             CheckpointError: The previous save failed.
@@ -125,7 +134,7 @@ class CheckpointWriter:
         self._shards = shards
         document = state_document(step, state or {}, shards)
         if self._preparing is not None:
-            # What may be wrong with the tensors is told below.
+            # An error of the preparation is ignored here, because `fill` raises the same error.
             concurrent.futures.wait([self._preparing])
             self._preparing = None
         self._variables.fill(variables)
@@ -136,10 +145,10 @@ class CheckpointWriter:
         return files.join(self._model_dir, saved.name)
 
     def amend(self, step: int, state: Mapping[str, Any]) -> None:
-        """Replaces the state in the latest checkpoint, which is that of `step`; its tensors stay.
+        """Replace the state in the latest checkpoint, whose step must be `step`; its tensors do not change.
 
         Raises:
-            CheckpointError: It cannot be written; the checkpoint stays as it was.
+            CheckpointError: The state cannot be written; the checkpoint stays as it was.
             InvalidTypeError: `state` is not JSON.
         """
         self.wait()
@@ -154,25 +163,28 @@ class CheckpointWriter:
             ) from error
 
     def wait(self) -> None:
-        """Waits until the save that runs, if any, has ended.
+        """Wait until the running save, if any, has ended.
 
         Raises:
-            CheckpointError: It failed; the checkpoint before it stays.
+            CheckpointError: The save failed; the previous checkpoint stays.
         """
         if self._pending is None:
             return
-        # Not result() at once: interrupted by Ctrl-C, the save must still count as running.
+        # `wait` before `result`: if Ctrl-C interrupts it, `_pending` is still set and the save still counts as running.
         concurrent.futures.wait([self._pending])
         pending, self._pending = self._pending, None
         pending.result()
 
     def settle(self) -> None:
-        """Waits as `wait` does, but leaves an error to the next save; for readers of the checkpoint."""
+        """Wait until the running save, if any, has ended; an error is raised by the next save, not here.
+
+        Called before the checkpoint is read, by code that should not fail because of a save.
+        """
         if self._pending is not None:
             concurrent.futures.wait([self._pending])
 
     def close(self) -> None:
-        """Waits as `wait` does and ends the thread."""
+        """Wait as `wait` does, then end the thread."""
         try:
             self.wait()
         finally:
@@ -233,7 +245,7 @@ class CheckpointWriter:
     def _make_directory(self, name: str) -> str:
         final = files.join(self._model_dir, name)
         target = self._temporary(name) if files.is_local(final) else final
-        # Left over by a killed process and not named in `checkpoint`: nobody reads it.
+        # Whatever has this name is the rest of a killed process: the index does not name it, so no process reads it.
         files.remove_tree(final)
         files.remove_tree(target)
         files.makedirs(target)
@@ -279,3 +291,32 @@ class CheckpointWriter:
 
     def _temporary(self, name: str) -> str:
         return files.join(self._model_dir, f"{files.TEMPORARY_PREFIX}{name}-{os.getpid()}")
+
+
+class ShardWriter:
+    """Writer of one process's shard into a checkpoint that the chief writes.
+
+    Args:
+        rank: Rank of this process, which is not the chief.
+        size: Number of processes that write shards.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+        self._snapshot = HostSnapshot()
+
+    def write(self, directory: str, variables: Mapping[str, torch.Tensor], slots: Mapping[str, torch.Tensor]) -> None:
+        """Write the rows that this process holds and sync them to the disk.
+
+        Args:
+            directory: Path that the chief's `CheckpointWriter.reserve` returned.
+            variables: Parameters and buffers by name.
+            slots: State of the optimizers by name.
+
+        Raises:
+            OSError: The files cannot be written.
+            InvalidTypeError: As for `part_to_save`.
+        """
+        for name, tensors in ((VARIABLES_NAME, variables), (SLOTS_NAME, slots)):
+            self._snapshot.fill(part_to_save(tensors, is_chief=False))
+            files.write_file(files.join(directory, shard_name(name, self._rank, self._size)), self._snapshot.chunks())

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch_estimator.compile.shape_policy import ShapeBook
 from torch_estimator.compile.worth import is_worth_compiling
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.observation import Observer, observed
 from torch_estimator.train.runner import StepRunner

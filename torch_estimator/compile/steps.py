@@ -22,7 +22,7 @@ from torch_estimator.compile.maker import StepMaker
 from torch_estimator.compile.program import StepProgram
 from torch_estimator.compile.shape_policy import ShapeBook
 from torch_estimator.compile.worth import is_worth_compiling_beside
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.observation import Observer, observed
 from torch_estimator.train.runner import StepRunner

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torch_estimator.distributed.lost import PeerLost
 from torch_estimator.distributed.packing import CODE, LACKS, LEAVES, LOSS, READY
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group

@@ -13,9 +13,8 @@ from torch_estimator.cluster.process_start import job_start
 from torch_estimator.errors import RESTART_ME, CheckpointError
 from torch_estimator.estimator import Estimator
 from torch_estimator.executors.training_status import new_status, read_status, write_status
-from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
-from torch_estimator.hooks.hook import Hook, RunContext
-from torch_estimator.specs import TrainSpec, checked_listeners
+from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext, checked_listeners
+from torch_estimator.specs import TrainSpec
 from torch_estimator.strategies.default import strategy_of
 from torch_estimator.train.loop import TrainingResult
 

@@ -13,7 +13,7 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.executors.evaluation_record import EvaluationRecord
 from torch_estimator.specs import EvalSpec
-from torch_estimator.summary.evaluation_reader import evaluation_since
+from torch_estimator.summary.event_reader import evaluation_since
 from torch_estimator.train.evaluation import EvaluationResult
 
 

@@ -12,7 +12,7 @@ from torch_estimator.estimator import Estimator
 from torch_estimator.executors.announced_training import AnnouncedTraining
 from torch_estimator.executors.evaluation import ContinuousEvalListener, Outcome, SpecEvaluator
 from torch_estimator.executors.roles import check_saves_checkpoints
-from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
+from torch_estimator.hooks.hook import CheckpointSaverListener
 from torch_estimator.specs import EvalSpec, TrainSpec
 from torch_estimator.strategies.default import strategy_of
 from torch_estimator.train.loop import StopReason

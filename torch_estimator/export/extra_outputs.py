@@ -12,9 +12,8 @@ from torch_estimator.export.graph import GraphBuilder
 from torch_estimator.export.hash_chains import select
 from torch_estimator.export.receivers import DTYPES, Received
 from torch_estimator.export.signatures import PREDICT, Signature, TensorInfo
-from torch_estimator.forwarding import ForwardedLayers
 from torch_estimator.heads.serving import Prediction
-from torch_estimator.models.inner_layers import LayerOutputs, find_layer
+from torch_estimator.inner_layers import ForwardedLayers, LayerOutputs, find_layer
 from torch_estimator.serving_input import ServingInput
 
 _SERVING_DEFAULT = "serving_default"

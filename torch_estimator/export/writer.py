@@ -25,10 +25,10 @@ from torch_estimator.export.signatures import MODEL_FILE, SIGNATURES_FILE, Hashi
 from torch_estimator.export.torch_callable import Inlined, in_module
 from torch_estimator.feature_column.hashing import MURMUR3_SEED_HIGH, MURMUR3_SEED_LOW
 from torch_estimator.feature_column.transform import FeatureTransform
-from torch_estimator.forwarding import ForwardedLayers, all_layers, check_new_keys
 from torch_estimator.heads import MultiHead
 from torch_estimator.heads.function_head import FunctionHead
-from torch_estimator.models.bias_only import ROWS, RowCount
+from torch_estimator.inner_layers import ForwardedLayers, all_layers, check_new_keys
+from torch_estimator.models.networks import ROWS, RowCount
 from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from torch_estimator.data import arrow
 from torch_estimator.errors import InvalidValueError, RowError
 from torch_estimator.feature_column.raw_feature import ARROW_TYPES, RawDtype
-from torch_estimator.float32 import as_float32
+from torch_estimator.floating import as_float32
 
 RawColumn: TypeAlias = Any  # pyarrow.Array | numpy.ndarray; pyarrow has no types for mypy
 Codes: TypeAlias = npt.NDArray[np.intp]

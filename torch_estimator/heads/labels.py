@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from torch_estimator.data import arrow
 from torch_estimator.data.lists import as_matrix, is_list_type
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
-from torch_estimator.float32 import as_float32
+from torch_estimator.floating import as_float32
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Labels: TypeAlias = "Array | pa.Array"

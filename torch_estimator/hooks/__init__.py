@@ -1,6 +1,5 @@
-"""What a caller can have told while training, evaluation or prediction runs."""
+"""Hooks and listeners that are called while training, evaluation or prediction runs."""
 
-from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.early_stopping import (
     make_early_stopping_hook,
     read_eval_metrics,
@@ -10,15 +9,14 @@ from torch_estimator.hooks.early_stopping import (
     stop_if_no_increase_hook,
 )
 from torch_estimator.hooks.final_ops import FinalOpsHook
-from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
 from torch_estimator.hooks.in_memory_evaluator import InMemoryEvaluatorHook
 from torch_estimator.hooks.logging_tensor import LoggingTensorHook
 from torch_estimator.hooks.nan_tensor import NanTensorHook
 from torch_estimator.hooks.profiler import ProfilerHook
-from torch_estimator.hooks.second_or_step_timer import SecondOrStepTimer
+from torch_estimator.hooks.schedule import SecondOrStepTimer
 from torch_estimator.hooks.step_counter import StepCounterHook
-from torch_estimator.hooks.stop_at_checkpoint_step import make_stop_at_checkpoint_step_hook
-from torch_estimator.hooks.stop_at_step import StopAtStepHook
+from torch_estimator.hooks.stop_at_step import StopAtStepHook, make_stop_at_checkpoint_step_hook
 from torch_estimator.hooks.summary_saver import SummarySaverHook
 
 __all__ = [

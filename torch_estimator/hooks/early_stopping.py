@@ -1,17 +1,21 @@
-"""Ends training once its evaluations say so."""
+"""Early stopping: hooks that end training when the results of its evaluations meet a condition."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import math
+import numbers
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.hooks.early_stopping_rules import Metric, NoImprovement, Threshold
-from torch_estimator.hooks.hook import Hook, RunContext
-from torch_estimator.hooks.second_or_step_timer import check_number
-from torch_estimator.summary.evaluation_reader import EvaluationReader, Results
+from torch_estimator.hooks.hook import Hook, RunContext, check_estimator
+from torch_estimator.hooks.schedule import check_number
+from torch_estimator.summary.event_reader import EvaluationReader, Results
 
 logger = logging.getLogger("torch_estimator")
 
@@ -24,24 +28,27 @@ def make_early_stopping_hook(
     run_every_secs: float | None = _DEFAULT_SECS,
     run_every_steps: int | None = None,
 ) -> Hook:
-    """A hook that ends training when ``should_stop_fn`` says so.
+    """Return a hook that ends training when ``should_stop_fn`` returns True.
 
-    It is asked before the first step and then every so many seconds, or at every global step that ``run_every_steps``
-    divides, after the checkpoint of that step is saved and evaluated. What it decides is part of the checkpoint:
-    training that is started again does not go on.
+    The function is called before the first step, and then either every ``run_every_secs`` seconds or at every global
+    step that is a multiple of ``run_every_steps``, after the checkpoint of that step is saved and evaluated. The
+    decision to stop is saved in the checkpoint, so training does not continue when it is started again with the hook.
 
     Args:
-        estimator: What is trained.
-        should_stop_fn: Returns whether to stop.
-        run_every_secs: Seconds from one time to the next.
-        run_every_steps: Steps from one time to the next, instead of seconds; a job that is killed and resumed then
-            stops where it would have stopped.
+        estimator: The Estimator that is trained.
+        should_stop_fn: Function without arguments that returns whether to stop.
+        run_every_secs: Seconds between calls.
+        run_every_steps: Steps between calls, instead of seconds. A job that is killed and resumed then stops at the
+            same step as an undisturbed one.
 
     Raises:
-        InvalidTypeError: Where ``estimator`` is not an Estimator or ``should_stop_fn`` not a function.
-        InvalidValueError: Where none, or both, of ``run_every_secs`` and ``run_every_steps`` are given.
+        InvalidTypeError: ``estimator`` is not an Estimator, or ``should_stop_fn`` is not callable.
+        InvalidValueError: None or both of ``run_every_secs`` and ``run_every_steps`` are given.
+
+    >>> import torch_estimator as te
+    >>> hook = te.make_early_stopping_hook(te.BaselineRegressor(), lambda: False, run_every_steps=100)
     """
-    _check_estimator(estimator)
+    check_estimator(estimator)
     if not callable(should_stop_fn):
         raise InvalidTypeError(f"should_stop_fn must be a function, but got {should_stop_fn!r}.")
     return _EarlyStoppingHook(should_stop_fn, run_every_secs, run_every_steps)
@@ -56,20 +63,23 @@ def stop_if_higher_hook(
     run_every_secs: float | None = _DEFAULT_SECS,
     run_every_steps: int | None = None,
 ) -> Hook:
-    """Ends training once an evaluation's metric is higher than ``threshold``; see `make_early_stopping_hook`.
+    """Return a hook that ends training once a metric of an evaluation is higher than a threshold.
 
     Args:
-        estimator: What is trained.
-        metric_name: A metric of the evaluations, ``"accuracy"`` for instance.
-        threshold: A metric that equals it does not end training.
-        eval_dir: Where the evaluations write; None for ``estimator.eval_dir()``. For an `EvalSpec` with a name it is
-            ``estimator.eval_dir(name)``.
-        min_steps: Evaluations of earlier steps do not count.
-        run_every_secs: See `make_early_stopping_hook`.
-        run_every_steps: See `make_early_stopping_hook`.
+        estimator: The Estimator that is trained.
+        metric_name: Name of a metric of the evaluations, for instance ``"accuracy"``.
+        threshold: Threshold of the metric. A value equal to it does not end training.
+        eval_dir: Directory of the evaluations' event files; None for ``estimator.eval_dir()``. For an `EvalSpec` with a
+            name it is ``estimator.eval_dir(name)``.
+        min_steps: Evaluations before this global step are ignored.
+        run_every_secs: Seconds between checks; see `make_early_stopping_hook`.
+        run_every_steps: Steps between checks; see `make_early_stopping_hook`.
 
     Raises:
-        InvalidValueError: At a look, where there are evaluations, but none has the metric.
+        InvalidValueError: An argument is out of range. During training: there are evaluations, but none has the metric.
+
+    >>> import torch_estimator as te
+    >>> hook = te.stop_if_higher_hook(te.BaselineClassifier(), "accuracy", 0.9, run_every_steps=100)
     """
     rule = Threshold(Metric(metric_name, higher_is_better=True, min_steps=min_steps), threshold)
     return _metric_hook(estimator, rule, eval_dir, run_every_secs, run_every_steps)
@@ -84,7 +94,13 @@ def stop_if_lower_hook(
     run_every_secs: float | None = _DEFAULT_SECS,
     run_every_steps: int | None = None,
 ) -> Hook:
-    """Ends training once an evaluation's metric is lower than ``threshold``; see `stop_if_higher_hook`."""
+    """Return a hook that ends training once a metric of an evaluation is lower than a threshold.
+
+    The arguments are those of `stop_if_higher_hook`.
+
+    >>> import torch_estimator as te
+    >>> hook = te.stop_if_lower_hook(te.BaselineClassifier(), "loss", 0.1, run_every_steps=100)
+    """
     rule = Threshold(Metric(metric_name, higher_is_better=False, min_steps=min_steps), threshold)
     return _metric_hook(estimator, rule, eval_dir, run_every_secs, run_every_steps)
 
@@ -98,9 +114,12 @@ def stop_if_no_increase_hook(
     run_every_secs: float | None = _DEFAULT_SECS,
     run_every_steps: int | None = None,
 ) -> Hook:
-    """Ends training once a metric has not risen above its highest value for ``max_steps_without_increase`` steps.
+    """Return a hook that ends training once a metric has not increased above its highest value for so many steps.
 
-    The other arguments are those of `stop_if_higher_hook`.
+    The number of steps is ``max_steps_without_increase``; the other arguments are those of `stop_if_higher_hook`.
+
+    >>> import torch_estimator as te
+    >>> hook = te.stop_if_no_increase_hook(te.BaselineClassifier(), "accuracy", 1000, run_every_steps=100)
     """
     rule = NoImprovement(Metric(metric_name, higher_is_better=True, min_steps=min_steps), max_steps_without_increase)
     return _metric_hook(estimator, rule, eval_dir, run_every_secs, run_every_steps)
@@ -115,21 +134,31 @@ def stop_if_no_decrease_hook(
     run_every_secs: float | None = _DEFAULT_SECS,
     run_every_steps: int | None = None,
 ) -> Hook:
-    """Ends training once a metric has not fallen below its lowest value for ``max_steps_without_decrease`` steps.
+    """Return a hook that ends training once a metric has not decreased below its lowest value for so many steps.
 
-    The other arguments are those of `stop_if_higher_hook`.
+    The number of steps is ``max_steps_without_decrease``; the other arguments are those of `stop_if_higher_hook`.
+
+    >>> import torch_estimator as te
+    >>> hook = te.stop_if_no_decrease_hook(te.BaselineClassifier(), "loss", 1000, run_every_steps=100)
     """
     rule = NoImprovement(Metric(metric_name, higher_is_better=False, min_steps=min_steps), max_steps_without_decrease)
     return _metric_hook(estimator, rule, eval_dir, run_every_secs, run_every_steps)
 
 
 def read_eval_metrics(eval_dir: str) -> Results:
-    """The metrics of the evaluations in ``eval_dir``, a path or URL: global step -> metric -> value, steps in order."""
+    """Return the results of the evaluations in a directory: a dict from global step to a dict of metrics.
+
+    Args:
+        eval_dir: Path or URL of the directory with the event files.
+
+    >>> read_eval_metrics("memory://no_evaluations_yet")
+    {}
+    """
     return EvaluationReader(eval_dir).results()
 
 
 class _EarlyStoppingHook(Hook):
-    """Asks a function whether to stop, and remembers the answer."""
+    """Hook that calls a function to decide whether to stop, and saves the decision in checkpoints."""
 
     after_saving = True
 
@@ -150,21 +179,21 @@ class _EarlyStoppingHook(Hook):
             context.request_stop()
             return
         if self.every_n_steps is None:
-            self._look(context)
+            self._decide(context)
             return
-        # By global steps, so that a resumed run looks when an undisturbed one would have: also right here, if the kill
-        # came between a checkpoint and the look at its evaluation.
+        # Multiples of global steps, so that a resumed run decides at the same steps as an undisturbed one. If the job
+        # was killed between a checkpoint and the decision about its evaluation, that decision is made here.
         over = context.global_step % self.every_n_steps
         self.first_step = self.every_n_steps - over
         if not over:
-            self._look(context)
+            self._decide(context)
 
     def after_step(self, context: RunContext) -> None:
-        self._look(context)
+        self._decide(context)
 
     def end(self, context: RunContext) -> None:
-        if isinstance(self._should_stop, _Judge):
-            self._should_stop.warn_if_there_was_nothing()
+        if isinstance(self._should_stop, _RuleCheck):
+            self._should_stop.warn_if_no_results()
 
     def state(self) -> dict[str, Any] | None:
         return None if self._stopped_at is None else {"stopped_at": self._stopped_at}
@@ -172,25 +201,123 @@ class _EarlyStoppingHook(Hook):
     def restore(self, state: Mapping[str, Any]) -> None:
         self._stopped_at = state.get("stopped_at")
 
-    def _look(self, context: RunContext) -> None:
+    def _decide(self, context: RunContext) -> None:
         if self._should_stop():
             logger.info("Early stopping ends training at global step %d.", context.global_step)
             self._stopped_at = context.global_step
             context.request_stop()
 
 
-class _Judge:
-    """Applies a rule to the evaluations in a directory."""
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Metric that a rule for early stopping looks at.
+
+    Args:
+        name: Name of the metric in the results of evaluations.
+        higher_is_better: Whether the higher of two values is the better one.
+        min_steps: Evaluations before this global step are ignored.
+    """
+
+    name: str
+    higher_is_better: bool
+    min_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise InvalidTypeError(f"metric_name must be a string, but got {self.name!r}.")
+        if not isinstance(self.min_steps, numbers.Real) or not self.min_steps >= 0:
+            raise InvalidValueError(f"min_steps must not be negative, but got {self.min_steps!r}.")
+
+    def better(self, value: float, than: float) -> bool:
+        """Return whether ``value`` is strictly better than ``than``."""
+        return value > than if self.higher_is_better else value < than
+
+    def values(self, results: Results, eval_dir: str) -> Iterator[tuple[int, float]]:
+        """Yield the step and the value of each evaluation that counts.
+
+        Args:
+            results: Metrics of evaluations by step.
+            eval_dir: Directory of the evaluations, for the error message.
+
+        Raises:
+            InvalidValueError: There are evaluations, but none has the metric.
+        """
+        known = {name for metrics in results.values() for name in metrics}
+        if known and self.name not in known:
+            raise InvalidValueError(
+                f"Early stopping looks for the metric {self.name!r}, but the evaluations in {eval_dir} have only "
+                f"{', '.join(sorted(known))}; give one of these as metric_name."
+            )
+        for step, metrics in results.items():
+            if step >= self.min_steps and self.name in metrics:
+                yield step, metrics[self.name]
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Rule that stops training once a value was better than ``threshold``."""
+
+    metric: Metric
+    threshold: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.threshold, numbers.Real) or math.isnan(self.threshold):
+            raise InvalidValueError(f"threshold must be a number, but got {self.threshold!r}.")
+
+    def reason_to_stop(self, results: Results, eval_dir: str) -> str | None:
+        """Return the reason to stop, for the log, or None."""
+        # Event files store float32, where a metric of 0.8 is 0.800000012, which must not count as higher than 0.8.
+        with np.errstate(over="ignore"):
+            threshold = float(np.float32(self.threshold))
+        for step, value in self.metric.values(results, eval_dir):
+            if self.metric.better(value, threshold):
+                relation = "higher" if self.metric.higher_is_better else "lower"
+                return f"{self.metric.name} was {value:g} at step {step}, {relation} than {self.threshold:g}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class NoImprovement:
+    """Rule that stops training once no value was better than the best one for ``max_steps`` steps.
+
+    Any value is better than NaN. The rule applies to each point of the history, not only to its end.
+    """
+
+    metric: Metric
+    max_steps: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_steps, numbers.Real) or not self.max_steps > 0:
+            word = "increase" if self.metric.higher_is_better else "decrease"
+            raise InvalidValueError(f"max_steps_without_{word} must be positive, but got {self.max_steps!r}.")
+
+    def reason_to_stop(self, results: Results, eval_dir: str) -> str | None:
+        """Return the reason to stop, for the log, or None."""
+        best: tuple[int, float] | None = None
+        for step, value in self.metric.values(results, eval_dir):
+            if best is None or self.metric.better(value, best[1]) or (math.isnan(best[1]) and not math.isnan(value)):
+                best = (step, value)
+            if step - best[0] >= self.max_steps:
+                word = "increase" if self.metric.higher_is_better else "decrease"
+                return (
+                    f"{self.metric.name} did not {word} within {self.max_steps} steps: it was {best[1]:g} at step "
+                    f"{best[0]} and {value:g} at step {step}"
+                )
+        return None
+
+
+class _RuleCheck:
+    """Function for `make_early_stopping_hook` that applies a rule to the evaluations in a directory."""
 
     def __init__(self, rule: Threshold | NoImprovement, eval_dir: str) -> None:
         self._rule = rule
         self._evaluations = EvaluationReader(eval_dir)
-        self._seen = False
+        self._has_results = False
 
-    def warn_if_there_was_nothing(self) -> None:
-        """Says so where evaluations went elsewhere, as those of an `EvalSpec` with a name do."""
+    def warn_if_no_results(self) -> None:
+        """Log a warning if the directory had no evaluations but others have, as with an `EvalSpec` that has a name."""
         eval_dir = self._evaluations.eval_dir
-        if not self._seen and not files.exists(eval_dir):
+        if not self._has_results and not files.exists(eval_dir):
             others = [name for name in files.listdir(files.parent(eval_dir)) if name.startswith("eval_")]
             if others:
                 logger.warning(
@@ -202,7 +329,7 @@ class _Judge:
 
     def __call__(self) -> bool:
         results = self._evaluations.results()
-        self._seen = self._seen or bool(results)
+        self._has_results = self._has_results or bool(results)
         reason = self._rule.reason_to_stop(results, self._evaluations.eval_dir)
         if reason is not None:
             logger.info("Requesting early stopping: %s.", reason)
@@ -216,21 +343,14 @@ def _metric_hook(
     run_every_secs: float | None,
     run_every_steps: int | None,
 ) -> Hook:
-    _check_estimator(estimator)
-    judge = _Judge(rule, eval_dir or estimator.eval_dir())
-    return make_early_stopping_hook(estimator, judge, run_every_secs, run_every_steps)
-
-
-def _check_estimator(estimator: object) -> None:
-    from torch_estimator.estimator import Estimator
-
-    if not isinstance(estimator, Estimator):
-        raise InvalidTypeError(f"estimator must be an Estimator, but got {estimator!r}.")
+    check_estimator(estimator)
+    check = _RuleCheck(rule, eval_dir or estimator.eval_dir())
+    return make_early_stopping_hook(estimator, check, run_every_secs, run_every_steps)
 
 
 def _seconds_or_steps(secs: float | None, steps: int | None) -> tuple[float | None, int | None]:
     if steps is not None and secs == _DEFAULT_SECS:
-        # The default of the one does not contradict the other, which was given.
+        # The default of run_every_secs is not in conflict with run_every_steps, which was given.
         secs = None
     if (secs is None) == (steps is None):
         raise InvalidValueError(

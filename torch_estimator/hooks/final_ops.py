@@ -1,4 +1,4 @@
-"""Something computed once, when a run is over."""
+"""`FinalOpsHook`: values that are computed once, at the end of a run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Op = Callable[[RunContext], Any]
 
 
 class FinalOpsHook(Hook):
-    """Calls functions of the `RunContext` after the last step and keeps what they return.
+    """Hook that calls functions after the last step and keeps their results in `final_ops_values`.
 
     Args:
-        final_ops: A function, or a dict or a list of functions.
+        final_ops: A function that takes the `RunContext`, or a dict or list of such functions.
 
     Raises:
-        InvalidTypeError: Where it is something else.
+        InvalidTypeError: The argument is something else.
 
     >>> hook = FinalOpsHook({"step": lambda context: context.global_step})
     """
@@ -35,7 +35,7 @@ class FinalOpsHook(Hook):
 
     @property
     def final_ops_values(self) -> Any:
-        """What they returned, in the form of ``final_ops``, tensors as numpy arrays; None until the run is over."""
+        """Results in the structure of ``final_ops``, tensors as numpy arrays; None before the end of the run."""
         return self._values
 
     def end(self, context: RunContext) -> None:

@@ -1,34 +1,40 @@
-"""The base of all hooks."""
+"""Hooks: objects that a run (training, evaluation or prediction) calls before and after its steps."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from torch_estimator.errors import InvalidTypeError
-from torch_estimator.hooks.run_context import RunContext
+import torch
+from torch import nn
 
-__all__ = ["Hook", "RunContext"]
+from torch_estimator.checkpoint.variables import named_variables
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.mode_keys import ModeKeys
+from torch_estimator.summary.event_writer import EventWriter, EventWriters
+from torch_estimator.summary.recorder import Summary
 
-# What tf.estimator's session hooks had: a hook that was ported half must not stay silent.
+# Methods of tf.estimator's session hooks. A class that still defines one was only partly ported, which is an error.
 _SESSION_HOOK_METHODS = {"after_create_session": "begin", "before_run": "before_step", "after_run": "after_step"}
 
 
 class Hook:
-    """Something told while a run goes on; override what you need.
+    """Base class of hooks; override the methods you need.
 
-    When it is told of steps is set on the class, in ``__init__`` or in ``begin``. In between, a hook costs nothing.
+    The attributes below decide at which steps `before_step` and `after_step` are called. Set them on the class, in
+    ``__init__`` or in ``begin``. A hook costs nothing in the steps between.
 
     Attributes:
-        first_step: The run's step, counted from 1, at which `before_step` and `after_step` are called first.
-        every_n_steps: How many steps later they are called again; None for never, if ``every_secs`` is None, too.
-        every_secs: Instead: how many seconds after the last time they are called again.
-        clock: Gives these seconds.
-        after_saving: Whether it is told of a step after the step's checkpoint is saved and, in ``train_and_evaluate``,
-            evaluated. What it changes of its state is then part of the next checkpoint, or of the last.
+        first_step: First step at which the hook is called; a run's steps are counted from 1.
+        every_n_steps: Number of steps from one call to the next. With None (and no ``every_secs``) there are no calls.
+        every_secs: Number of seconds from one call to the next, instead of steps.
+        clock: Function that returns the time for ``every_secs``, in seconds.
+        after_saving: Whether `after_step` is called after the step's checkpoint is saved and, in
+            ``train_and_evaluate``, evaluated. A change of the hook's state in it is part of the next checkpoint, or of
+            the last one.
 
-    >>> class Weights(Hook):
+    >>> class Losses(Hook):
     ...     every_n_steps = 50
     ...     def after_step(self, context: RunContext) -> None:
     ...         print(context.global_step, context.loss)
@@ -47,30 +53,196 @@ class Hook:
 
     @property
     def wants_before_step(self) -> bool:
-        """Whether `before_step` is to be called now; where it is not, several steps may be taken at once."""
+        """Whether `before_step` has to be called; if not, several steps may run in one call of a compiled program."""
         return type(self).before_step is not Hook.before_step
 
     def begin(self, context: RunContext) -> None:
-        """Called once, before the first step."""
+        """Prepare for the run; called once, before the first step."""
 
     def before_step(self, context: RunContext) -> None:
-        """Called before a step."""
+        """Prepare for a step; called right before it."""
 
     def after_step(self, context: RunContext) -> None:
-        """Called after a step; ``context.global_step`` counts it."""
+        """Handle a finished step; it is counted in ``context.global_step`` already."""
 
     def end(self, context: RunContext) -> None:
-        """Called once after the last step, when its checkpoint is saved; not where a step raised."""
+        """Finish; called once, after the last step and its checkpoint, but not if a step raised an exception."""
 
     def state(self) -> dict[str, Any] | None:
-        """What training's checkpoints keep of the hook, as JSON: asked after the `after_step` of a step that is saved.
+        """Return the state that checkpoints keep of this hook, as JSON; None (the default) for no state.
 
-        None, the default, keeps nothing.
+        It is requested after the `after_step` of a step whose checkpoint is saved.
         """
         return None
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Called before `begin` with what `state` returned, where training goes on from a checkpoint that keeps it.
+        """Restore the result of `state` from the checkpoint that training resumes from; called before `begin`.
 
-        The states of several hooks of one class are told apart by their order.
+        If there are several hooks of one class, their states are assigned in the order of the hooks.
         """
+
+
+class CheckpointSaverListener:
+    """Base class of listeners that are called before and after each checkpoint; override the methods you need.
+
+    Attributes:
+        reads_checkpoint: Whether `after_save` reads the checkpoint. If True, training waits until it is written. Set it
+            to False to let training continue while the checkpoint is being written.
+
+    >>> class Announce(CheckpointSaverListener):
+    ...     reads_checkpoint = False
+    ...     def after_save(self, global_step: int) -> None:
+    ...         print("saved step", global_step)
+    """
+
+    reads_checkpoint: bool = True
+
+    def begin(self) -> None:
+        """Prepare for the run; called once, before the first step."""
+
+    def before_save(self, global_step: int) -> None:
+        """Prepare for the checkpoint of ``global_step``."""
+
+    def after_save(self, global_step: int) -> bool | None:
+        """Handle the saved checkpoint of ``global_step``; return True to stop training."""
+        return None
+
+    def end(self, global_step: int) -> None:
+        """Finish; called once, after the last checkpoint."""
+
+
+class RunContext:
+    """State of a run, for its hooks, and their means to influence it.
+
+    Attributes:
+        global_step: Steps since the very first start of the job, including the last step of this run.
+        module: Module of the run.
+        mode: Kind of the run: ``"train"``, ``"eval"`` or ``"infer"``.
+        model_dir: Directory of the job, or None.
+        output_dir: Directory for summaries of the run: ``model_dir``, or the directory of the evaluation.
+        observe: Set this to True in ``before_step`` to run the forward pass of the next step in Python, so that forward
+            hooks and `torch_estimator.summary` are called. A compiled step remains compiled: an additional forward pass
+            without effects runs before it.
+        compiled: Whether observing a step costs such an additional forward pass.
+        summaries: Summaries that the model recorded in the last step, if it was observed.
+        fail_on_nan_loss: Whether a loss or a trained variable of NaN or infinity raises an error; if False, it only
+            ends training.
+        damaged: Whether there was such a loss or variable, in which case the current weights must not be saved.
+        preempted: Whether SIGTERM or Ctrl-C has asked the process to stop.
+        interrupted: Whether it was Ctrl-C; training then ends with KeyboardInterrupt.
+    """
+
+    def __init__(
+        self,
+        *,
+        global_step: int,
+        module: nn.Module | None = None,
+        mode: ModeKeys = ModeKeys.TRAIN,
+        model_dir: str | None = None,
+        output_dir: str | None = None,
+        optimizers: Sequence[torch.optim.Optimizer] = (),
+        writers: EventWriters | None = None,
+        compiled: bool = False,
+    ) -> None:
+        self.global_step = global_step
+        self.module = module
+        self.mode = mode
+        self.model_dir = model_dir
+        self.output_dir = output_dir or model_dir
+        self.observe = False
+        self.compiled = compiled
+        self.summaries: list[Summary] = []
+        self.fail_on_nan_loss = True
+        self.damaged = False
+        self.stop_requested = False
+        self.preempted = False
+        self.interrupted = False
+        self.loss_tensor: torch.Tensor | float | None = None
+        self._optimizers = optimizers
+        self._writers = writers or EventWriters()
+
+    @property
+    def loss(self) -> float:
+        """Loss of the last step; reading it waits for the GPU."""
+        if self.loss_tensor is None:
+            raise RuntimeError("There is no loss before the first step.")
+        return float(self.loss_tensor)
+
+    @property
+    def learning_rates(self) -> list[float]:
+        """Learning rate of each parameter group of each optimizer in the next step; empty outside training.
+
+        In ``after_step``, schedules have already been advanced.
+        """
+        return [rate for optimizer in self._optimizers for rate in _learning_rates(optimizer)]
+
+    def variables(self) -> dict[str, torch.Tensor]:
+        """Return the module's parameters and buffers by their names in checkpoints, without copying them."""
+        return named_variables(self.module) if self.module is not None else {}
+
+    def summary_writer(self, output_dir: str | None = None) -> EventWriter:
+        """Return the writer of summaries into a directory, by default `output_dir`; the run closes it.
+
+        Raises:
+            InvalidValueError: There is no directory.
+        """
+        directory = output_dir or self.output_dir
+        if not directory:
+            raise InvalidValueError("This run has no directory for summaries of its own; give the hook an output_dir.")
+        return self._writers.writer(directory)
+
+    def request_stop(self) -> None:
+        """End the run after this step."""
+        self.stop_requested = True
+
+
+def _learning_rates(optimizer: torch.optim.Optimizer) -> list[float]:
+    groups = [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
+    own = getattr(optimizer, "learning_rate", None)
+    return groups if groups or own is None else [float(own)]
+
+
+def checked_hooks(hooks: Iterable[Hook] | None) -> tuple[Hook, ...]:
+    """Return hooks as a tuple.
+
+    Raises:
+        InvalidTypeError: The argument is not iterable, or contains something other than hooks.
+    """
+    checked = _as_tuple("hooks", hooks)
+    for hook in checked:
+        if not isinstance(hook, Hook):
+            raise InvalidTypeError(f"hooks must be instances of torch_estimator.Hook, but got {hook!r}.")
+    return checked
+
+
+def checked_listeners(listeners: Iterable[CheckpointSaverListener] | None) -> tuple[CheckpointSaverListener, ...]:
+    """Return listeners as a tuple.
+
+    Raises:
+        InvalidTypeError: The argument is not iterable, or contains something other than listeners.
+    """
+    checked = _as_tuple("saving_listeners", listeners)
+    for listener in checked:
+        if not isinstance(listener, CheckpointSaverListener):
+            raise InvalidTypeError(
+                f"saving_listeners must be instances of torch_estimator.CheckpointSaverListener, but got {listener!r}."
+            )
+    return checked
+
+
+def _as_tuple(name: str, values: Iterable[Any] | None) -> tuple[Any, ...]:
+    if values is not None and not isinstance(values, Iterable):
+        raise InvalidTypeError(f"{name} must be a list, but got {values!r}.")
+    return tuple(values or ())
+
+
+def check_estimator(estimator: object) -> None:
+    """Check that an argument of a hook is an Estimator, by its method ``eval_dir``.
+
+    The class itself cannot be imported here, because the module of Estimator imports hooks.
+
+    Raises:
+        InvalidTypeError: The argument is something else.
+    """
+    if isinstance(estimator, type) or not callable(getattr(estimator, "eval_dir", None)):
+        raise InvalidTypeError(f"estimator must be an Estimator, but got {estimator!r}.")

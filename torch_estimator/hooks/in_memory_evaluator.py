@@ -1,63 +1,64 @@
-"""Evaluates the model within its training, without checkpoints."""
+"""`InMemoryEvaluatorHook`: evaluation of the model inside its training process, without checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from torch_estimator.errors import InvalidTypeError
-from torch_estimator.hooks.hook import Hook, RunContext
-from torch_estimator.hooks.second_or_step_timer import check_seconds_or_steps
-
-if TYPE_CHECKING:
-    from torch_estimator.estimator import Estimator
-    from torch_estimator.specs import InputFn
-    from torch_estimator.train.model import Model
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.hooks.hook import Hook, RunContext, check_estimator, checked_hooks
+from torch_estimator.hooks.schedule import check_number, check_seconds_or_steps
 
 
 class InMemoryEvaluatorHook(Hook):
-    """Evaluates the model being trained before the first step, every so many steps, and at the end.
+    """Hook that evaluates the current weights before the first step, every so many steps, and at the end.
 
-    The weights of that moment are evaluated in a module of their own, so that neither random states nor buffers of the
-    one in training change. Results are written as summaries to ``estimator.eval_dir(name)``.
+    The evaluation copies the weights into a second module, so that it changes neither buffers nor random states of the
+    training. Results are written as summaries into ``estimator.eval_dir(name)``.
 
     Args:
-        estimator: The one that is trained.
-        input_fn: Returns the evaluation data.
-        steps: Batches to evaluate, or None for all.
-        hooks: Told while an evaluation runs.
-        name: Distinguishes several evaluations.
-        every_n_iter: Steps of training from one evaluation to the next.
+        estimator: The Estimator that is trained.
+        input_fn: Function that returns the evaluation data.
+        steps: Number of batches to evaluate, or None for all.
+        hooks: Hooks of the evaluations.
+        name: Name that distinguishes several evaluations, or None.
+        every_n_iter: Training steps from one evaluation to the next.
 
     Raises:
-        InvalidTypeError: Where ``estimator`` is not an Estimator, or another argument is of the wrong type.
-        InvalidValueError: Where a number is not positive.
+        InvalidTypeError: ``estimator`` is not an Estimator, or another argument is of the wrong type.
+        InvalidValueError: A number is not positive.
+
+    >>> import torch_estimator as te
+    >>> held_out = ({"x": [1.0, 2.0]}, [0.5, 0.7])
+    >>> hook = te.InMemoryEvaluatorHook(te.BaselineRegressor(), lambda: held_out)
     """
 
     def __init__(
         self,
-        estimator: Estimator,
-        input_fn: InputFn,
+        estimator: Any,
+        input_fn: Callable[..., Any],
         steps: int | None = None,
         hooks: Iterable[Hook] | None = None,
         name: str | None = None,
         every_n_iter: int = 100,
     ) -> None:
-        from torch_estimator import specs
-        from torch_estimator.estimator import Estimator
-
-        if not isinstance(estimator, Estimator):
-            raise InvalidTypeError(f"estimator must be an Estimator, but got {estimator!r}.")
-        specs.check_input_fn(input_fn)
-        specs.check_positive("steps", steps)
+        check_estimator(estimator)
+        if not callable(input_fn):
+            raise InvalidTypeError(f"input_fn must be callable, but got {input_fn!r}.")
+        if steps is not None:
+            check_number("steps", steps, whole=False)
+            if not steps > 0:
+                raise InvalidValueError(f"steps must be positive, but got {steps}.")
+            if not float(steps).is_integer():
+                raise InvalidValueError(f"steps must be a whole number, but got {steps}.")
         check_seconds_or_steps("InMemoryEvaluatorHook", every_n_iter=every_n_iter)
         self.every_n_steps = self.first_step = every_n_iter
         self._estimator = estimator
         self._input_fn = input_fn
         self._steps = steps
-        self._hooks = specs.checked_hooks(hooks)
+        self._hooks = checked_hooks(hooks)
         self._name = name
-        self._model: Model | None = None
+        self._model: Any = None
         self._evaluated_step: int | None = None
 
     def begin(self, context: RunContext) -> None:

@@ -1,4 +1,4 @@
-"""Logs the loss, the learning rate, variables, outputs of modules, or whatever a function gives."""
+"""`LoggingTensorHook`: log lines with the loss, the learning rate, variables, outputs of modules, or other values."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from typing import Any
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.observable import ModuleOutputs, What, as_arrays, by_tag, check_what, value_of
-from torch_estimator.hooks.second_or_step_timer import check_seconds_or_steps
+from torch_estimator.hooks.schedule import check_seconds_or_steps
 
 logger = logging.getLogger("torch_estimator")
 
 
 class LoggingTensorHook(Hook):
-    """Logs values every so many steps or seconds, or at the end; in training, evaluation and prediction.
+    """Hook that logs values every so many steps or seconds, or at the end of a run.
+
+    It works in training, evaluation and prediction.
 
     Args:
-        tensors: Tag -> what to log, or a list of these, which are then their own tags: ``"loss"``, ``"global_step"``,
-            ``"learning_rate"``, the name of a variable as in checkpoints, the dotted path of a module (its output in
-            the step; a Keras layer and a feature column of a network go by their names, too), or a function of the
-            `RunContext`.
-        every_n_iter: Steps of the run from one line to the next, the first at the first step.
-        every_n_secs: Seconds from one line to the next.
-        at_end: Whether to log at the end, too; alone, only then. A module's output is then that of the last step
-            logged.
-        formatter: Makes the line from a dict of the values by tag, tensors as numpy arrays.
-        clock: Gives the seconds.
+        tensors: Maps tags to what to log; a list uses each item as its own tag. What to log is ``"loss"``,
+            ``"global_step"``, ``"learning_rate"``, the name of a variable as in checkpoints, the dotted path of a
+            module (for its output in the step; Keras layers and feature columns of a network have names as well), or
+            a function that takes the `RunContext`.
+        every_n_iter: Steps from one line to the next; the first line is logged at the first step of the run.
+        every_n_secs: Seconds from one line to the next. Give at most one of these two.
+        at_end: Whether to log at the end as well, or only there if no interval is given. The output of a module is then
+            that of the last step that was logged.
+        formatter: Function that makes the line from a dict of values by tag, with tensors as numpy arrays.
+        clock: Function that returns the time in seconds.
 
     Raises:
-        InvalidValueError: Where it is not said when to log, or twice, or a name means nothing in the model.
-        InvalidTypeError: Where ``tensors`` is something else.
+        InvalidValueError: No or two intervals are given, or the run has nothing of a given name.
+        InvalidTypeError: ``tensors`` is neither a dict nor a list, or contains something else than names and functions.
 
     >>> hook = LoggingTensorHook({"loss": "loss", "rate": "learning_rate"}, every_n_iter=100)
     """

@@ -1,20 +1,35 @@
-"""What happens when the training loss is NaN or infinite."""
+"""Losses and trained variables of NaN or infinity: they end training, and such variables are never saved."""
 
 from __future__ import annotations
 
-from torch_estimator.errors import InvalidTypeError
+import logging
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from torch_estimator.checkpoint.sharded_tensors import to_local
+from torch_estimator.errors import InvalidTypeError, NanLossDuringTrainingError
 from torch_estimator.hooks.hook import Hook, RunContext
+
+logger = logging.getLogger("torch_estimator")
 
 
 class NanTensorHook(Hook):
-    """Decides whether a training loss of NaN or infinity is an error or just the end.
+    """Hook that decides whether a training loss of NaN or infinity is an error.
 
-    Training watches for it without any hook and raises `NanLossDuringTrainingError`. It does the same where a trained
-    variable is NaN or infinite when it is to be saved. Either way the last checkpoint is the last good one.
+    Training checks the loss without this hook as well and raises `NanLossDuringTrainingError`. The same happens if a
+    trained variable is NaN or infinite when it is to be saved. In both cases the last checkpoint has finite weights.
 
     Args:
-        fail_on_nan_loss: False ends training with a line in the log instead; ``train_and_evaluate`` then evaluates
-            and exports the last checkpoint.
+        fail_on_nan_loss: If False, training ends with a line in the log instead of an error, and
+            ``train_and_evaluate`` evaluates and exports the last checkpoint.
+
+    Raises:
+        InvalidTypeError: The argument is not a bool, for example the tensor that tf.estimator's hook takes.
+
+    >>> hook = NanTensorHook(fail_on_nan_loss=False)
     """
 
     every_n_steps = None
@@ -29,3 +44,81 @@ class NanTensorHook(Hook):
 
     def begin(self, context: RunContext) -> None:
         context.fail_on_nan_loss = self._fail
+
+
+class NotFinite(Exception):
+    """A trained variable contains NaN or infinity.
+
+    Args:
+        name: Name of the variable.
+        is_nan: Whether it contains NaN (else infinity).
+    """
+
+    def __init__(self, name: str, is_nan: bool) -> None:
+        super().__init__(name, is_nan)
+        self.name = name
+        self.is_nan = is_nan
+
+
+def check_finite(variables: Mapping[str, Tensor]) -> None:
+    """Check that variables are finite; of sharded ones, the rows that this process holds.
+
+    Raises:
+        NotFinite: A variable contains NaN or infinity; the error names the first one.
+    """
+    for name, variable in variables.items():
+        numbers = to_local(variable)
+        if not numbers.numel():
+            continue
+        if numbers.is_complex():
+            numbers = torch.view_as_real(numbers)
+        # One pass without a copy of the tensor; if any element is NaN, so are the minimum and the maximum.
+        least, most = map(float, torch.aminmax(numbers))
+        if not (math.isfinite(least) and math.isfinite(most)):
+            raise NotFinite(name, math.isnan(least))
+
+
+def end_for_loss(context: RunContext, loss: float) -> None:
+    """End training because of a loss of NaN or infinity.
+
+    Raises:
+        NanLossDuringTrainingError: ``context.fail_on_nan_loss`` is True.
+    """
+    _end(
+        context,
+        f"The loss became {_word(math.isnan(loss))} at global step {context.global_step}; try a smaller learning rate "
+        "or look for invalid values in the input. The last checkpoint holds the state before it.",
+    )
+
+
+def end_for_variable(context: RunContext, found: NotFinite) -> None:
+    """End training instead of saving a trained variable that is not finite.
+
+    Raises:
+        NanLossDuringTrainingError: ``context.fail_on_nan_loss`` is True.
+    """
+    if not context.global_step:
+        _end(
+            context,
+            f"The trained variable {found.name!r} is {_word(found.is_nan)} before the first step; give it finite "
+            "initial values, or, where it is a constant such as a mask, make it a buffer or freeze it with "
+            "requires_grad_(False).",
+        )
+        return
+    _end(
+        context,
+        f"The trained variable {found.name!r} is {_word(found.is_nan)} at global step {context.global_step}, "
+        "so this step is not saved; try a smaller learning rate, or look for invalid values in the input and for "
+        "operations whose gradient is not finite, such as sqrt at 0. The checkpoint before it stays the newest.",
+    )
+
+
+def _end(context: RunContext, message: str) -> None:
+    context.damaged = True
+    if context.fail_on_nan_loss:
+        raise NanLossDuringTrainingError(message)
+    logger.error("%s Training ends.", message)
+
+
+def _word(is_nan: bool) -> str:
+    return "NaN" if is_nan else "infinite"

@@ -1,20 +1,20 @@
-"""What a hook can be asked to show, by name or by function."""
+"""Values that `LoggingTensorHook` and `FinalOpsHook` can show: by name, or computed by a function."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from torch_estimator.checkpoint.sharded_tensors import check_whole
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
+from torch_estimator.inner_layers import Layer, find_layer, inner_modules
 from torch_estimator.mode_keys import ModeKeys
-
-if TYPE_CHECKING:
-    from torch import nn
-    from torch.utils.hooks import RemovableHandle
-
-    from torch_estimator.models.inner_layers import Layer
 
 What = str | Callable[[RunContext], Any]
 
@@ -22,10 +22,10 @@ _MOST_NAMES = 5
 
 
 class ModuleOutputs:
-    """What modules returned in the steps that are watched.
+    """Outputs of modules in observed steps.
 
     Args:
-        paths: The modules, by dotted path, or another name of `torch_estimator.models.inner_layers.find_layer`.
+        paths: Names of the layers, as `torch_estimator.inner_layers.find_layer` accepts them.
     """
 
     def __init__(self, paths: Sequence[str] = ()) -> None:
@@ -37,10 +37,8 @@ class ModuleOutputs:
         return bool(self._paths)
 
     def watch(self, context: RunContext) -> None:
-        """Keeps what the modules return from now on."""
+        """Capture the outputs of the next step."""
         if self._paths:
-            from torch_estimator.models.inner_layers import find_layer, inner_modules
-
             assert context.module is not None
             context.observe = True
             modules = inner_modules(context.module)
@@ -50,28 +48,28 @@ class ModuleOutputs:
             ]
 
     def ignore(self) -> None:
-        """Ends `watch`."""
+        """Stop capturing."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def __getitem__(self, path: str) -> Any:
-        """The module's last output; None where it was not called."""
+        """Return the last output of a layer, or None if it was not called."""
         return self._outputs.get(path)
 
     def _keep(self, path: str, layer: Layer) -> Callable[[Any, Any, Any], None]:
         def keep(module: Any, inputs: Any, output: Any) -> None:
-            # As an array at once: the step goes on and may change the tensor in place.
+            # Copied now, because later operations of the step may change the tensor in place.
             self._outputs[path] = as_arrays(output if layer.columns is None else layer.part_of(output))
 
         return keep
 
 
 def check_what(what: What, context: RunContext) -> str | None:
-    """Returns the path where ``what`` is a module's, and None where it is something else that the run has.
+    """Check that a run has what is to be shown; return its name if it is the output of a layer, else None.
 
     Raises:
-        InvalidValueError: Where the run has nothing of this name.
+        InvalidValueError: The run has nothing of this name.
     """
     if not isinstance(what, str) or what == "global_step":
         return None
@@ -93,7 +91,14 @@ def check_what(what: What, context: RunContext) -> str | None:
 
 
 def value_of(what: What, context: RunContext, *, outputs: ModuleOutputs, rates: list[float]) -> Any:
-    """The value of what `check_what` has checked, given the modules' ``outputs`` and the learning ``rates``."""
+    """Return a value that `check_what` has accepted.
+
+    Args:
+        what: Name of the value, or function of the context.
+        context: Context of the run.
+        outputs: Captured outputs of layers.
+        rates: Learning rates of the step.
+    """
     if not isinstance(what, str):
         return what(context)
     if what == "global_step":
@@ -107,10 +112,7 @@ def value_of(what: What, context: RunContext, *, outputs: ModuleOutputs, rates: 
 
 
 def as_arrays(value: Any) -> Any:
-    """``value`` with copies of its tensors as numpy arrays."""
-    import torch
-
-    from torch_estimator.checkpoint.sharded_tensors import check_whole
+    """Return a value with its tensors copied to numpy arrays; dicts, lists and tuples are searched for tensors."""
 
     if isinstance(value, torch.Tensor):
         check_whole(value, "Logging")
@@ -124,10 +126,10 @@ def as_arrays(value: Any) -> Any:
 
 
 def by_tag(tensors: Mapping[str, What] | Sequence[What]) -> dict[str, What]:
-    """What to show by tag; what is listed without one is its own.
+    """Return what to show by tag; the items of a list are their own tags.
 
     Raises:
-        InvalidTypeError: Where it is something else.
+        InvalidTypeError: The argument is neither a dict nor a list, or an item is neither a name nor a function.
     """
     if isinstance(tensors, Mapping):
         named = dict(tensors)
@@ -145,8 +147,6 @@ def by_tag(tensors: Mapping[str, What] | Sequence[What]) -> dict[str, What]:
 
 
 def _is_layer(module: nn.Module, name: str) -> bool:
-    from torch_estimator.models.inner_layers import find_layer
-
     try:
         find_layer(module, name)
     except InvalidValueError:

@@ -1,4 +1,4 @@
-"""Traces of training steps for TensorBoard and Perfetto."""
+"""`ProfilerHook`: traces of training steps for Perfetto and TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,28 +9,31 @@ from typing import TYPE_CHECKING
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError, UserError
 from torch_estimator.hooks.hook import Hook, RunContext
-from torch_estimator.hooks.second_or_step_timer import check_seconds_or_steps
+from torch_estimator.hooks.schedule import check_seconds_or_steps
 
 if TYPE_CHECKING:
     from torch.profiler import profile
 
 
 class ProfilerHook(Hook):
-    """Records one step every so many steps or seconds with `torch.profiler`, on the CPU and the GPU if there is one.
+    """Hook that traces one step every so many steps or seconds with `torch.profiler`, on the CPU and the GPU.
 
-    Writes ``<output_dir>/<global step>.pt.trace.json``, which https://ui.perfetto.dev, ``chrome://tracing`` and
-    TensorBoard's PyTorch profiler plugin read. The first step of a run, which warms up or compiles, is left out.
+    It writes ``<output_dir>/<global step>.pt.trace.json``, which https://ui.perfetto.dev, ``chrome://tracing`` and
+    TensorBoard's PyTorch profiler plugin can open. The first step of a run is never traced, because it includes warm-up
+    and compilation.
 
     Args:
-        save_steps: Steps from one trace to the next; give this or ``save_secs``.
+        save_steps: Steps from one trace to the next. Give either this or ``save_secs``.
         save_secs: Seconds from one trace to the next.
-        output_dir: Where the traces go, a path or URL; empty for the run's own directory.
-        show_memory: Whether to trace allocations, too.
-        record_shapes: Whether to note the shapes of the operators' inputs.
-        with_stack: Whether to note the Python lines that called them.
+        output_dir: Path or URL of the directory for the traces; empty for the run's own directory.
+        show_memory: Whether to trace memory allocations as well.
+        record_shapes: Whether to record the shapes of the operators' inputs.
+        with_stack: Whether to record the Python lines that call the operators.
 
     Raises:
-        InvalidValueError: Where not exactly one of ``save_steps`` and ``save_secs`` is given.
+        InvalidValueError: None or both of ``save_steps`` and ``save_secs`` are given.
+
+    >>> hook = ProfilerHook(save_steps=1000)
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class ProfilerHook(Hook):
             self._write(profile, context)
 
     def end(self, context: RunContext) -> None:
-        # Begun before a step that the end of the input prevented.
+        # A trace is still open if `before_step` was called but the input had ended, so that no step followed.
         self._stop()
 
     def _stop(self) -> profile | None:

@@ -1,70 +1,78 @@
-"""When hooks are told."""
+"""Timing of hooks: which hooks are due at a step, and the checks of arguments such as ``every_n_iter``."""
 
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
-from torch_estimator.errors import InvalidValueError
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.hook import Hook
 
 
 class HookSchedule:
-    """Tells which hooks are due, at the price of one comparison where none is.
+    """Schedule of the calls of hooks' ``before_step`` and ``after_step``.
 
-    Made after the hooks' ``begin``, which may set when they want to be told. Those that override neither
-    ``before_step`` nor ``after_step`` never are.
+    In a step without a due hook, a query costs one comparison (and one reading of the clock for each hook with
+    ``every_secs``). Create the schedule after calling the hooks' ``begin``, which may set their timing. Hooks that
+    override neither method are never due.
+
+    Args:
+        hooks: Hooks in the order in which they are called.
 
     Raises:
-        InvalidValueError: Where a hook asks for what cannot be.
+        InvalidValueError: The timing of a hook is not valid.
     """
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
         self._hooks = list(hooks)
-        asking = [(place, hook) for place, hook in enumerate(hooks) if _wants_steps(hook)]
-        for _, hook in asking:
-            _check(hook)
-        self._timed = [_Timed(place, hook) for place, hook in asking if hook.every_secs is not None]
+        scheduled = [(index, hook) for index, hook in enumerate(hooks) if _overrides_step_methods(hook)]
+        for _, hook in scheduled:
+            _check_timing(hook)
+        self._timed = [_TimedHook(index, hook) for index, hook in scheduled if hook.every_secs is not None]
         self._counted = [
-            (place, hook.first_step, hook.every_n_steps)
-            for place, hook in asking
+            (index, hook.first_step, hook.every_n_steps)
+            for index, hook in scheduled
             if hook.every_secs is None and hook.every_n_steps is not None
         ]
+        # The next step at which a hook with `every_n_steps` is due, and the last step that was queried.
         self._next = min((first for _, first, _ in self._counted), default=None)
-        self._asked = 0
+        self._queried = 0
 
     def due_at(self, step: int) -> list[Hook]:
-        """Hooks due at the run's ``step``-th step, from 1, in their order.
+        """Return the hooks that are due at a step of the run, counted from 1, in the order of the hooks.
 
-        Asked for steps in turn; those that `steps_without` tells may be left out. Where others train the same model,
-        too, steps may be left out that somebody is due at: they are told then.
+        Steps must be queried in increasing order. Steps may be skipped: always those that `steps_without` returned, and
+        any others if several processes train one model, where each process sees some of the steps. A hook that was due
+        at a skipped step is then returned at the next query.
         """
-        due = [timed.place for timed in self._timed if timed.is_due_at(step)]
+        due = [timed.index for timed in self._timed if timed.is_due_at(step)]
         due += self._counted_at(step)
-        return [self._hooks[place] for place in sorted(due)] if due else []
+        return [self._hooks[index] for index in sorted(due)] if due else []
 
     def due_after(self, step: int) -> list[Hook]:
-        """Hooks due at the last of the steps that `steps_at_once` told, once that is taken."""
-        return [self._hooks[place] for place in self._counted_at(step)]
+        """Return the hooks that are due at the last of the steps that `steps_at_once` returned, after it was taken."""
+        return [self._hooks[index] for index in self._counted_at(step)]
 
     def steps_at_once(self, step: int, most: int) -> int:
-        """How many steps from the run's ``step``-th on may be taken before anybody is told of one, ``most`` at most.
+        """Return how many steps, starting at ``step``, may be taken before a hook has to be called.
 
-        Where there are several, hooks may be due at the last of them: those that want to be told after it only.
+        The result is from 1 to ``most``. If it is more than 1, hooks may be due at the last of these steps, but only
+        hooks without a ``before_step``, which would have to be called before it.
         """
         several = self.steps_without(step, most)
         if 0 < several < most and step + several == self._next:
             several += not any(
-                self._hooks[place].wants_before_step
-                for place, first, every in self._counted
+                self._hooks[index].wants_before_step
+                for index, first, every in self._counted
                 if _is_due(step + several, first, every)
             )
         return max(1, several)
 
     def steps_without(self, step: int, most: int) -> int:
-        """How many steps from the run's ``step``-th on no hook is due at, ``most`` at most; `due_at` may skip them.
+        """Return for how many steps, starting at ``step``, no hook is due, at most ``most``; `due_at` may skip these.
 
-        Seconds are looked at now, for all of these steps.
+        For hooks with ``every_secs``, the current time decides for all of these steps.
         """
         if self._next is not None:
             most = min(most, self._next - step)
@@ -75,27 +83,27 @@ class HookSchedule:
     def _counted_at(self, step: int) -> list[int]:
         if self._next is None or step < self._next:
             return []
-        before, self._asked = self._asked, step
+        before, self._queried = self._queried, step
         self._next = min(
             first if step < first else step + every - (step - first) % every for _, first, every in self._counted
         )
         return [
-            place
-            for place, first, every in self._counted
+            index
+            for index, first, every in self._counted
             if _times_due(step, first, every) > _times_due(before, first, every)
         ]
 
 
-class _Timed:
-    """A hook told every so many seconds."""
+class _TimedHook:
+    """Timing of a hook with ``every_secs``."""
 
-    def __init__(self, place: int, hook: Hook) -> None:
+    def __init__(self, index: int, hook: Hook) -> None:
         assert hook.every_secs is not None
-        self.place = place
+        self.index = index
         self._first_step = hook.first_step
         self._every_secs = hook.every_secs
         self._clock = hook.clock
-        self._told_at: float | None = None
+        self._called_at: float | None = None
 
     def is_due_at(self, step: int) -> bool:
         if step < self._first_step:
@@ -103,7 +111,7 @@ class _Timed:
         now = self._clock()
         if not self._is_time(now):
             return False
-        self._told_at = now
+        self._called_at = now
         return True
 
     def steps_without(self, step: int, most: int) -> int:
@@ -112,7 +120,7 @@ class _Timed:
         return most
 
     def _is_time(self, now: float) -> bool:
-        return self._told_at is None or now >= self._told_at + self._every_secs
+        return self._called_at is None or now >= self._called_at + self._every_secs
 
 
 def _is_due(step: int, first: int, every: int) -> bool:
@@ -120,16 +128,16 @@ def _is_due(step: int, first: int, every: int) -> bool:
 
 
 def _times_due(step: int, first: int, every: int) -> int:
-    """How often somebody has been due up to a step."""
+    """Return how often a hook has been due up to a step, including it."""
     return 0 if step < first else 1 + (step - first) // every
 
 
-def _wants_steps(hook: Hook) -> bool:
+def _overrides_step_methods(hook: Hook) -> bool:
     kind = type(hook)
     return kind.before_step is not Hook.before_step or kind.after_step is not Hook.after_step
 
 
-def _check(hook: Hook) -> None:
+def _check_timing(hook: Hook) -> None:
     for name in ("first_step", "every_n_steps"):
         value = getattr(hook, name)
         if value is None and name == "every_n_steps":
@@ -139,3 +147,94 @@ def _check(hook: Hook) -> None:
     secs = hook.every_secs
     if secs is not None and (not isinstance(secs, numbers.Real) or not secs >= 0):
         raise InvalidValueError(f"every_secs of {type(hook).__name__} must not be negative, but is {secs!r}.")
+
+
+class SecondOrStepTimer:
+    """Timer that triggers every so many seconds or steps, with tf.estimator's interface.
+
+    Most hooks do not need a timer: they set `Hook.every_secs` or `Hook.every_n_steps`.
+
+    Args:
+        every_secs: Seconds between triggers. Give either this or ``every_steps``.
+        every_steps: Steps between triggers.
+        clock: Function that returns the time in seconds.
+
+    Raises:
+        InvalidValueError: None or both of the intervals are given, or one is not positive.
+        InvalidTypeError: An interval is not a number.
+
+    >>> timer = SecondOrStepTimer(every_steps=10)
+    >>> timer.should_trigger_for_step(1), timer.update_last_triggered_step(1), timer.should_trigger_for_step(10)
+    (True, (None, None), False)
+    """
+
+    def __init__(
+        self,
+        every_secs: float | None = None,
+        every_steps: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        check_seconds_or_steps("SecondOrStepTimer", every_secs=every_secs, every_steps=every_steps)
+        self._every_secs = every_secs
+        self._every_steps = every_steps
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the last trigger."""
+        self._last: tuple[int, float] | None = None
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Return whether to trigger at ``step``: always the first time, never twice at one step."""
+        if self._last is None:
+            return True
+        last_step, last_time = self._last
+        if step == last_step:
+            return False
+        if self._every_secs is not None:
+            return self._clock() >= last_time + self._every_secs
+        assert self._every_steps is not None
+        return step >= last_step + self._every_steps
+
+    def update_last_triggered_step(self, step: int) -> tuple[float, int] | tuple[None, None]:
+        """Record a trigger at ``step``; return the seconds and steps since the last one, or None for both."""
+        before, self._last = self._last, (step, self._clock())
+        if before is None:
+            return None, None
+        return self._last[1] - before[1], step - before[0]
+
+    def last_triggered_step(self) -> int | None:
+        """Return the step of the last trigger, or None."""
+        return None if self._last is None else self._last[0]
+
+
+def check_seconds_or_steps(kind: str, *, at_least_one: bool = True, **given: float | None) -> None:
+    """Check that exactly one of several intervals is given and that it is positive.
+
+    Args:
+        kind: Name of the class, for error messages.
+        at_least_one: Whether an interval is required.
+        given: Intervals by name. Those whose name ends with ``secs`` are numbers, the others whole numbers of steps.
+
+    Raises:
+        InvalidValueError: None or several are given, or one is not positive.
+        InvalidTypeError: A value is not a number, or a number of steps is not an integer.
+    """
+    got = ", ".join(f"{name}={value}" for name, value in given.items())
+    intervals = {name: value for name, value in given.items() if value is not None}
+    if len(intervals) > 1 or (at_least_one and not intervals):
+        raise InvalidValueError(f"{kind} takes exactly one of {' and '.join(given)}, but got {got}.")
+    for name, value in intervals.items():
+        check_number(f"{name} of {kind}", value, whole=not name.endswith("secs"))
+        if not value > 0:
+            raise InvalidValueError(f"{name} of {kind} must be positive, but got {value}.")
+
+
+def check_number(name: str, value: object, *, whole: bool) -> None:
+    """Check that a value is a number, or an integer if ``whole``.
+
+    Raises:
+        InvalidTypeError: The value is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real):
+        raise InvalidTypeError(f"{name} must be {'an integer' if whole else 'a number'}, but got {value!r}.")

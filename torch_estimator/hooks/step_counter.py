@@ -1,4 +1,4 @@
-"""Steps per second."""
+"""`StepCounterHook`: training speed in steps per second."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ import time
 from collections.abc import Callable
 
 from torch_estimator.hooks.hook import Hook, RunContext
-from torch_estimator.hooks.second_or_step_timer import check_seconds_or_steps
+from torch_estimator.hooks.schedule import check_seconds_or_steps
 
 logger = logging.getLogger("torch_estimator")
 
 
 class StepCounterHook(Hook):
-    """Logs ``global_step/sec`` and writes its summary; training has one of its own every ``log_step_count_steps``.
+    """Hook that logs ``global_step/sec`` and writes it as a summary.
+
+    Training adds such a hook itself, with the interval `RunConfig.log_step_count_steps`.
 
     Args:
-        every_n_steps: Steps from one measurement to the next; ignored where ``every_n_secs`` is given.
-        every_n_secs: Seconds from one to the next.
-        output_dir: Where the summary goes; None for the run's own directory.
-        clock: Gives the seconds.
+        every_n_steps: Steps from one measurement to the next; ignored if ``every_n_secs`` is given.
+        every_n_secs: Seconds from one measurement to the next.
+        output_dir: Directory for the summary; None for the run's own directory.
+        clock: Function that returns the time in seconds.
 
     Raises:
-        InvalidValueError: Where a number is not positive.
+        InvalidValueError: A number is not positive.
+
+    >>> hook = StepCounterHook(every_n_steps=1000)
     """
 
     def __init__(

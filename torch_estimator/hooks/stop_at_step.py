@@ -1,18 +1,26 @@
-"""Ends training at a step."""
+"""Hooks that end training at a step."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.hooks.hook import Hook, RunContext
-from torch_estimator.hooks.second_or_step_timer import check_number
+from torch_estimator.hooks.schedule import check_number
 
 
 class StopAtStepHook(Hook):
-    """Stops after ``num_steps`` more steps, or at global step ``last_step``: give exactly one of them.
+    """Hook that ends training after a number of steps, or at a global step.
+
+    Args:
+        num_steps: Number of steps of this run. Give either this or ``last_step``.
+        last_step: Global step at which to stop.
 
     Raises:
-        InvalidValueError: Where none or both are given.
-        InvalidTypeError: Where the one given is no integer.
+        InvalidValueError: None or both of the arguments are given.
+        InvalidTypeError: The argument is not an integer.
+
+    >>> hook = StopAtStepHook(last_step=1000)
     """
 
     def __init__(self, num_steps: int | None = None, last_step: int | None = None) -> None:
@@ -34,3 +42,14 @@ class StopAtStepHook(Hook):
         assert self._last_step is not None
         if context.global_step >= self._last_step:
             context.request_stop()
+
+
+def make_stop_at_checkpoint_step_hook(estimator: Any, last_step: int, wait_after_file_check_secs: float = 30) -> Hook:
+    """Return a hook that ends training at ``last_step``.
+
+    In tf.estimator, workers other than the chief then waited until the chief's checkpoint reached that step, and looked
+    for it every ``wait_after_file_check_secs`` seconds. Here no worker has to wait, so the argument is ignored.
+
+    >>> hook = make_stop_at_checkpoint_step_hook(estimator=None, last_step=1000)
+    """
+    return StopAtStepHook(last_step=last_step)

@@ -1,4 +1,4 @@
-"""Writes summaries: what the model says, and what functions give."""
+"""`SummarySaverHook`: summaries of the model and of functions, for TensorBoard."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ from typing import Any
 from torch_estimator import summary
 from torch_estimator.errors import InvalidTypeError
 from torch_estimator.hooks.hook import Hook, RunContext
-from torch_estimator.hooks.second_or_step_timer import check_seconds_or_steps
+from torch_estimator.hooks.schedule import check_seconds_or_steps
 from torch_estimator.summary.recorder import Summary, recording
 
 SummaryFn = Callable[[RunContext], Mapping[str, Any] | None]
 
 
 class SummarySaverHook(Hook):
-    """Writes summaries every so many steps or seconds, the first time at the run's first step.
+    """Hook that writes summaries every so many steps or seconds, starting with the first step of the run.
 
-    Training has one of its own that writes the loss and what the model says with `torch_estimator.summary`, every
-    `RunConfig.save_summary_steps`; give one to an evaluation to have the model's summaries there, too.
+    Training adds such a hook itself, for the loss and the summaries that the model records with
+    `torch_estimator.summary`, with the interval `RunConfig.save_summary_steps`. Give one to an evaluation to write the
+    model's summaries there.
 
     Args:
-        save_steps: Steps from one time to the next; give this or ``save_secs``.
-        save_secs: Seconds from one time to the next.
-        output_dir: Where they go; None for the run's own directory.
-        summaries: One function or several of the `RunContext` after the step, each returning a dict from tag to a
-            number, or to an array or tensor, which is shown as a histogram. They may call `torch_estimator.summary`
-            themselves, for images for instance, and then return None.
-        of_model: Whether to write the model's own; None for where no ``summaries`` are given.
+        save_steps: Steps from one write to the next. Give either this or ``save_secs``.
+        save_secs: Seconds from one write to the next.
+        output_dir: Directory for the summaries; None for the run's own directory.
+        summaries: Function, or list of functions, called with the `RunContext` after the step. A function returns a
+            dict from tags to numbers, or to arrays and tensors, which become histograms. It may also call
+            `torch_estimator.summary` itself, for images for instance, and return None.
+        of_model: Whether to write the summaries that the model records; None to do so if ``summaries`` is not given.
 
     Raises:
-        InvalidValueError: Where not exactly one of ``save_steps`` and ``save_secs`` is given.
-        InvalidTypeError: Where ``summaries`` are not functions.
+        InvalidValueError: None or both of ``save_steps`` and ``save_secs`` are given.
+        InvalidTypeError: ``summaries`` contains something other than functions.
+
+    >>> hook = SummarySaverHook(save_steps=100, summaries=lambda context: {"step": context.global_step})
     """
 
     def __init__(
@@ -48,30 +51,30 @@ class SummarySaverHook(Hook):
         self._output_dir = output_dir
         self._functions: tuple[SummaryFn, ...] = _functions(summaries)
         self._of_model = not self._functions if of_model is None else of_model
-        self._model_is_silent = False
+        self._model_has_none = False
 
     def begin(self, context: RunContext) -> None:
-        self._model_is_silent = False
+        self._model_has_none = False
 
     @property
     def wants_before_step(self) -> bool:
-        return self._of_model and not self._model_is_silent
+        return self._of_model and not self._model_has_none
 
     def before_step(self, context: RunContext) -> None:
         if self.wants_before_step:
             context.observe = True
 
     def after_step(self, context: RunContext) -> None:
-        said = context.summaries if self._of_model else []
-        if context.compiled and not said:
-            # Looking at a compiled step costs a forward pass, in vain where the model has nothing to say.
-            self._model_is_silent = True
-        with recording() as given:
+        of_model = context.summaries if self._of_model else []
+        if context.compiled and not of_model:
+            # Observing a compiled step costs a forward pass, which is wasted on a model that records no summaries.
+            self._model_has_none = True
+        with recording() as of_functions:
             for function in self._functions:
                 _record(function(context))
-        taken = {one.tag for one in said}
-        together: list[Summary] = [*said, *(one for one in given if one.tag not in taken)]
-        context.summary_writer(self._output_dir).summaries(together, context.global_step)
+        taken = {one.tag for one in of_model}
+        summaries: list[Summary] = [*of_model, *(one for one in of_functions if one.tag not in taken)]
+        context.summary_writer(self._output_dir).summaries(summaries, context.global_step)
 
     def end(self, context: RunContext) -> None:
         context.summary_writer(self._output_dir).flush()

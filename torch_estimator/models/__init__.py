@@ -1,1 +1,4 @@
-"""Models that need only their columns named: linear, deep, and both. Each is a ``model_fn`` and nothing else."""
+"""Premade models (linear, deep, wide and deep, baselines), and Estimators from a torch module or a Keras model.
+
+Every premade model is an Estimator with a prepared ``model_fn``.
+"""

@@ -1,4 +1,4 @@
-"""Baselines: models that know nothing of the features, so that others can be seen to be better."""
+"""Baseline models: they ignore the features, so a useful model has to beat them."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from typing import Any
 from torch_estimator.estimator import Estimator
 from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
-from torch_estimator.models.bias_only import Baseline, RowCount
-from torch_estimator.models.canned_heads import classifier_head, regressor_head
-from torch_estimator.models.canned_model_fn import OptimizerArgument, optimizer_factory
+from torch_estimator.models.canned_model_fn import (
+    ANOTHER_OPTIMIZER,
+    OptimizerArgument,
+    classifier_head,
+    document_arguments,
+    optimizer_factory,
+    regressor_head,
+)
+from torch_estimator.models.networks import Baseline, RowCount
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec
 
 _LEARNING_RATE = 0.3
+_OPTIMIZER = f"Ftrl with learning rate {_LEARNING_RATE}; {ANOTHER_OPTIMIZER}"
 
 
+@document_arguments(optimizer=_OPTIMIZER)
 class BaselineEstimator(Estimator):
-    """Learns one bias per logit; of the features only the number of rows is looked at.
+    """Model of one bias per logit, for any head; it ignores the features.
 
-    Args:
-        head: What the logits mean; see `torch_estimator.heads`.
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        optimizer: Ftrl with learning rate 0.3 by default; or another name, or a function from named parameters to an
-            optimizer.
-        config: How the job runs.
-
-    Raises:
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> estimator = te.BaselineEstimator(te.PoissonRegressionHead())
     """
 
     def __init__(
@@ -41,22 +42,12 @@ class BaselineEstimator(Estimator):
         super().__init__(_model_fn(check_head(head), optimizer), model_dir, config)
 
 
+@document_arguments(optimizer=_OPTIMIZER)
 class BaselineClassifier(Estimator):
-    """Learns how frequent each class is, whatever the features are.
+    """Classifier that learns how frequent each class is and ignores the features.
 
-    Args:
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        n_classes: Number of classes.
-        weight_column: Feature that holds the examples' weights.
-        label_vocabulary: The labels as strings, in the order of their class ids.
-        optimizer: Ftrl with learning rate 0.3 by default; or another name, or a function from named parameters to an
-            optimizer.
-        config: How the job runs.
-        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
-
-    Raises:
-        InvalidValueError: Where an argument is out of range.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> estimator = te.BaselineClassifier(n_classes=3)
     """
 
     def __init__(
@@ -69,30 +60,16 @@ class BaselineClassifier(Estimator):
         config: RunConfig | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
     ) -> None:
-        head = classifier_head(
-            n_classes=n_classes,
-            weight_column=weight_column,
-            label_vocabulary=label_vocabulary,
-            loss_reduction=loss_reduction,
-        )
+        head = classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction)
         super().__init__(_model_fn(head, optimizer), model_dir, config)
 
 
+@document_arguments(optimizer=_OPTIMIZER)
 class BaselineRegressor(Estimator):
-    """Learns the mean of the labels, whatever the features are.
+    """Regression model that learns the mean of the labels and ignores the features.
 
-    Args:
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        label_dimension: Numbers per label.
-        weight_column: Feature that holds the examples' weights.
-        optimizer: Ftrl with learning rate 0.3 by default; or another name, or a function from named parameters to an
-            optimizer.
-        config: How the job runs.
-        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
-
-    Raises:
-        InvalidValueError: Where an argument is out of range.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> estimator = te.BaselineRegressor()
     """
 
     def __init__(
@@ -104,9 +81,7 @@ class BaselineRegressor(Estimator):
         config: RunConfig | None = None,
         loss_reduction: LossReduction | str = LossReduction.SUM,
     ) -> None:
-        head = regressor_head(
-            label_dimension=label_dimension, weight_column=weight_column, loss_reduction=loss_reduction
-        )
+        head = regressor_head(label_dimension, weight_column, loss_reduction)
         super().__init__(_model_fn(head, optimizer), model_dir, config)
 
 

@@ -1,66 +1,150 @@
-"""The one ``model_fn`` behind all canned models of feature columns."""
+"""The one ``model_fn`` behind all premade models of feature columns, with their heads, checks and documentation."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import torch
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.heads import BinaryClassHead, LossReduction, MultiClassHead, RegressionHead
 from torch_estimator.heads.base import Head
 from torch_estimator.models.networks import DNN, Activation, Linear, WideAndDeep
 from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, by_name, check_factory
 from torch_estimator.specs import EstimatorSpec
 
 OptimizerArgument = str | OptimizerFactory
+_EstimatorClass = TypeVar("_EstimatorClass", bound=type[Estimator])
 
-LINEAR_LEARNING_RATE = 0.2
-_WIDE_RATE = 0.005
-DNN_LEARNING_RATE = 0.05
-DEEP_LEARNING_RATE = 0.001
+ANOTHER_OPTIMIZER = "or the name of another optimizer, or a function from named parameters to an optimizer."
+_COMBINER = '``"sum"``, ``"mean"`` or ``"sqrtn"``; makes no difference for columns with one value per row.'
+_ARGUMENTS = {
+    "head": "Head that turns logits into losses, predictions and metrics; see `torch_estimator.heads`.",
+    "hidden_units": "Number of outputs of each hidden layer.",
+    "feature_columns": "Columns that the model reads.",
+    "linear_feature_columns": "Categorical, bucketized and numeric columns for the linear part.",
+    "linear_optimizer": f"Ftrl with learning rate ``min(0.005, 1 / sqrt(number of columns))``; {ANOTHER_OPTIMIZER}",
+    "linear_sparse_combiner": f"How the linear part combines several values of a categorical column: {_COMBINER}",
+    "dnn_feature_columns": "Numeric, bucketized, indicator and embedding columns for the deep part.",
+    "dnn_optimizer": f"Adagrad with learning rate 0.001; {ANOTHER_OPTIMIZER}",
+    "dnn_hidden_units": "Number of outputs of each hidden layer; required with ``dnn_feature_columns``.",
+    "dnn_activation_fn": "Activation after each hidden layer.",
+    "dnn_dropout": "Probability of dropping a hidden unit in training, or None.",
+    "model_dir": "Directory for checkpoints, summaries and exports; see `RunConfig`.",
+    "n_classes": "Number of classes.",
+    "label_dimension": "Number of regression targets per row.",
+    "weight_column": "Feature that contains a weight for each row.",
+    "label_vocabulary": "Labels as strings, in the order of their class ids.",
+    "activation_fn": "Activation after each hidden layer.",
+    "dropout": "Probability of dropping a hidden unit in training, or None.",
+    "config": "Settings of the job.",
+    "warm_start_from": "Checkpoint whose weights the model starts with; see `Estimator`.",
+    "loss_reduction": "How the losses of a batch are reduced to the training loss; the default is their sum.",
+    "batch_norm": "Whether the output of each hidden layer is normalized.",
+    "sparse_combiner": f"How several values of a categorical column are combined: {_COMBINER}",
+}
 
 
-def as_columns(columns: Iterable[Any] | None) -> tuple[Any, ...]:
-    """Feature columns as a tuple, whatever holds them (``columns.values()``, for instance).
+def document_arguments(**special: str) -> Callable[[_EstimatorClass], _EstimatorClass]:
+    """Return a decorator that appends an ``Args:`` section to the docstring of a premade model.
+
+    The models share most of tf.estimator's arguments, so each is described once, above.
+
+    Args:
+        special: Descriptions of arguments that differ from model to model, by name.
+    """
+    descriptions = {**_ARGUMENTS, **special}
+
+    def document(model: _EstimatorClass) -> _EstimatorClass:
+        if model.__doc__ is not None:  # None under python -OO
+            arguments = [
+                textwrap.fill(
+                    f"{name}: {descriptions[name]}",
+                    width=116,
+                    initial_indent=" " * 4,
+                    subsequent_indent=" " * 8,
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+                for name in inspect.signature(model).parameters
+            ]
+            raises = [
+                "    InvalidValueError: An argument is out of range, or the columns do not fit the model.",
+                "    InvalidTypeError: An argument is of the wrong type.",
+            ]
+            model.__doc__ = "\n".join(
+                [inspect.cleandoc(model.__doc__), "", "Args:", *arguments, "", "Raises:", *raises]
+            )
+        return model
+
+    return document
+
+
+def canned_model_fn(head: Head, *, wide: Wide | None = None, deep: Deep | None = None) -> Callable[..., EstimatorSpec]:
+    """Return the ``model_fn`` of a model with a linear part, a deep part, or both.
 
     Raises:
-        InvalidTypeError: Where it is one column, or something else that holds none.
+        InvalidValueError, InvalidTypeError: A column does not fit its part, or an optimizer is unknown.
     """
-    if columns is not None and not isinstance(columns, Iterable):
-        raise InvalidTypeError(f"Feature columns must be given as a list, but got {columns!r}.")
-    return tuple(columns or ())
+    # The result is not needed. Made here, it reports mistakes when the estimator is made instead of when it is trained.
+    _transform(wide, deep)
+    factories = {
+        prefix: optimizer_factory(part.optimizer, part.learning_rate)
+        for prefix, part in (("linear.", wide), ("dnn.", deep))
+        if part is not None
+    }
+
+    def make_optimizers(named: NamedParameters) -> list[Trainer]:
+        trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        made: list[Trainer] = []
+        for prefix, factory in factories.items():
+            of_part = factory([(name, parameter) for name, parameter in trainable if name.startswith(prefix)])
+            made += of_part if isinstance(of_part, Sequence) else [of_part]
+        return made
+
+    def model_fn(mode: str) -> EstimatorSpec:
+        transform = _transform(wide, deep)
+        linear = dnn = None
+        if wide is not None and transform.linear is not None:
+            linear = Linear(transform.linear, head.logits_dimension, wide.sparse_combiner)
+        if deep is not None and transform.dnn is not None:
+            dnn = DNN(
+                transform.dnn,
+                deep.hidden_units,
+                head.logits_dimension,
+                activation_fn=deep.activation_fn,
+                dropout=deep.dropout,
+                batch_norm=deep.batch_norm,
+            )
+        module = WideAndDeep(linear=linear, dnn=dnn)
+        return EstimatorSpec(mode=mode, module=module, head=head, optimizer=make_optimizers, transform=transform)
+
+    return model_fn
 
 
-def _check_not_empty(columns: Sequence[Any]) -> None:
-    if not columns:
-        raise InvalidValueError("A model needs feature columns, but feature_columns is empty.")
-
-
-def linear_part(columns: Iterable[Any], optimizer: OptimizerArgument | None, sparse_combiner: Combiner) -> Wide:
-    """The one part of a linear model; without an optimizer Ftrl's rate shrinks with the number of columns."""
-    given = as_columns(columns)
-    rate = LINEAR_LEARNING_RATE if optimizer is not None else min(LINEAR_LEARNING_RATE, _one_over_root(given))
-    return Wide(columns=given, optimizer=optimizer or "Ftrl", learning_rate=rate, sparse_combiner=sparse_combiner)
-
-
-def _one_over_root(columns: Sequence[Any]) -> float:
-    return 1 / math.sqrt(max(1, len(columns)))
-
-
-def wide_learning_rate(columns: Sequence[Any]) -> float:
-    """tf.estimator's default for the linear part of a wide and deep model."""
-    return min(_WIDE_RATE, _one_over_root(columns))
+def _transform(wide: Wide | None, deep: Deep | None) -> FeatureTransform:
+    return FeatureTransform(wide.columns if wide is not None else (), deep.columns if deep is not None else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wide:
-    """The linear part: its columns, and what trains it (a name, or a function from named parameters)."""
+    """Linear part of a model.
+
+    Args:
+        columns: Feature columns of the part.
+        optimizer: Name of an optimizer, or a function from named parameters to an optimizer.
+        learning_rate: Learning rate of an optimizer that is given by name.
+        sparse_combiner: How several values of a categorical column are combined.
+    """
 
     columns: Sequence[Any]
     optimizer: OptimizerArgument
@@ -77,7 +161,17 @@ class Wide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deep:
-    """The deep part: its columns and layers, and what trains it (a name, or a function from named parameters)."""
+    """Deep part of a model.
+
+    Args:
+        columns: Feature columns of the part.
+        hidden_units: Number of outputs of each hidden layer.
+        optimizer: Name of an optimizer, or a function from named parameters to an optimizer.
+        learning_rate: Learning rate of an optimizer that is given by name.
+        activation_fn: Activation after each hidden layer.
+        dropout: Probability of dropping a hidden unit in training, or None.
+        batch_norm: Whether the output of each hidden layer is normalized.
+    """
 
     columns: Sequence[Any]
     hidden_units: Sequence[int]
@@ -109,59 +203,32 @@ class Deep:
             raise InvalidTypeError(f"activation_fn must be a function of a tensor, but got {self.activation_fn!r}.")
 
 
-def canned_model_fn(head: Head, *, wide: Wide | None = None, deep: Deep | None = None) -> Callable[..., EstimatorSpec]:
-    """Returns the ``model_fn`` of a model with a linear part, a deep part, or both.
+def _check_not_empty(columns: Sequence[Any]) -> None:
+    if not columns:
+        raise InvalidValueError("A model needs feature columns, but feature_columns is empty.")
+
+
+def as_columns(columns: Iterable[Any] | None) -> tuple[Any, ...]:
+    """Return feature columns as a tuple, from any iterable of them (``columns.values()``, for instance).
 
     Raises:
-        InvalidValueError, InvalidTypeError: Where columns do not fit their part, or an optimizer is unknown.
+        InvalidTypeError: The argument is a single column, or something else that is not iterable.
     """
-    # Made once here only for its checks: a mistake is told when the estimator is made, not when it is trained.
-    _transform(wide, deep)
-    factories = {
-        prefix: optimizer_factory(part.optimizer, part.learning_rate)
-        for prefix, part in (("linear.", wide), ("dnn.", deep))
-        if part is not None
-    }
-
-    def make_optimizers(named: NamedParameters) -> list[Trainer]:
-        trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
-        made: list[Trainer] = []
-        for prefix, factory in factories.items():
-            of_part = factory([(name, parameter) for name, parameter in trainable if name.startswith(prefix)])
-            made += of_part if isinstance(of_part, Sequence) else [of_part]
-        return made
-
-    def model_fn(mode: str) -> EstimatorSpec:
-        transform = _transform(wide, deep)
-        module = WideAndDeep(
-            linear=Linear(transform.linear, head.logits_dimension, wide.sparse_combiner)
-            if wide is not None and transform.linear is not None
-            else None,
-            dnn=DNN(
-                transform.dnn,
-                deep.hidden_units,
-                head.logits_dimension,
-                activation_fn=deep.activation_fn,
-                dropout=deep.dropout,
-                batch_norm=deep.batch_norm,
-            )
-            if deep is not None and transform.dnn is not None
-            else None,
-        )
-        return EstimatorSpec(mode=mode, module=module, head=head, optimizer=make_optimizers, transform=transform)
-
-    return model_fn
+    if columns is not None and not isinstance(columns, Iterable):
+        raise InvalidTypeError(f"Feature columns must be given as a list, but got {columns!r}.")
+    return tuple(columns or ())
 
 
-def _transform(wide: Wide | None, deep: Deep | None) -> FeatureTransform:
-    return FeatureTransform(wide.columns if wide is not None else (), deep.columns if deep is not None else ())
+def one_over_root(columns: Sequence[Any]) -> float:
+    """Return ``1 / sqrt(number of columns)``, tf.estimator's upper limit of default learning rates of linear parts."""
+    return 1 / math.sqrt(max(1, len(columns)))
 
 
 def optimizer_factory(optimizer: OptimizerArgument, learning_rate: float) -> OptimizerFactory:
-    """The factory that a constructor's argument means; a name takes the learning rate.
+    """Return the factory that a constructor's argument stands for; the learning rate is for an optimizer's name.
 
     Raises:
-        InvalidValueError, InvalidTypeError: Where there is no such name, or it is no factory.
+        InvalidValueError, InvalidTypeError: The name is unknown, or the argument is neither a name nor a factory.
     """
     if isinstance(optimizer, str):
         return by_name(optimizer, learning_rate)
@@ -169,44 +236,22 @@ def optimizer_factory(optimizer: OptimizerArgument, learning_rate: float) -> Opt
     return optimizer
 
 
-def wide_and_deep(
-    *,
-    linear_feature_columns: Iterable[Any] | None,
-    linear_optimizer: OptimizerArgument,
-    dnn_feature_columns: Iterable[Any] | None,
-    dnn_optimizer: OptimizerArgument,
-    dnn_hidden_units: Sequence[int] | None,
-    dnn_activation_fn: Activation,
-    dnn_dropout: float | None,
-    batch_norm: bool,
-    linear_sparse_combiner: Combiner,
-) -> tuple[Wide | None, Deep | None]:
-    """The parts of a combined model, from tf.estimator's constructor arguments.
+def classifier_head(
+    n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, loss_reduction: LossReduction | str
+) -> Head:
+    """Return a binary head for two classes, else a multi-class head."""
+    settings: dict[str, Any] = {
+        "weight_column": weight_column,
+        "label_vocabulary": label_vocabulary,
+        "loss_reduction": LossReduction.of(loss_reduction),
+    }
+    if n_classes == 2:
+        return BinaryClassHead(pr_summation="trapezoidal", **settings)
+    return MultiClassHead(n_classes, **settings)
 
-    Raises:
-        InvalidValueError: Where there are no columns at all, or deep ones without ``dnn_hidden_units``.
-    """
-    linear_feature_columns, dnn_feature_columns = as_columns(linear_feature_columns), as_columns(dnn_feature_columns)
-    if not linear_feature_columns and not dnn_feature_columns:
-        raise InvalidValueError("Give linear_feature_columns, dnn_feature_columns or both; both are empty.")
-    if dnn_feature_columns and not dnn_hidden_units:
-        raise InvalidValueError("dnn_feature_columns need dnn_hidden_units, the outputs of each hidden layer.")
-    wide = deep = None
-    if linear_feature_columns:
-        wide = Wide(
-            columns=linear_feature_columns,
-            optimizer=linear_optimizer,
-            learning_rate=wide_learning_rate(linear_feature_columns),
-            sparse_combiner=linear_sparse_combiner,
-        )
-    if dnn_feature_columns and dnn_hidden_units:
-        deep = Deep(
-            columns=dnn_feature_columns,
-            hidden_units=dnn_hidden_units,
-            optimizer=dnn_optimizer,
-            learning_rate=DEEP_LEARNING_RATE,
-            activation_fn=dnn_activation_fn,
-            dropout=dnn_dropout,
-            batch_norm=batch_norm,
-        )
-    return wide, deep
+
+def regressor_head(label_dimension: int, weight_column: Any, loss_reduction: LossReduction | str) -> Head:
+    """Return a regression head with the identity link."""
+    return RegressionHead(
+        label_dimension=label_dimension, weight_column=weight_column, loss_reduction=LossReduction.of(loss_reduction)
+    )

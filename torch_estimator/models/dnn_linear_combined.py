@@ -1,49 +1,48 @@
-"""Wide and deep models: a linear model and a network, trained together."""
+"""Wide and deep models: a linear part and hidden layers whose logits are added, trained together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
+from torch_estimator.errors import InvalidValueError
 from torch_estimator.estimator import Estimator
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.heads import LossReduction
 from torch_estimator.heads.base import Head, check_head
-from torch_estimator.models.canned_heads import classifier_head, regressor_head
-from torch_estimator.models.canned_model_fn import OptimizerArgument, canned_model_fn, wide_and_deep
+from torch_estimator.models.canned_model_fn import (
+    Deep,
+    OptimizerArgument,
+    Wide,
+    as_columns,
+    canned_model_fn,
+    classifier_head,
+    document_arguments,
+    one_over_root,
+    regressor_head,
+)
 from torch_estimator.models.networks import Activation
 from torch_estimator.run_config import RunConfig
+from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart
 
+_LINEAR_LEARNING_RATE = 0.005
+_DNN_LEARNING_RATE = 0.001
 
+
+@document_arguments()
 class DNNLinearCombinedClassifier(Estimator):
-    """Wide and deep classification; with one kind of columns only, that part alone.
+    """Wide and deep classifier.
 
-    Args:
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        linear_feature_columns: Categorical, bucketized and numeric columns of the linear part.
-        linear_optimizer: Ftrl with learning rate ``min(0.005, 1/sqrt(columns))`` by default; or another name,
-            or a function from named parameters to an optimizer.
-        dnn_feature_columns: Numeric, bucketized, indicator and embedding columns of the deep part.
-        dnn_optimizer: Adagrad with learning rate 0.001 by default; or another name, or a function from named
-            parameters to an optimizer.
-        dnn_hidden_units: Outputs of each hidden layer.
-        dnn_activation_fn: After each hidden layer.
-        dnn_dropout: Probability of dropping a hidden unit while training.
-        n_classes: Number of classes.
-        weight_column: Feature that holds the examples' weights.
-        label_vocabulary: The labels as strings, in the order of their class ids.
-        config: How the job runs.
-        warm_start_from: Where the first weights come from; see `Estimator`.
-        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
-        batch_norm: Whether each hidden layer's output is normalised.
-        linear_sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
+    If only one kind of columns is given, the model consists of that part alone.
 
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.DNNLinearCombinedClassifier(
+    ...     linear_feature_columns=[age], dnn_feature_columns=[age], dnn_hidden_units=[8]
+    ... )
     """
 
     def __init__(
@@ -65,59 +64,32 @@ class DNNLinearCombinedClassifier(Estimator):
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
     ) -> None:
-        wide, deep = wide_and_deep(
-            linear_feature_columns=linear_feature_columns,
-            linear_optimizer=linear_optimizer,
-            dnn_feature_columns=dnn_feature_columns,
-            dnn_optimizer=dnn_optimizer,
-            dnn_hidden_units=dnn_hidden_units,
-            dnn_activation_fn=dnn_activation_fn,
-            dnn_dropout=dnn_dropout,
-            batch_norm=batch_norm,
-            linear_sparse_combiner=linear_sparse_combiner,
+        model_fn = _model_fn(
+            classifier_head(n_classes, weight_column, label_vocabulary, loss_reduction),
+            linear_feature_columns,
+            linear_optimizer,
+            linear_sparse_combiner,
+            dnn_feature_columns,
+            dnn_optimizer,
+            dnn_hidden_units,
+            dnn_activation_fn,
+            dnn_dropout,
+            batch_norm,
         )
-        super().__init__(
-            canned_model_fn(
-                classifier_head(
-                    n_classes=n_classes,
-                    weight_column=weight_column,
-                    label_vocabulary=label_vocabulary,
-                    loss_reduction=loss_reduction,
-                ),
-                wide=wide,
-                deep=deep,
-            ),
-            model_dir,
-            config,
-            warm_start_from=warm_start_from,
-        )
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
+@document_arguments()
 class DNNLinearCombinedRegressor(Estimator):
-    """Wide and deep regression; with one kind of columns only, that part alone.
+    """Wide and deep regression model.
 
-    Args:
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        linear_feature_columns: Categorical, bucketized and numeric columns of the linear part.
-        linear_optimizer: Ftrl with learning rate ``min(0.005, 1/sqrt(columns))`` by default; or another name,
-            or a function from named parameters to an optimizer.
-        dnn_feature_columns: Numeric, bucketized, indicator and embedding columns of the deep part.
-        dnn_optimizer: Adagrad with learning rate 0.001 by default; or another name, or a function from named
-            parameters to an optimizer.
-        dnn_hidden_units: Outputs of each hidden layer.
-        dnn_activation_fn: After each hidden layer.
-        dnn_dropout: Probability of dropping a hidden unit while training.
-        label_dimension: Numbers per label.
-        weight_column: Feature that holds the examples' weights.
-        config: How the job runs.
-        warm_start_from: Where the first weights come from; see `Estimator`.
-        loss_reduction: How the losses of a batch become the training loss; the sum, as in tf.estimator's v1.
-        batch_norm: Whether each hidden layer's output is normalised.
-        linear_sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
+    If only one kind of columns is given, the model consists of that part alone.
 
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.DNNLinearCombinedRegressor(
+    ...     linear_feature_columns=[age], dnn_feature_columns=[age], dnn_hidden_units=[8]
+    ... )
     """
 
     def __init__(
@@ -138,56 +110,32 @@ class DNNLinearCombinedRegressor(Estimator):
         batch_norm: bool = False,
         linear_sparse_combiner: Combiner = "sum",
     ) -> None:
-        wide, deep = wide_and_deep(
-            linear_feature_columns=linear_feature_columns,
-            linear_optimizer=linear_optimizer,
-            dnn_feature_columns=dnn_feature_columns,
-            dnn_optimizer=dnn_optimizer,
-            dnn_hidden_units=dnn_hidden_units,
-            dnn_activation_fn=dnn_activation_fn,
-            dnn_dropout=dnn_dropout,
-            batch_norm=batch_norm,
-            linear_sparse_combiner=linear_sparse_combiner,
+        model_fn = _model_fn(
+            regressor_head(label_dimension, weight_column, loss_reduction),
+            linear_feature_columns,
+            linear_optimizer,
+            linear_sparse_combiner,
+            dnn_feature_columns,
+            dnn_optimizer,
+            dnn_hidden_units,
+            dnn_activation_fn,
+            dnn_dropout,
+            batch_norm,
         )
-        super().__init__(
-            canned_model_fn(
-                regressor_head(
-                    label_dimension=label_dimension,
-                    weight_column=weight_column,
-                    loss_reduction=loss_reduction,
-                ),
-                wide=wide,
-                deep=deep,
-            ),
-            model_dir,
-            config,
-            warm_start_from=warm_start_from,
-        )
+        super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
 
+@document_arguments()
 class DNNLinearCombinedEstimator(Estimator):
-    """A wide and deep model with any head; with one kind of columns only, that part alone.
+    """Wide and deep model for any head.
 
-    Args:
-        head: What the logits mean; see `torch_estimator.heads`.
-        model_dir: Where checkpoints, summaries and exports go; see `RunConfig`.
-        linear_feature_columns: Categorical, bucketized and numeric columns of the linear part.
-        linear_optimizer: Ftrl with learning rate ``min(0.005, 1/sqrt(columns))`` by default; or another name,
-            or a function from named parameters to an optimizer.
-        dnn_feature_columns: Numeric, bucketized, indicator and embedding columns of the deep part.
-        dnn_optimizer: Adagrad with learning rate 0.001 by default; or another name, or a function from named
-            parameters to an optimizer.
-        dnn_hidden_units: Outputs of each hidden layer.
-        dnn_activation_fn: After each hidden layer.
-        dnn_dropout: Probability of dropping a hidden unit while training.
-        config: How the job runs.
-        batch_norm: Whether each hidden layer's output is normalised.
-        linear_sparse_combiner: ``"sum"``, ``"mean"`` or ``"sqrtn"``: the same where columns have one value a row.
-        warm_start_from: Where the first weights come from; see `Estimator`.
+    If only one kind of columns is given, the model consists of that part alone.
 
-    Raises:
-        InvalidValueError: Where an argument is out of range, or columns do not fit.
-        InvalidTypeError: Where an argument is of the wrong type.
+    >>> import torch_estimator as te
+    >>> age = te.feature_column.numeric_column("age")
+    >>> estimator = te.DNNLinearCombinedEstimator(
+    ...     te.PoissonRegressionHead(), linear_feature_columns=[age], dnn_feature_columns=[age], dnn_hidden_units=[8]
+    ... )
     """
 
     def __init__(
@@ -206,16 +154,54 @@ class DNNLinearCombinedEstimator(Estimator):
         linear_sparse_combiner: Combiner = "sum",
         warm_start_from: WarmStart | None = None,
     ) -> None:
-        wide, deep = wide_and_deep(
-            linear_feature_columns=linear_feature_columns,
-            linear_optimizer=linear_optimizer,
-            dnn_feature_columns=dnn_feature_columns,
-            dnn_optimizer=dnn_optimizer,
-            dnn_hidden_units=dnn_hidden_units,
-            dnn_activation_fn=dnn_activation_fn,
-            dnn_dropout=dnn_dropout,
-            batch_norm=batch_norm,
-            linear_sparse_combiner=linear_sparse_combiner,
+        model_fn = _model_fn(
+            check_head(head),
+            linear_feature_columns,
+            linear_optimizer,
+            linear_sparse_combiner,
+            dnn_feature_columns,
+            dnn_optimizer,
+            dnn_hidden_units,
+            dnn_activation_fn,
+            dnn_dropout,
+            batch_norm,
         )
-        model_fn = canned_model_fn(check_head(head), wide=wide, deep=deep)
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
+
+
+def _model_fn(
+    head: Head,
+    linear_feature_columns: Iterable[Any] | None,
+    linear_optimizer: OptimizerArgument,
+    linear_sparse_combiner: Combiner,
+    dnn_feature_columns: Iterable[Any] | None,
+    dnn_optimizer: OptimizerArgument,
+    dnn_hidden_units: Sequence[int] | None,
+    dnn_activation_fn: Activation,
+    dnn_dropout: float | None,
+    batch_norm: bool,
+) -> Callable[..., EstimatorSpec]:
+    linear_columns, dnn_columns = as_columns(linear_feature_columns), as_columns(dnn_feature_columns)
+    if not linear_columns and not dnn_columns:
+        raise InvalidValueError("Give linear_feature_columns, dnn_feature_columns or both; both are empty.")
+    if dnn_columns and not dnn_hidden_units:
+        raise InvalidValueError("dnn_feature_columns need dnn_hidden_units, the outputs of each hidden layer.")
+    wide = deep = None
+    if linear_columns:
+        wide = Wide(
+            columns=linear_columns,
+            optimizer=linear_optimizer,
+            learning_rate=min(_LINEAR_LEARNING_RATE, one_over_root(linear_columns)),
+            sparse_combiner=linear_sparse_combiner,
+        )
+    if dnn_columns and dnn_hidden_units:
+        deep = Deep(
+            columns=dnn_columns,
+            hidden_units=dnn_hidden_units,
+            optimizer=dnn_optimizer,
+            learning_rate=_DNN_LEARNING_RATE,
+            activation_fn=dnn_activation_fn,
+            dropout=dnn_dropout,
+            batch_norm=batch_norm,
+        )
+    return canned_model_fn(head, wide=wide, deep=deep)

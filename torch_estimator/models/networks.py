@@ -1,72 +1,109 @@
-"""The modules of the canned models; their names are those of tf.estimator's variables."""
+"""Torch modules of the premade models.
+
+Attribute names are part of the checkpoint format: joined by ``/`` they are the names of tf.estimator's variables, such
+as ``dnn/hiddenlayer_0/kernel``.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout, LinearLayout
 from torch_estimator.feature_column.linear_model import LinearModel, precise_column
-from torch_estimator.models.activations import is_elementwise
-from torch_estimator.models.batch_norm import BatchNorm
-from torch_estimator.models.dropout import dropout
+from torch_estimator.feature_column.raw_values import RawColumn
+from torch_estimator.feature_column.transform import FeatureTransform
 
 Activation = Callable[[Tensor], Tensor]
 
+# Settings of tf.compat.v1.layers.BatchNormalization.
+_EPSILON = 0.001
+_MOMENTUM = 0.999
 
-class Dense(nn.Module):
-    """``activation(inputs @ kernel + bias)``, the kernel Glorot uniform and the bias zero at the start.
+ROWS = "baseline/rows"
+
+_ELEMENTWISE_FUNCTIONS = (
+    *(torch.relu, torch.tanh, torch.sigmoid, torch.selu, torch.celu),
+    *(functional.relu, functional.tanh, functional.sigmoid, functional.selu, functional.celu),
+    *(functional.relu6, functional.leaky_relu, functional.elu, functional.gelu, functional.silu, functional.mish),
+    *(functional.softplus, functional.softsign, functional.hardtanh, functional.hardswish, functional.hardsigmoid),
+)
+_ELEMENTWISE_MODULES = (
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish),
+    *(nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.Identity),
+)
+
+
+class WideAndDeep(nn.Module):
+    """A linear part, a deep part, or both; the logits of both are added.
 
     Attributes:
-        kernel: float32 ``[inputs, outputs]``.
-        bias: float32 ``[outputs]``.
+        multiply_adds_per_row: Cost of the dense layers and the linear part, in multiply-adds per row.
+        rows_are_independent: Whether the logits of a row depend on that row only (except in training).
     """
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    variable_separator = "/"
+
+    def __init__(self, *, linear: Linear | None = None, dnn: DNN | None = None) -> None:
         super().__init__()
-        self.kernel = nn.Parameter(nn.init.xavier_uniform_(torch.empty(inputs, outputs)))
-        self.bias = nn.Parameter(torch.zeros(outputs))
-
-    def forward(self, inputs: Tensor, activation: Activation | None = None) -> Tensor:
-        """float32 ``[N, inputs]`` -> ``[N, outputs]``."""
-        # The activation is an argument: as a part of the layer, one with parameters would change names in checkpoints.
-        precise = not self.training and self.kernel.shape[1] == 1
-        outputs = (precise_column if precise else torch.addmm)(self.bias, inputs, self.kernel)
-        is_relu = activation is torch.relu or activation is nn.functional.relu
-        if is_relu and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-            # Nobody else has these outputs; writing others takes a third of the whole layer's time.
-            return outputs.relu_()
-        return outputs if activation is None else activation(outputs)
-
-
-class InputFromFeatureColumns(nn.Module):
-    """The scope that tf.estimator gives the input layer's variables."""
-
-    def __init__(self, layout: InputLayout) -> None:
-        super().__init__()
-        self.input_layer = InputLayer(layout)
+        self.linear = linear
+        self.dnn = dnn
+        self.multiply_adds_per_row = sum(dense.kernel.numel() for dense in self.modules() if isinstance(dense, Dense))
+        if linear is not None:
+            layout = linear.linear_model.layout
+            self.multiply_adds_per_row += linear.linear_model.units * (layout.slots + layout.numeric_width)
+        self.rows_are_independent = dnn is None or _is_elementwise(dnn.activation_fn)
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:
-        """See `InputLayer`."""
-        return self.input_layer(features)  # type: ignore[no-any-return]
+        """Return the logits, float32 ``[N, logits_dimension]``."""
+        parts = [part(features) for part in (self.linear, self.dnn) if part is not None]
+        return parts[0] + parts[1] if len(parts) > 1 else parts[0]  # type: ignore[no-any-return]
+
+
+def _is_elementwise(activation: Any) -> bool:
+    """Return whether an activation is known to compute each number on its own; unknown functions are not."""
+    if isinstance(activation, partial) and not activation.args:
+        activation = activation.func
+    return (
+        activation is None
+        or type(activation) in _ELEMENTWISE_MODULES
+        or any(activation is one for one in _ELEMENTWISE_FUNCTIONS)
+    )
+
+
+class Linear(nn.Module):
+    """Variable scope ``linear`` of tf.estimator, around a `LinearModel`."""
+
+    def __init__(self, layout: LinearLayout, logits_dimension: int, sparse_combiner: Combiner = "sum") -> None:
+        super().__init__()
+        self.linear_model = LinearModel(layout, logits_dimension, sparse_combiner)
+
+    def forward(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Return the logits of the `LinearModel`."""
+        return self.linear_model(features)  # type: ignore[no-any-return]
 
 
 class DNN(nn.Module):
-    """Hidden layers on top of the input layer: dense, activation, dropout, batch norm, as tf.estimator orders them.
+    """Input layer and hidden layers: dense, activation, dropout and batch norm, in tf.estimator's order.
 
     Args:
-        layout: Of the columns.
-        hidden_units: Outputs of each hidden layer.
-        logits_dimension: Outputs of the last layer.
-        activation_fn: After each hidden layer; a module is copied, and what parameters it has are trained, all layers
-            sharing them.
-        dropout: Probability of dropping a hidden unit while training, or None.
-        batch_norm: Whether each hidden layer's output is normalised.
+        layout: Layout of the feature columns in the input layer's output.
+        hidden_units: Number of outputs of each hidden layer.
+        logits_dimension: Number of outputs of the last layer.
+        activation_fn: Activation after each hidden layer. A module is copied once; all layers share the copy, and its
+            parameters, if any, are trained.
+        dropout: Probability of dropping a hidden unit in training, or None.
+        batch_norm: Whether the output of each hidden layer is normalized.
     """
 
     def __init__(
@@ -81,7 +118,7 @@ class DNN(nn.Module):
     ) -> None:
         super().__init__()
         self.input_from_feature_columns = InputFromFeatureColumns(layout)
-        # A module may be in training mode, or be trained itself: this network's must be nobody else's.
+        # Copied, because training changes a module: its mode, and its parameters if it has any.
         self.activation_fn = copy.deepcopy(activation_fn) if isinstance(activation_fn, nn.Module) else activation_fn
         self.dropout = dropout
         self.batch_norm = batch_norm
@@ -95,7 +132,7 @@ class DNN(nn.Module):
         self.logits = Dense(width, logits_dimension)
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:
-        """Logits, float32 ``[N, logits_dimension]``."""
+        """Return the logits, float32 ``[N, logits_dimension]``."""
         hidden = self.input_from_feature_columns(features)
         for index in range(self.num_hidden):
             hidden = getattr(self, f"hiddenlayer_{index}")(hidden, self.activation_fn)
@@ -106,39 +143,124 @@ class DNN(nn.Module):
         return self.logits(hidden)  # type: ignore[no-any-return]
 
 
-class Linear(nn.Module):
-    """The scope that tf.estimator gives the linear model's variables."""
+class InputFromFeatureColumns(nn.Module):
+    """Variable scope ``input_from_feature_columns`` of tf.estimator, around an `InputLayer`."""
 
-    def __init__(self, layout: LinearLayout, logits_dimension: int, sparse_combiner: Combiner = "sum") -> None:
+    def __init__(self, layout: InputLayout) -> None:
         super().__init__()
-        self.linear_model = LinearModel(layout, logits_dimension, sparse_combiner)
+        self.input_layer = InputLayer(layout)
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:
-        """See `LinearModel`."""
-        return self.linear_model(features)  # type: ignore[no-any-return]
+        """Return the output of the `InputLayer`."""
+        return self.input_layer(features)  # type: ignore[no-any-return]
 
 
-class WideAndDeep(nn.Module):
-    """A linear part, a deep part, or both; their logits are added up.
+class Dense(nn.Module):
+    """Dense layer ``activation(inputs @ kernel + bias)``; the kernel starts Glorot uniform and the bias zero.
 
     Attributes:
-        multiply_adds_per_row: What the dense layers and the linear part cost.
-        rows_are_independent: Whether no row's logits depend on other rows, except in training.
+        kernel: float32 ``[inputs, outputs]``.
+        bias: float32 ``[outputs]``.
     """
 
-    variable_separator = "/"
-
-    def __init__(self, *, linear: Linear | None = None, dnn: DNN | None = None) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.linear = linear
-        self.dnn = dnn
-        self.multiply_adds_per_row = sum(dense.kernel.numel() for dense in self.modules() if isinstance(dense, Dense))
-        if linear is not None:
-            layout = linear.linear_model.layout
-            self.multiply_adds_per_row += linear.linear_model.units * (layout.slots + layout.numeric_width)
-        self.rows_are_independent = dnn is None or is_elementwise(dnn.activation_fn)
+        self.kernel = nn.Parameter(nn.init.xavier_uniform_(torch.empty(inputs, outputs)))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, inputs: Tensor, activation: Activation | None = None) -> Tensor:
+        """Map float32 ``[N, inputs]`` to ``[N, outputs]``."""
+        # The activation is an argument because as an attribute its parameters would be named after this layer.
+        precise = not self.training and self.kernel.shape[1] == 1
+        outputs = (precise_column if precise else torch.addmm)(self.bias, inputs, self.kernel)
+        is_relu = activation is torch.relu or activation is nn.functional.relu
+        if is_relu and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+            # In place, since nothing else refers to these outputs; a new tensor takes a third of the layer's time.
+            return outputs.relu_()
+        return outputs if activation is None else activation(outputs)
+
+
+def dropout(inputs: Tensor, rate: float) -> Tensor:
+    """Set each number to zero with probability `rate` and divide the others by ``1 - rate``.
+
+    On a CPU this takes half the time of `torch.nn.functional.dropout`, which draws its mask in double precision.
+
+    Args:
+        inputs: Floating tensor of any shape.
+        rate: Probability in [0, 1).
+    """
+    if inputs.device.type != "cpu":
+        return nn.functional.dropout(inputs, rate)
+    noise = torch.rand(inputs.shape, dtype=torch.float32).ge_(rate).mul_(1 / (1 - rate))
+    return inputs * noise.to(inputs.dtype)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """`torch.nn.BatchNorm1d` with the settings and statistics of `tf.compat.v1.layers.BatchNormalization`.
+
+    The running variance averages the variances of the batches (divided by the number of rows, not by one less as in
+    torch). Therefore, as in TensorFlow, a batch of a single row can be trained on: its output is ``bias``.
+
+    Args:
+        units: Number of features per row.
+    """
+
+    def __init__(self, units: int) -> None:
+        super().__init__(units, eps=_EPSILON, momentum=1 - _MOMENTUM)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Normalize float32 ``[N, units]``; in training also update the running statistics."""
+        if not self.training:
+            return super().forward(inputs)
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        # Under autocast the inputs may be bfloat16, whose 8 bits of precision are too few for statistics.
+        exact = inputs.to(self.weight.dtype)
+        outputs, mean, scale = torch.native_batch_norm(exact, self.weight, self.bias, None, None, True, 0.0, self.eps)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, 1 - _MOMENTUM)
+            self.running_var.lerp_((scale.pow(-2) - self.eps).clamp(min=0.0), 1 - _MOMENTUM)
+            self.num_batches_tracked.add_(1)
+        return outputs
+
+
+class Baseline(nn.Module):
+    """Module of the baseline models: the same logits for every row."""
+
+    variable_separator = "/"
+    multiply_adds_per_row = 0
+    rows_are_independent = True
+
+    def __init__(self, logits_dimension: int) -> None:
+        super().__init__()
+        self.baseline = Bias(logits_dimension)
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:
-        """Logits, float32 ``[N, logits_dimension]``."""
-        parts = [part(features) for part in (self.linear, self.dnn) if part is not None]
-        return parts[0] + parts[1] if len(parts) > 1 else parts[0]  # type: ignore[no-any-return]
+        """Return the logits, float32 ``[N, logits_dimension]``."""
+        return self.baseline(features[ROWS].shape[0])  # type: ignore[no-any-return]
+
+
+class Bias(nn.Module):
+    """Variable scope ``baseline`` of tf.estimator.
+
+    Attributes:
+        bias: float32 ``[logits_dimension]``, zero at the start.
+    """
+
+    def __init__(self, logits_dimension: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(logits_dimension))
+
+    def forward(self, rows: int) -> Tensor:
+        """Return the bias repeated for each row, float32 ``[rows, logits_dimension]``."""
+        return self.bias.repeat(rows, 1)
+
+
+class RowCount(FeatureTransform):
+    """Feature transform of the baseline models: an empty array that only tells the module the number of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __call__(self, columns: Mapping[str, RawColumn]) -> dict[str, npt.NDArray[Any]]:
+        """Return ``{"baseline/rows": float32 [N, 0]}`` for any columns of ``N`` rows."""
+        return {ROWS: np.empty((len(next(iter(columns.values()))), 0), dtype=np.float32)}

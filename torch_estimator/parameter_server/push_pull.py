@@ -18,7 +18,7 @@ from torch_estimator.distributed.description import Description, difference
 from torch_estimator.distributed.packing import HEADER, Layout
 from torch_estimator.distributed.split_step import NoRoom
 from torch_estimator.errors import ClusterError
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.parameter_server.client import Frames, Links, TrainingIsOver
 from torch_estimator.parameter_server.lookups import Lookups, Mentioned, Mentions
 from torch_estimator.parameter_server.messages import (

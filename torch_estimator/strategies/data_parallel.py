@@ -19,7 +19,7 @@ from torch_estimator.train.strategy import CheckpointContent, EvaluationShare, S
 if TYPE_CHECKING:
     from torch_estimator.distributed.forked_replicas import Replicas
     from torch_estimator.distributed.group import Group
-    from torch_estimator.hooks.run_context import RunContext
+    from torch_estimator.hooks.hook import RunContext
     from torch_estimator.strategies.data_parallel_steps import DataParallelSteps
     from torch_estimator.train.loop import Steps, TrainingResult
     from torch_estimator.train.training import Training

@@ -28,7 +28,7 @@ from torch_estimator.distributed.step_exchange import (
     InStep,
     head_of,
 )
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.strategies.data_parallel import COMPILED_PARTS
 from torch_estimator.strategies.replica_state import ReplicaState
 from torch_estimator.train.batches import Batches, TensorBatch

@@ -23,7 +23,7 @@ from torch_estimator.train.strategy import CheckpointContent, Session, Strategy
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group
-    from torch_estimator.hooks.run_context import RunContext
+    from torch_estimator.hooks.hook import RunContext
     from torch_estimator.strategies.fully_sharded_steps import ShardedSteps
     from torch_estimator.train.loop import Steps, TrainingResult
     from torch_estimator.train.training import Training

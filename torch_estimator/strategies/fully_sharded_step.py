@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_estimator.checkpoint.sharded_tensors import own
+from torch_estimator.checkpoint.sharded_tensors import to_local
 from torch_estimator.distributed.lost import PeerLost, reason
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.optim.base import Optimizer
@@ -64,6 +64,6 @@ class ShardedStep(TrainStep):
 
     def update(self, optimizer: Optimizer, parameter: Tensor, gradient: Tensor, group: LiveGroup) -> None:
         """As `TrainStep.update`: rules treat every element by itself, so the own rows are all they need."""
-        state = {key: own(value) for key, value in optimizer.state[parameter].items()}
-        optimizer.update(own(parameter), own(gradient), state, group.values)
+        state = {key: to_local(value) for key, value in optimizer.state[parameter].items()}
+        optimizer.update(to_local(parameter), to_local(gradient), state, group.values)
         optimizer.advance(state, group.values)

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from torch_estimator import files
-from torch_estimator.checkpoint.shard_file import ShardFile
+from torch_estimator.checkpoint.writer import ShardWriter
 from torch_estimator.distributed.lost import PeerLost
 from torch_estimator.distributed.packing import LOSS
 from torch_estimator.distributed.split_step import STEPS
 from torch_estimator.distributed.step_exchange import FAILED, FURTHER, PREEMPTED, STOPS, WAITS, InStep
 from torch_estimator.errors import CheckpointError, UserError
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
+from torch_estimator.hooks.nan_tensor import NotFinite, check_finite
 from torch_estimator.strategies.fully_sharded_step import ShardedStep
 from torch_estimator.train.batches import Batches
-from torch_estimator.train.checks import NotFinite, check_finite
 from torch_estimator.train.runner import EagerRunner
 from torch_estimator.train.training import HOOKS, Training
 
@@ -57,7 +57,7 @@ class ShardedSteps(InStep):
         self._context = context
         self._step = ShardedStep(*training.step_arguments, schedules=training.schedules)
         self._runner = EagerRunner(self._step)
-        self._shard_file = ShardFile(group.rank, group.size)
+        self._shard_file = ShardWriter(group.rank, group.size)
         self._position: Mapping[str, Any] = {}
         self._batches: Batches | None = None
         buffers = training.model.module.buffers()

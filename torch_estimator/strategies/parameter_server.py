@@ -17,7 +17,7 @@ from torch_estimator.strategies.checks import check_silence
 from torch_estimator.train.strategy import CheckpointContent, Session, Strategy
 
 if TYPE_CHECKING:
-    from torch_estimator.hooks.run_context import RunContext
+    from torch_estimator.hooks.hook import RunContext
     from torch_estimator.parameter_server.client import Links
     from torch_estimator.parameter_server.push_pull import PushPullSteps
     from torch_estimator.train.loop import Steps, TrainingResult

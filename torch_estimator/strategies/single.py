@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.train.loop import Steps
 from torch_estimator.train.runner import StepRunner
 from torch_estimator.train.strategy import CheckpointContent, Session

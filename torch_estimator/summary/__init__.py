@@ -1,8 +1,9 @@
-"""Numbers, histograms and images said from inside a model, to be seen in TensorBoard.
+"""Summaries for TensorBoard from inside a model: numbers, histograms and images.
 
-The functions may be called in a module's ``forward`` and in a loss function. They do nothing but in the steps that are
-summarised: every `RunConfig.save_summary_steps` of training, and those that a `torch_estimator.SummarySaverHook` asks
-for. They never change what a step computes, compiled or not.
+Call these functions in a module's ``forward`` or in a loss function. They record something only in the steps that are
+summarized (every `RunConfig.save_summary_steps` steps of training, and the steps that a
+`torch_estimator.SummarySaverHook` selects) and do nothing in all other steps. They never change what a step computes,
+whether it is compiled or not.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ __all__ = ["histogram", "image", "scalar"]
 
 
 def scalar(name: str, tensor: Any) -> None:
-    """Summarises one number.
+    """Record one number.
 
     Args:
-        name: The tag in TensorBoard.
-        tensor: A tensor or array of one element, or a number.
+        name: Tag in TensorBoard.
+        tensor: Tensor or array of one element, or a number.
 
     Raises:
-        InvalidValueError: Where it is not one number; only in a step that is summarised, as with the others.
+        InvalidValueError: The value is not a single number. Arguments are checked in summarized steps only.
+
+    >>> scalar("mean_activation", torch.ones(3).mean())
     """
     if RECORDER.summaries is not None:
         value = _array(name, tensor)
@@ -38,29 +41,33 @@ def scalar(name: str, tensor: Any) -> None:
 
 
 def histogram(name: str, tensor: Any) -> None:
-    """Summarises how numbers are distributed.
+    """Record the distribution of numbers.
 
     Args:
-        name: The tag in TensorBoard.
-        tensor: A tensor or array of any shape; what is not finite is left out.
+        name: Tag in TensorBoard.
+        tensor: Tensor or array of any shape; NaN and infinities are left out.
+
+    >>> histogram("activations", torch.ones(3, 4))
     """
     if RECORDER.summaries is not None:
         record(Summary("histogram", name, _array(name, tensor)))
 
 
 def image(name: str, tensor: Any, max_outputs: int = 3, data_format: str = "NCHW") -> None:
-    """Summarises images.
+    """Record images.
 
     Args:
-        name: The tag in TensorBoard; of several images ``<name>/0``, ``<name>/1``, ….
-        tensor: Images ``[batch, channels, height, width]``, one without the batch, or ``[height, width]``; one channel
-            is gray, three are RGB, four RGB and opacity. Whole numbers are 0 to 255, others 0.0 to 1.0; what lies
-            outside is cut off.
-        max_outputs: How many of a batch to show.
-        data_format: ``"NCHW"``, or ``"NHWC"`` where the channels come last.
+        name: Tag in TensorBoard; several images get the tags ``<name>/0``, ``<name>/1`` and so on.
+        tensor: Images ``[batch, channels, height, width]``, or a single image without the batch dimension, or
+            ``[height, width]``. One channel is gray, three are RGB, four are RGB and opacity. Integers range from 0 to
+            255, floating-point numbers from 0.0 to 1.0; values outside are clipped.
+        max_outputs: Number of images of a batch to show.
+        data_format: ``"NCHW"``, or ``"NHWC"`` if the channels are the last dimension.
 
     Raises:
-        InvalidValueError: Where the shape is not one of these.
+        InvalidValueError: The shape is none of the above. Arguments are checked in summarized steps only.
+
+    >>> image("digits", torch.rand(8, 1, 28, 28))
     """
     if RECORDER.summaries is not None:
         images = _images(name, _array(name, tensor), data_format)
@@ -73,7 +80,7 @@ def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
     if not isinstance(name, str) or not name:
         raise InvalidTypeError(f"The name of a summary must be a string, but got {name!r}.")
     if isinstance(value, torch.Tensor):
-        # A copy: the step goes on and may change it in place.
+        # Copied, because later operations of the step may change the tensor in place.
         value = value.detach().to("cpu", torch.float32 if value.dtype == torch.bfloat16 else value.dtype, copy=True)
         value = value.numpy()
     array = np.array(value)
@@ -83,7 +90,7 @@ def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 
 def _images(name: str, array: np.ndarray[Any, Any], data_format: str) -> np.ndarray[Any, Any]:
-    """uint8 ``[batch, height, width, channels]``."""
+    """Return images as uint8 ``[batch, height, width, channels]``."""
     if data_format not in ("NCHW", "NHWC"):
         raise InvalidValueError(f"data_format must be 'NCHW' or 'NHWC', but got {data_format!r}.")
     axis = 0 if data_format == "NCHW" else 2

@@ -1,4 +1,4 @@
-"""Where `torch_estimator.summary` puts what it is told while a step is observed."""
+"""Recorder of the summaries that model code calls, active only while a step is observed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One number, histogram or image under a tag.
+    """One number, histogram or image.
 
     Args:
-        kind: How ``value`` is to be shown.
-        tag: Its name.
-        value: A number; the numbers of a histogram, of any shape; or an image, uint8 ``[height, width, channels]``.
+        kind: How TensorBoard shows the value.
+        tag: Name of the summary.
+        value: For a scalar an array of shape ``[]``; for a histogram numbers of any shape; for an image uint8
+            ``[height, width, channels]``.
     """
 
     kind: Literal["scalar", "histogram", "image"]
@@ -26,7 +27,10 @@ class Summary:
 
 
 class _Recorder:
-    """Holds the list being filled; None while nobody observes, so that a compiled step has nothing to trace."""
+    """Holder of the list that summaries are added to.
+
+    The list is None while no step is observed. Compiled code then finds nothing to do in a summary call.
+    """
 
     def __init__(self) -> None:
         self.summaries: list[Summary] | None = None
@@ -37,7 +41,10 @@ RECORDER = _Recorder()
 
 @contextmanager
 def recording() -> Iterator[list[Summary]]:
-    """Records what `torch_estimator.summary` is told in the body; a tag met again gets ``_1``, ``_2``, … behind it."""
+    """Record the summaries that are made in the body, and yield the list of them.
+
+    A tag that is used again gets the suffix ``_1``, ``_2`` and so on.
+    """
     before = RECORDER.summaries
     summaries: list[Summary] = []
     RECORDER.summaries = summaries
@@ -48,11 +55,11 @@ def recording() -> Iterator[list[Summary]]:
 
 
 def record(summary: Summary) -> None:
-    """Adds a summary to those being recorded."""
+    """Add a summary to the active recording."""
     assert RECORDER.summaries is not None
     taken = {other.tag for other in RECORDER.summaries}
-    tag, again = summary.tag, 0
+    tag, number = summary.tag, 0
     while tag in taken:
-        again += 1
-        tag = f"{summary.tag}_{again}"
+        number += 1
+        tag = f"{summary.tag}_{number}"
     RECORDER.summaries.append(Summary(summary.kind, tag, summary.value))

@@ -1,4 +1,4 @@
-"""Summaries as the values of TensorBoard's events."""
+"""Encoding of summaries as values of TensorBoard's events: histograms with bins, images as PNG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _PNG_COLOURS = {1: 0, 3: 2, 4: 6}
 
 
 def summary_values(summaries: Iterable[Summary]) -> list[dict[str, Any]]:
-    """Arguments of the protocol buffers ``Summary.Value``; a histogram without finite numbers is left out."""
+    """Return the arguments of a protocol buffer ``Summary.Value`` for each summary.
+
+    A histogram without finite numbers is left out.
+    """
     values = []
     for summary in summaries:
         if summary.kind == "scalar":
@@ -34,7 +37,7 @@ def _histogram(array: np.ndarray[Any, Any]) -> dict[str, Any] | None:
     if not len(numbers):
         return None
     low, high = float(numbers.min()), float(numbers.max())
-    # Not as low + part * (high - low): the range may be wider than float64. Rounding must not put edges out of order.
+    # Not `low + part * (high - low)`, because the difference can overflow. `maximum` keeps rounded edges in order.
     part = np.linspace(0.0, 1.0, 2 if low == high else _BINS + 1)
     edges = np.maximum.accumulate(low * (1.0 - part) + high * part)
     counts = [len(numbers)] if low == high else np.histogram(numbers, edges)[0].tolist()
@@ -57,10 +60,10 @@ def _image(pixels: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def png(pixels: np.ndarray[Any, Any]) -> bytes:
-    """Encodes uint8 ``[height, width, channels]`` with 1 (gray), 3 (RGB) or 4 (RGB, opacity) channels."""
+    """Return a PNG file of uint8 ``[height, width, channels]`` with 1 (gray), 3 (RGB) or 4 channels (RGB, opacity)."""
     height, width, channels = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, _PNG_COLOURS[channels], 0, 0, 0)
-    # Every row begins with the number of its filter: 0, none.
+    # In a PNG, each row of pixels starts with the number of its filter; 0 is no filter.
     rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(_png_chunk(kind, data) for kind, data in chunks)

@@ -18,8 +18,7 @@ from torch_estimator.data.runs import part
 from torch_estimator.data.structure import map_columns
 from torch_estimator.errors import DataError, RowError, UserError
 from torch_estimator.feature_column.transform import FeatureTransform
-from torch_estimator.float32 import as_float32
-from torch_estimator.floating import cast
+from torch_estimator.floating import as_float32, cast
 from torch_estimator.heads.base import Head
 
 _WEIGHTS = "head/weights"

@@ -13,8 +13,7 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.mode_keys import ModeKeys
-from torch_estimator.summary.event_files import EventWriter
-from torch_estimator.summary.event_writers import EventWriters
+from torch_estimator.summary.event_writer import EventWriter, EventWriters
 from torch_estimator.train.batch_fusion import BatchFusion
 from torch_estimator.train.batches import batch_size, noting_batch
 from torch_estimator.train.model import Model

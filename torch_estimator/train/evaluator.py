@@ -11,10 +11,10 @@ import torch
 
 from torch_estimator import files
 from torch_estimator.errors import InvalidValueError
-from torch_estimator.hooks.hook import Hook
+from torch_estimator.hooks.hook import Hook, checked_hooks
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
-from torch_estimator.specs import EvalSpec, InputFn, checked_hooks
+from torch_estimator.specs import EvalSpec, InputFn
 from torch_estimator.train.evaluation import EvaluationResult, run_evaluation, write_evaluation
 from torch_estimator.train.model import Model
 from torch_estimator.train.model_builder import ModelBuilder

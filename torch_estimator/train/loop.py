@@ -12,11 +12,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from torch_estimator.checkpoint.saver_hook import CheckpointSaverHook
-from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
-from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.checkpoint_saver import CheckpointSaverHook
+from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
+from torch_estimator.hooks.nan_tensor import end_for_loss
 from torch_estimator.hooks.schedule import HookSchedule
-from torch_estimator.train.checks import end_for_loss
 
 _MOST_UNSEEN = 50
 

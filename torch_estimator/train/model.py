@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.checkpoint.checkpoint import Checkpoint, check_compatible
-from torch_estimator.checkpoint.saved_tensors import leaving_out, shape_in
+from torch_estimator.checkpoint.saved_tensors import saved_shape, without
 from torch_estimator.checkpoint.sharded_tensors import check_whole, copy_saved
+from torch_estimator.checkpoint.variables import named_slots, named_variables, non_persistent_names, restore_slots
 from torch_estimator.checkpoint.warm_start import warm_start
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.feature_structure import Structure, describe
@@ -27,7 +28,6 @@ from torch_estimator.optim.base import Optimizer
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.train.batches import HostTransform, TensorBatch, beside_labels, to_tensors
 from torch_estimator.train.optimizers import Schedules, optimizers_and_schedules
-from torch_estimator.train.variables import named_slots, named_variables, passing_names, restore_slots
 from torch_estimator.warm_start import WarmStartSettings
 
 logger = logging.getLogger("torch_estimator")
@@ -120,7 +120,7 @@ class Model:
     def state(self, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
         """Return, as JSON, what a checkpoint holds of the model beside tensors."""
         state: dict[str, Any] = {_OPTIMIZERS: _kinds(optimizers)}
-        if passing := passing_names(self.module):
+        if passing := non_persistent_names(self.module):
             state[_PASSING] = sorted(passing)
         if self.spec.transform is not None:
             state[_SEEN_STRINGS] = self.spec.transform.seen_strings()
@@ -170,12 +170,12 @@ class Model:
         saved, variables = checkpoint.variables, self.variables()
         left_out = {
             name
-            for name in passing_names(self.module)
-            if name not in saved or shape_in(saved, name) != list(variables[name].shape)
+            for name in non_persistent_names(self.module)
+            if name not in saved or saved_shape(saved, name) != list(variables[name].shape)
         }
         variables = {name: tensor for name, tensor in variables.items() if name not in left_out}
         left_out |= {name for name in checkpoint.state.get(_PASSING, []) if name not in variables}
-        return variables, dataclasses.replace(checkpoint, variables=leaving_out(saved, left_out))
+        return variables, dataclasses.replace(checkpoint, variables=without(saved, left_out))
 
     def copy_variables(self, source: Mapping[str, Tensor]) -> None:
         """Copy variables by name into the module.

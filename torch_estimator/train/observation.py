@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.feature_column.table import Table
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.summary.recorder import Summary, recording
 from torch_estimator.train.random_state import isolated
 

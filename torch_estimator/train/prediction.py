@@ -13,12 +13,11 @@ from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.runs import split
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.forwarding import all_layers, check_new_keys
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
+from torch_estimator.inner_layers import LayerOutputs, all_layers, check_new_keys
 from torch_estimator.mode_keys import ModeKeys
-from torch_estimator.models.inner_layers import LayerOutputs
-from torch_estimator.summary.event_writers import EventWriters
+from torch_estimator.summary.event_writer import EventWriters
 from torch_estimator.train.batch_fusion import BatchFusion
 from torch_estimator.train.batches import TensorBatch, batch_size, noting_batch
 from torch_estimator.train.model import Model

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from torch_estimator.errors import RESTART_ME
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.stop_signals import on_stop_signals
 
 logger = logging.getLogger("torch_estimator")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.run_config import RunConfig
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
 from torch_estimator.train.model import Model

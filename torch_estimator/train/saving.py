@@ -11,11 +11,11 @@ from torch import Tensor
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import latest_checkpoint
 from torch_estimator.checkpoint.index import checkpoint_step
-from torch_estimator.checkpoint.saver_hook import CheckpointSaverHook
 from torch_estimator.checkpoint.sharded_tensors import part_to_save
 from torch_estimator.checkpoint.writer import CheckpointWriter
-from torch_estimator.hooks.run_context import RunContext
-from torch_estimator.train.checks import NotFinite, check_finite
+from torch_estimator.hooks.checkpoint_saver import CheckpointSaverHook
+from torch_estimator.hooks.hook import RunContext
+from torch_estimator.hooks.nan_tensor import NotFinite, check_finite
 from torch_estimator.train.strategy import CheckpointContent, Session
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
 from torch_estimator.optim.clipping import Clipping, Gradient, clippings_of
-from torch_estimator.train.checks import check_leaves
+from torch_estimator.train.foreign_parameters import check_leaves
 from torch_estimator.train.live_group import LiveGroup
 from torch_estimator.train.optimizers import Schedules
 from torch_estimator.train.row_update import Gathered, Mentions, RowUpdate

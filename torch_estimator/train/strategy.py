@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from torch_estimator.data.dataset import Dataset
-    from torch_estimator.hooks.run_context import RunContext
+    from torch_estimator.hooks.hook import RunContext
     from torch_estimator.hooks.schedule import HookSchedule
     from torch_estimator.run_config import RunConfig
     from torch_estimator.train.loop import Steps, TrainingResult

@@ -12,21 +12,20 @@ from torch import Tensor
 
 from torch_estimator import files
 from torch_estimator.checkpoint.checkpoint import Checkpoint, load_checkpoint
-from torch_estimator.checkpoint.hook_states import hook_states, restore_hooks
-from torch_estimator.checkpoint.saver_hook import CheckpointMemoryHook, CheckpointSaverHook
+from torch_estimator.checkpoint.variables import named_slots, trained_variables
 from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.cluster.task import Task
 from torch_estimator.data.state import StateMismatch
 from torch_estimator.heads.loss_reduction import LossReduction
-from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
-from torch_estimator.hooks.hook import Hook, RunContext
+from torch_estimator.hooks.checkpoint_saver import CheckpointMemoryHook, CheckpointSaverHook, hook_states, restore_hooks
+from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
 from torch_estimator.hooks.logging_tensor import LoggingTensorHook
 from torch_estimator.hooks.step_counter import StepCounterHook
 from torch_estimator.hooks.summary_saver import SummarySaverHook
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import InputFn
-from torch_estimator.summary.event_writers import EventWriters
+from torch_estimator.summary.event_writer import EventWriters
 from torch_estimator.train.batches import Batches
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 from torch_estimator.train.mixed_precision import in_bfloat16
@@ -40,7 +39,6 @@ from torch_estimator.train.runner import MakeRunner, StepRunner
 from torch_estimator.train.saving import TrainingSaver
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.strategy import Session, SharedEvaluator
-from torch_estimator.train.variables import named_slots, trained_variables
 
 logger = logging.getLogger("torch_estimator")
 

@@ -1,4 +1,4 @@
-"""Training by hand, to compare the Estimator with; and small data for it."""
+"""Training with a plain loop, to compare the Estimator with, and small data for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS: dict[str, Any] = {"random_seed": 1, "save_checkpoints_steps": 1000, "s
 
 
 def data(width: int = 3, seed: int = 0) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Numbers float32 ``[ROWS, width]`` and a label ``[ROWS]`` that a line does not fit."""
+    """Return features float32 ``[ROWS, width]`` and labels ``[ROWS]`` that are no linear function of them."""
     x = np.random.default_rng(seed).normal(size=(ROWS, width)).astype(np.float32)
     return x, np.sin(x.sum(1)).astype(np.float32)
 
@@ -43,7 +43,7 @@ def train_by_hand(
     *columns: np.ndarray[Any, Any],
     steps: int = 100,
 ) -> nn.Module:
-    """The plain loop; the last of the columns is the label, the others are the features."""
+    """Train with a plain loop; the last column is the label, the others are the features."""
     module.train()
     with torch.random.fork_rng():
         torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""`Estimator.from_module`: its arguments, features and labels of every form, columns, errors."""
+"""`Estimator.from_module`: arguments, all forms of features and labels, columns, errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def estimator(module: nn.Module, model_dir: object, **arguments: Any) -> te.Esti
 
 
 class ByName(nn.Module):
-    """Takes ``{"a": [N, 2], "b": [N], "c": int64 [N]}``."""
+    """Module that takes ``{"a": [N, 2], "b": [N], "c": int64 [N]}``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class ByName(nn.Module):
 
 
 class Pair(nn.Module):
-    """Takes a tuple of ``[N, 2]`` and ``[N]``; gives a dict and a tuple of tensors."""
+    """Module that takes a tuple of ``[N, 2]`` and ``[N]``, and returns a dict and a tuple of tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def pair_predictions(outputs: dict[str, Any]) -> dict[str, Tensor]:
 
 
 class Several(nn.Module):
-    """Takes its features as arguments of their own."""
+    """Module whose ``forward`` takes each feature as an argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -285,7 +285,7 @@ def lbfgs(module: nn.Module) -> torch.optim.Optimizer:
         ),
     ],
 )
-def test_arguments_that_do_not_fit_are_one_sentence(
+def test_arguments_that_contradict_each_other_are_one_sentence(
     tmp_path: Path, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     module = arguments.pop("module", nn.Linear(3, 1)) if "module" in arguments else nn.Linear(3, 1)
@@ -312,7 +312,7 @@ def test_without_an_optimizer_it_only_evaluates_and_predicts(tmp_path: Path) -> 
         ours.train(once(X, Y))
 
 
-def test_a_module_that_cannot_be_copied_is_said(tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
     module = nn.Linear(3, 1)
     module.weight_of_last_call = module.weight * 2
     with pytest.raises(
@@ -321,7 +321,7 @@ def test_a_module_that_cannot_be_copied_is_said(tmp_path: Path) -> None:
         estimator(module, tmp_path)
 
 
-def test_state_that_is_no_tensor_is_said(tmp_path: Path) -> None:
+def test_state_that_is_not_a_tensor_is_refused(tmp_path: Path) -> None:
     class Odd(nn.Linear):
         def get_extra_state(self) -> Any:
             return {"calls": 3}
@@ -369,7 +369,7 @@ def test_an_embedding_with_sparse_gradients_trains_as_one_with_whole_ones(tmp_pa
 
 @dataclasses.dataclass
 class Distribution:
-    """What `Spread` gives as a dataclass."""
+    """Output of `Spread` as a dataclass."""
 
     mean: Tensor
     deviation: Tensor
@@ -377,14 +377,14 @@ class Distribution:
 
 
 class Moments(NamedTuple):
-    """The same as a named tuple."""
+    """Output of `Spread` as a named tuple."""
 
     mean: Tensor
     deviation: Tensor
 
 
 class Spread(nn.Module):
-    """Gives its outputs as attributes of an object."""
+    """Module whose outputs are the attributes of an object."""
 
     def __init__(self, kind: Callable[..., Any]) -> None:
         super().__init__()
@@ -443,14 +443,14 @@ def train_on_columns(module: nn.Module, model_dir: Path, **settings: Any) -> Non
         ),
     ],
 )
-def test_what_cannot_be_trained_is_one_sentence(
+def test_features_that_cannot_be_trained_on_are_one_sentence(
     module: nn.Module, settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(te.UserError, match=message):
         train_on_columns(module, tmp_path, **settings)
 
 
-def test_looking_at_the_width_leaves_the_module_and_the_random_state_alone(tmp_path: Path) -> None:
+def test_checking_the_width_changes_neither_module_nor_random_state(tmp_path: Path) -> None:
     module = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(), nn.Linear(2, 1))
     state = torch.random.get_rng_state()
 

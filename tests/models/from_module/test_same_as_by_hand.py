@@ -1,4 +1,4 @@
-"""A module trained by the Estimator is the one that a plain loop trains from the same start."""
+"""The Estimator and a plain loop train a module to the same weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_estimator.train.model import Model
 
 
 class Tied(nn.Module):
-    """One matrix used twice, dropout, batch norm, a buffer that counts, a frozen and an unused parameter."""
+    """Module with a shared matrix, dropout, batch norm, a counting buffer, and a frozen and an unused parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def test_every_kind_of_parameter_and_buffer(tmp_path: Path, compiled: bool) -> N
     module = tied()
     before = copy.deepcopy(module.state_dict())
     x, y = data()
-    # Compiled code draws dropout's mask in another order where it fuses.
+    # Fused compiled code draws the mask of dropout in another order.
     if compiled:
         module.dropout.p = 0.0
     ours = estimator(module, tmp_path, settings={"compile": compiled}).train(input_fn(x, y), steps=100)
@@ -135,7 +135,7 @@ def test_an_optimizer_by_name(tmp_path: Path, name: str) -> None:
     assert not np.array_equal(ours.get_variable_value("out.weight"), tied().out.weight.detach().numpy())
 
 
-def test_what_happens_to_the_module_later_changes_nothing(tmp_path: Path) -> None:
+def test_later_changes_of_the_module_have_no_effect(tmp_path: Path) -> None:
     x, y = data()
     module = tied()
     ours = estimator(module, tmp_path / "one")
@@ -156,7 +156,7 @@ def test_a_module_in_half_or_double_precision(tmp_path: Path) -> None:
 
 
 class Passing(nn.Module):
-    """Its buffers are left out of its state dict: a running mean, one made in the first pass, and an expanded view."""
+    """Module with non-persistent buffers: a running mean, one created in the first pass, and an expanded view."""
 
     mean: Tensor
 

@@ -1,4 +1,4 @@
-"""A learning-rate schedule made on the optimizer of the user's own module."""
+"""A learning-rate schedule of the optimizer of a user's module."""
 
 from __future__ import annotations
 

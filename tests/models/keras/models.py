@@ -1,4 +1,4 @@
-"""Keras models of several kinds, compiled."""
+"""Compiled Keras models of several kinds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch_estimator as te
 
 
 def stateful(dropout: float = 0.3, **compiled: Any) -> Any:
-    """Batch norm, dropout with torch's seed and with one of its own, a regularizer, a schedule of the rate."""
+    """Return a model with batch norm, dropout with both kinds of seed, a regularizer and a learning-rate schedule."""
     keras.utils.set_random_seed(3)
     inputs = keras.Input((3,), name="x")
     hidden = keras.layers.Dense(6, activation="relu", kernel_regularizer=keras.regularizers.L2(0.01))(inputs)
@@ -53,7 +53,7 @@ def two_ends() -> Any:
 
 
 class Scaled(keras.layers.Layer):
-    """A layer of somebody's own that Keras has not been told of."""
+    """User-defined layer that is not registered with Keras."""
 
     def __init__(self, by: float = 2.0, **settings: Any) -> None:
         super().__init__(**settings)

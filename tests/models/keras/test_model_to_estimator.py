@@ -1,4 +1,4 @@
-"""Keras models through the Estimator: the same training as by hand, the same metrics, resume, exports, errors."""
+"""Keras models as Estimators: training as in Keras, metrics, resuming, exports, errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.models.from_module.hand import BATCH, ROWS, data, input_fn, once
 from tests.models.keras.models import classifier, config, stateful, subclassed, two_ends, weights
 from torch_estimator.errors import ExportError
 
-# What Keras itself does with NumPy 2.
+# A warning that Keras itself causes with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 X, Y = data()
@@ -81,7 +81,7 @@ def test_it_trains_like_train_on_batch(tmp_path: Path, kind: str) -> None:
 
 
 def test_it_trains_like_fit_without_shuffling(tmp_path: Path) -> None:
-    # fit draws from torch's generator for itself, so dropout without a seed of its own would differ.
+    # Keras' fit draws from torch's generator, so dropout without its own seed would differ.
     model = stateful(dropout=0.0)
     ours = estimator(model, tmp_path).train(once(X, Y), steps=12)
     model.fit(X, Y, batch_size=BATCH, shuffle=False, verbose=0)
@@ -95,7 +95,7 @@ def test_training_in_pieces_is_bit_for_bit_training_at_once(tmp_path: Path, kind
     whole = estimator(make(), tmp_path / "once").train(input_fn(features, labels), steps=20)
     pieces = estimator(make(), tmp_path / "pieces").train(input_fn(features, labels), steps=7)
     pieces.evaluate(once(features, labels))
-    # As in another process, where Keras counts layers and seeds from elsewhere.
+    # As in another process, where Keras numbers layers and seeds differently.
     pieces = estimator(make(), tmp_path / "pieces").train(input_fn(features, labels), steps=13)
     assert_same_variables(whole, pieces)
 
@@ -152,7 +152,7 @@ def test_a_checkpoint_holds_weights_seeds_and_the_optimizers_variables(tmp_path:
     assert np.abs(values["y/kernel/momentum"]).sum() > 0
 
 
-def test_an_optimizer_that_has_taken_steps_goes_on(tmp_path: Path) -> None:
+def test_an_optimizer_that_has_taken_steps_continues(tmp_path: Path) -> None:
     model = stateful()
     train_by_hand(model, X, Y)
     ours = estimator(model, tmp_path).train(once(X, Y), steps=12)
@@ -161,7 +161,7 @@ def test_an_optimizer_that_has_taken_steps_goes_on(tmp_path: Path) -> None:
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
-def test_the_trained_model_goes_on_by_hand_from_the_optimizers_state(tmp_path: Path) -> None:
+def test_the_trained_model_continues_in_keras_from_the_optimizers_state(tmp_path: Path) -> None:
     hand = stateful(dropout=0.0, optimizer="adam")
     given = stateful(dropout=0.0, optimizer="adam")
     trained = estimator(given, tmp_path).train(input_fn(X, Y), steps=12).trained_module()
@@ -330,7 +330,7 @@ def not_built() -> Any:
         ({"keras_model_path": "/no/model.keras"}, ValueError, "^/no/model.keras cannot be read: No such file"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_invalid_arguments_are_one_sentence(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     given = {key: value() if callable(value) else value for key, value in arguments.items()}
     with pytest.raises(error, match=message) as raised:
         te.model_to_estimator(**given)
@@ -358,7 +358,7 @@ def test_another_backend_is_one_sentence() -> None:
         check=True,
         timeout=120,
     )
-    # Keras' numpy backend wants scipy, which need not be there.
+    # Keras' numpy backend needs scipy, which may not be installed.
     assert re.match(
         "model_to_estimator needs Keras( 3)? on the torch backend, but .*set KERAS_BACKEND=torch", run.stdout
     )

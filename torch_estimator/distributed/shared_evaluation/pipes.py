@@ -13,7 +13,7 @@ from torch_estimator.distributed.forked_replicas import Replicas
 from torch_estimator.distributed.shared_evaluation.packing import Evaluated, packed, unpacked
 from torch_estimator.distributed.shared_evaluation.turns import evaluate_in_turns
 from torch_estimator.errors import ClusterError
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.train.model import Model
 from torch_estimator.train.scores import Scores

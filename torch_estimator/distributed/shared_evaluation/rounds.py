@@ -12,7 +12,7 @@ from torch_estimator.distributed.agreement import agree_on
 from torch_estimator.distributed.description import describe_training
 from torch_estimator.distributed.shared_evaluation.packing import Evaluated, packed, unpacked
 from torch_estimator.distributed.shared_evaluation.turns import evaluate_in_turns
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.train.model import Model
 from torch_estimator.train.scores import Scores

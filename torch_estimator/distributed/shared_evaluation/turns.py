@@ -11,7 +11,7 @@ import torch
 
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.distributed.shared_evaluation.packing import Evaluated
-from torch_estimator.hooks.run_context import RunContext
+from torch_estimator.hooks.hook import RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.train.batches import TensorBatch, batch_size, noting_batch
 from torch_estimator.train.model import Model

@@ -1,1 +1,1 @@
-"""Models that users bring: any `nn.Module`, with feature columns in front of it where it wants them."""
+"""Models that wrap a user's `torch.nn.Module`, optionally with feature columns in front of it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,33 +11,60 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.input_layer import InputLayer
+from torch_estimator.feature_column.layouts import InputLayout
 from torch_estimator.feature_column.table import tables_of_checkpoint
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads.base import Head
 from torch_estimator.mode_keys import ModeKeys
-from torch_estimator.models.from_module.calling import spread_features, takes_several
-from torch_estimator.models.from_module.column_module import ColumnsThenModule
-from torch_estimator.models.from_module.copies import copied
 from torch_estimator.models.from_module.optimizers import (
     ModuleOptimizer,
     bound_factory,
     check_bound,
+    copy_together,
     factory_of,
     is_bound,
 )
 from torch_estimator.specs import EstimatorSpec
 
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class ColumnsThenModule(nn.Module):
+    """An `InputLayer` of feature columns, followed by a module that takes its output.
+
+    Args:
+        layout: Layout of the feature columns in the input layer's output.
+        module: Module that takes float32 ``[N, width]``.
+
+    Attributes:
+        input_layer: The input layer; it is trained together with the module.
+        module: The given module.
+        layer_prefix: Prefix of the paths of the module's layers in this model; see `find_layer`.
+    """
+
+    layer_prefix = "module."
+
+    def __init__(self, layout: InputLayout, module: nn.Module) -> None:
+        super().__init__()
+        self.input_layer = InputLayer(layout)
+        self.module = module
+
+    def forward(self, features: Mapping[str, Tensor]) -> Any:
+        """Return the module's output for the feature columns."""
+        return self.module(self.input_layer(features))
+
 
 class ModuleModel:
-    """Makes the `EstimatorSpec` of a module: each one with a copy of its own.
+    """Callable ``model_fn`` that returns the `EstimatorSpec` of a module, each time with a fresh copy of it.
 
     The arguments are those of `Estimator.from_module`.
 
     Attributes:
-        holds_weights: True: there is something to predict with and to export before any training.
+        holds_weights: True, because the module has weights to predict with and to export before any training.
 
     Raises:
-        InvalidTypeError, InvalidValueError: Where the arguments do not fit each other.
+        InvalidTypeError, InvalidValueError: The arguments do not fit each other.
     """
 
     holds_weights = True
@@ -71,26 +99,26 @@ class ModuleModel:
                     f"otherwise, but got {optimizer!r}."
                 )
         self._factory = None if optimizer is None or bound else factory_of(optimizer)
-        # What the caller does to the module from now on changes no later training.
-        self._module, self._bound = copied(module, optimizer if bound else None)
+        # Later changes to the caller's module must not change later trainings, so the model keeps a copy.
+        self._module, self._bound = copy_together(module, optimizer if bound else None)
         if isinstance(loss, nn.Module):
-            (loss,) = copied(loss)
+            (loss,) = copy_together(loss)
         self._transform = transform
-        self._in_front = columns is not None
+        self._columns_first = columns is not None
         self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}
         with tables_of_checkpoint(restored=True):
-            # Only its shapes are looked at.
+            # Only shapes matter here; this context saves drawing initial values for the embedding tables.
             probe = self(ModeKeys.PREDICT).module
         if isinstance(probe, ColumnsThenModule):
             _check_width(probe.module, probe.input_layer.layout.width)
 
     def __call__(self, mode: str) -> EstimatorSpec:
-        """Returns the spec for a mode."""
+        """Return the spec for a mode."""
         train = mode == ModeKeys.TRAIN
         if train and self._factory is None and self._bound is None:
             raise InvalidValueError('Estimator.from_module needs an optimizer to train, such as optimizer="Adam".')
-        module, transform, bound = copied(self._module, self._transform, self._bound if train else None)
-        if self._in_front:
+        module, transform, bound = copy_together(self._module, self._transform, self._bound if train else None)
+        if self._columns_first:
             module = ColumnsThenModule(transform.dnn, module)
         elif takes_several(module):
             spread_features(module)
@@ -119,7 +147,7 @@ def _check_module(module: object) -> None:
 
 
 def _check_width(module: nn.Module, width: int) -> None:
-    """Raises unless a module, which is nobody else's, takes rows of so many numbers."""
+    """Check that a module accepts rows of ``width`` numbers, by calling it on zeros (which may change its buffers)."""
     parameter = next((one for one in module.parameters() if one.is_floating_point()), torch.zeros(0))
     try:
         with torch.random.fork_rng(), torch.no_grad():
@@ -128,3 +156,50 @@ def _check_width(module: nn.Module, width: int) -> None:
         raise InvalidValueError(
             f"{type(module).__name__} does not take the {width} numbers per row that the columns make: {error}."
         ) from error
+
+
+def takes_several(module: nn.Module) -> bool:
+    """Return whether ``forward`` accepts more than one argument; False for TorchScript, which has no signature."""
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except ValueError:
+        return False
+    return len(parameters) > 1 or any(one.kind is one.VAR_POSITIONAL for one in parameters)
+
+
+def spread_features(module: nn.Module) -> None:
+    """Let a module be called with one value for all arguments of ``forward``: a tuple, or a dict by argument name.
+
+    Features of one batch are one value, but the ``forward`` of a user's module may take them as several arguments. A
+    module whose ``forward`` needs a single argument still gets a tuple or a dict as that argument, unless the keys of
+    the dict are the names of its arguments.
+    """
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    several = len(needed) > 1 or any(one.kind is one.VAR_POSITIONAL for one in needed)
+
+    def spread(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if len(args) != 1 or kwargs:
+            return args, kwargs
+        (features,) = args
+        if isinstance(features, Mapping):
+            if several or _are_argument_names(features, parameters):
+                return (), _keyword_arguments(parameters, features)
+            return args, kwargs
+        return (tuple(features) if several and isinstance(features, tuple | list) else args), kwargs
+
+    module.register_forward_pre_hook(spread, with_kwargs=True)
+
+
+def _are_argument_names(features: Mapping[str, Any], parameters: Sequence[inspect.Parameter]) -> bool:
+    """Return whether all keys are argument names and include every required argument."""
+    named = [one for one in parameters if one.kind in _NAMED]
+    return set(features) <= {one.name for one in named} and all(
+        one.name in features for one in named if one.default is one.empty
+    )
+
+
+def _keyword_arguments(parameters: Sequence[inspect.Parameter], features: Mapping[str, Any]) -> dict[str, Any]:
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return dict(features)
+    return {one.name: features[one.name] for one in parameters if one.kind in _NAMED and one.name in features}

@@ -1,9 +1,14 @@
-"""The optimizer of `Estimator.from_module`: a name, a factory, or one that was made on the module's parameters."""
+"""The optimizer of `Estimator.from_module`: a name, a factory, or one that holds the module's parameters already.
+
+An optimizer that holds parameters has to be copied together with its module, because every training starts from a copy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, wraps
+from types import MethodType
 from typing import Any
 
 import torch
@@ -11,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.models.from_module.copies import optimizers_in
+from torch_estimator.files import reason
 from torch_estimator.optim.factories import by_name, check_evaluates_once
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
@@ -19,12 +24,15 @@ Trainer = torch.optim.Optimizer | LRScheduler
 Factory = Callable[[NamedParameters], Any]
 ModuleOptimizer = str | Factory | Trainer | Sequence[Trainer]
 
+# Default learning rates are those of Keras.
 _RATES = {"SGD": 0.01}
 _RATE = 0.001
 
+_COPIED_BY_TORCH = ("defaults", "state", "param_groups", "step")
+
 
 def is_bound(optimizer: object) -> bool:
-    """Whether an optimizer holds parameters already, rather than being a name or a factory."""
+    """Return whether an optimizer (or one of a list) holds parameters already: neither a name nor a factory."""
     if isinstance(optimizer, Sequence) and not isinstance(optimizer, str):
         return any(map(is_bound, optimizer))
     if isinstance(optimizer, LRScheduler | ReduceLROnPlateau):
@@ -33,14 +41,14 @@ def is_bound(optimizer: object) -> bool:
 
 
 def factory_of(optimizer: ModuleOptimizer) -> Factory:
-    """Returns the factory that a name stands for, at Keras' learning rate (SGD 0.01, others 0.001), or the one given.
+    """Return the given factory, or that of a name with Keras' default learning rate (0.01 for SGD, else 0.001).
 
     Raises:
-        InvalidTypeError: It is neither.
-        InvalidValueError: There is no optimizer of this name.
+        InvalidTypeError: The argument is neither a name nor a function.
+        InvalidValueError: No optimizer has this name.
     """
     if isinstance(optimizer, str):
-        return _of_trainable(by_name(optimizer, _RATES.get(optimizer, _RATE)))
+        return partial(_make_for_trainable, by_name(optimizer, _RATES.get(optimizer, _RATE)))
     if not callable(optimizer):
         raise InvalidTypeError(
             "optimizer must be a name, a function from named parameters to an optimizer, or optimizers of "
@@ -49,23 +57,39 @@ def factory_of(optimizer: ModuleOptimizer) -> Factory:
     return optimizer
 
 
-def bound_factory(copies: ModuleOptimizer) -> Factory:
-    """Returns the factory that hands out copies of optimizers, their state where their parameters are."""
+def _make_for_trainable(
+    factory: Callable[[Any], torch.optim.Optimizer], named: NamedParameters
+) -> torch.optim.Optimizer:
+    return factory([(name, parameter) for name, parameter in named if parameter.requires_grad])
 
-    def hand_out(named: NamedParameters) -> Any:
+
+def bound_factory(copies: ModuleOptimizer) -> Factory:
+    """Return a factory that ignores its argument and returns the given optimizers.
+
+    Their state is moved to the device of their parameters first, since the module may have moved after it was copied.
+    """
+
+    def make(named: NamedParameters) -> Any:
         for optimizer in optimizers_in(copies):
             _move_state(optimizer)
         return copies
 
-    return hand_out
+    return make
+
+
+def _move_state(optimizer: torch.optim.Optimizer) -> None:
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                state[key] = value.to(parameter.device)
 
 
 def check_bound(optimizer: Any, module: nn.Module) -> None:
-    """Checks that optimizers were made on a module's parameters and can take steps given gradients alone.
+    """Check that optimizers hold parameters of a module, and need nothing but gradients for a step.
 
     Raises:
-        InvalidTypeError: There are functions among them, or one needs more than gradients.
-        InvalidValueError: One holds other parameters.
+        InvalidTypeError: A list contains something other than bound optimizers, or one needs more than gradients.
+        InvalidValueError: An optimizer holds a parameter that is not the module's.
     """
     given = optimizer if isinstance(optimizer, Sequence) else [optimizer]
     for one in given:
@@ -88,16 +112,54 @@ def check_bound(optimizer: Any, module: nn.Module) -> None:
             )
 
 
-def _of_trainable(factory: Callable[[Any], torch.optim.Optimizer]) -> Factory:
-    return partial(_make, factory)
+def optimizers_in(value: Any) -> Iterator[torch.optim.Optimizer]:
+    """Yield the optimizers in an optimizer, a schedule, or nested lists of them."""
+    if isinstance(value, LRScheduler):
+        yield value.optimizer
+    elif isinstance(value, torch.optim.Optimizer):
+        yield value
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for part in value:
+            yield from optimizers_in(part)
 
 
-def _make(factory: Callable[[Any], torch.optim.Optimizer], named: NamedParameters) -> torch.optim.Optimizer:
-    return factory([(name, parameter) for name, parameter in named if parameter.requires_grad])
+def copy_together(module: nn.Module, *parts: Any) -> tuple[Any, ...]:
+    """Return deep copies of a module and of objects that refer to its parameters; the copies refer to each other.
+
+    Args:
+        module: The module to copy.
+        parts: Optimizers of its parameters, schedules, lists of them, or other objects.
+
+    Raises:
+        InvalidTypeError: The module contains something that Python cannot copy.
+    """
+    memo: dict[int, Any] = {}
+    try:
+        copies = copy.deepcopy((module, *parts), memo)
+        for optimizer in optimizers_in(parts):
+            _complete_copy(optimizer, memo)
+    except Exception as error:
+        raise InvalidTypeError(
+            f"The module {type(module).__name__} cannot be copied, which each training and evaluation needs "
+            f"({type(error).__name__}: {reason(error)}); give Estimator a model_fn that makes it instead."
+        ) from error
+    return copies
 
 
-def _move_state(optimizer: torch.optim.Optimizer) -> None:
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
-                state[key] = value.to(parameter.device)
+def _complete_copy(original: torch.optim.Optimizer, memo: dict[int, Any]) -> None:
+    """Add to an optimizer's copy what torch leaves out: attributes of subclasses, and the wrapper of schedules."""
+    made: torch.optim.Optimizer = memo[id(original)]
+    for name, value in vars(original).items():
+        if name not in _COPIED_BY_TORCH:
+            setattr(made, name, copy.deepcopy(value, memo))
+    if hasattr(original.step, "_wrapped_by_lr_sched"):
+        # A schedule wraps `step` to notice when it is called before the optimizer, and warns if the wrapper is missing.
+        step = type(made).step
+
+        @wraps(step)
+        def wrapped(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            self._opt_called = True  # type: ignore[attr-defined]
+            return step(self, *args, **kwargs)
+
+        wrapped._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        made.step = MethodType(wrapped, made)  # type: ignore[method-assign]

@@ -1,1 +1,1 @@
-"""Keras 3 models on the torch backend as Estimators; nothing here is imported before a Keras model is there."""
+"""Compiled Keras 3 models (torch backend) as Estimators; keras is imported only when a model is given."""

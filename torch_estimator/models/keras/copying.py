@@ -1,10 +1,16 @@
-"""Copies of a compiled Keras model: layers, weights, random seeds, optimizer with its state, loss and metrics."""
+"""Keras models from files, and copies of compiled models.
+
+A copy has the layers, weights, random seeds, optimizer (with its state), loss and metrics of the original. Every
+training and evaluation works on a copy, because the user's model must not change.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import random
+import tempfile
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -14,23 +20,61 @@ from typing import Any
 import keras
 import torch
 
-from torch_estimator.errors import InvalidTypeError
+from torch_estimator import files
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.files import reason
 
+# Arguments that Keras adds to the configuration of every layer.
 _ADDED = ("name", "trainable", "dtype")
 _COMPILED_WITH = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
+# First version of Keras whose safe mode refuses all code in a file.
+_SAFE_SINCE = (3, 12)
 
-class KerasBlueprint:
-    """Makes copies of a model as it was when it was given.
 
-    Args:
-        model: Built and compiled.
-        custom_objects: Classes and functions that its layers are made of, by name; those of the layers themselves are
-            known.
+def load_keras_model(path: str | os.PathLike[str], custom_objects: Mapping[str, Any] | None) -> Any:
+    """Return the model in a file that ``model.save("name.keras")`` wrote; code in the file is never run.
 
     Raises:
-        InvalidTypeError: The model cannot be made again from its configuration.
+        InvalidValueError: The file is of another kind, cannot be read, or contains code.
+    """
+    url = files.as_url(path)
+    if not url.endswith(".keras"):
+        raise InvalidValueError(
+            f"keras_model_path must name a .keras file, as model.save writes, but got {url!r}; others may hold code."
+        )
+    version = tuple(int(part) for part in keras.__version__.split(".")[:2])
+    if version < _SAFE_SINCE:
+        raise InvalidValueError(
+            f"keras_model_path needs Keras 3.12 or newer, whose safe mode is one, but this is {keras.__version__}; "
+            "update it, or make the model in Python and give keras_model."
+        )
+    with tempfile.TemporaryDirectory(prefix="torch-estimator-keras-") as folder:
+        local = os.path.join(folder, "model.keras")
+        try:
+            with open(local, "wb") as file:
+                file.write(files.read_bytes(url))
+        except OSError as error:
+            raise InvalidValueError(f"{url} cannot be read: {files.reason(error)}.") from error
+        try:
+            return keras.saving.load_model(local, custom_objects=dict(custom_objects or {}), safe_mode=True)
+        except Exception as error:
+            raise InvalidValueError(
+                f"{url} cannot be loaded as a Keras model ({type(error).__name__}: {files.reason(error)}); code in the "
+                "file is not run, so give classes and functions of your own in custom_objects."
+            ) from error
+
+
+class KerasBlueprint:
+    """Factory of copies of a model, in the state that the model has now.
+
+    Args:
+        model: Built and compiled Keras model.
+        custom_objects: Classes and functions that the model's layers need, by name. The classes of the layers, and of
+            their attributes, are found without this.
+
+    Raises:
+        InvalidTypeError: The model cannot be rebuilt from its configuration.
     """
 
     def __init__(self, model: Any, custom_objects: Mapping[str, Any]) -> None:
@@ -38,19 +82,19 @@ class KerasBlueprint:
         self._original = _copy(model, self._objects)
 
     def build(self) -> Any:
-        """Returns a copy."""
+        """Return a new copy."""
         return _copy(self._original, self._objects)
 
 
 def model_variables(model: Any) -> list[Any]:
-    """The variables of a model that make it what it is: weights and random seeds, not the values of metrics."""
+    """Return the weights and random seeds of a model, but not the variables of its metrics."""
     of_metrics = {id(variable) for variable in model.metrics_variables}
     return [variable for variable in model.variables if id(variable) not in of_metrics]
 
 
 def _copy(model: Any, objects: Mapping[str, Any]) -> Any:
     try:
-        with _quietly():
+        with _without_side_effects():
             made = _architecture(model, objects)
             _assign(model_variables(made), model_variables(model))
             for ours, theirs in zip(model_variables(made), model_variables(model), strict=True):
@@ -68,19 +112,19 @@ def _copy(model: Any, objects: Mapping[str, Any]) -> Any:
 def _architecture(model: Any, objects: Mapping[str, Any]) -> Any:
     config = keras.saving.serialize_keras_object(model)
     config.pop("compile_config", None)
-    _leave_out_unknown(config, objects)
-    # The configuration was made of a model in memory a moment ago: its functions are the user's own.
+    _drop_unknown_arguments(config, objects)
+    # Not in safe mode: the configuration comes from a model in memory, so functions in it are the user's, not a file's.
     made = keras.saving.deserialize_keras_object(config, custom_objects=dict(objects), safe_mode=False)
     for ours, theirs in zip(made._flatten_layers(), model._flatten_layers(), strict=True):
         ours.trainable = theirs.trainable
     return made
 
 
-def _leave_out_unknown(config: Any, objects: Mapping[str, Any]) -> None:
-    """Leaves out what Keras adds to the arguments of a class of the user's whose constructor does not take it."""
+def _drop_unknown_arguments(config: Any, objects: Mapping[str, Any]) -> None:
+    """Remove the arguments that Keras adds to every layer from classes whose constructor does not accept them."""
     if isinstance(config, list | tuple):
         for part in config:
-            _leave_out_unknown(part, objects)
+            _drop_unknown_arguments(part, objects)
     if not isinstance(config, dict):
         return
     kind = objects.get(config.get("class_name", ""))
@@ -92,7 +136,7 @@ def _leave_out_unknown(config: Any, objects: Mapping[str, Any]) -> None:
                 if name not in parameters:
                     inner.pop(name, None)
     for part in config.values():
-        _leave_out_unknown(part, objects)
+        _drop_unknown_arguments(part, objects)
 
 
 def _compile(made: Any, model: Any, objects: Mapping[str, Any]) -> None:
@@ -110,18 +154,18 @@ def _compile(made: Any, model: Any, objects: Mapping[str, Any]) -> None:
 
 
 def _same_optimizer(optimizer: Any, objects: Mapping[str, Any]) -> Any:
-    """An optimizer with the same settings, without its state."""
+    """Return a new optimizer with the same settings, without the state."""
     settings = optimizer.get_config()
     rate = getattr(optimizer, "_learning_rate", None)
     if isinstance(rate, types.FunctionType | types.MethodType | functools.partial):
-        # Nothing is known of it but that it can be called.
+        # A function as learning rate is not part of the configuration.
         settings["learning_rate"] = rate
     with keras.saving.custom_object_scope(dict(objects)):
         return type(optimizer).from_config(settings)
 
 
 def _fresh(value: Any) -> Any:
-    """Metrics keep numbers, so each copy needs its own; losses and names are shared."""
+    """Return what a copy is compiled with: new metrics, since metrics hold state; losses and names are shared."""
     if isinstance(value, Mapping):
         return {key: _fresh(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -138,7 +182,7 @@ def _assign(targets: list[Any], sources: list[Any]) -> None:
 
 
 def _objects_of(model: Any) -> dict[str, Any]:
-    """Classes and functions of the user's that layers hold, by the names that configurations give them."""
+    """Return the user's classes and functions in layers and optimizer, by the names they have in configurations."""
     found: dict[str, Any] = {}
     for layer in (*model._flatten_layers(), model.optimizer):
         for value in (layer, *vars(layer).values()):
@@ -149,8 +193,11 @@ def _objects_of(model: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Keras draws seeds, soon overwritten, from Python's generator, and warns of lambdas that are the user's own."""
+def _without_side_effects() -> Iterator[None]:
+    """Restore Python's random state after the body, and silence warnings in it.
+
+    Keras draws seeds for new layers, which are overwritten right after, and warns about lambdas, which are the user's.
+    """
     state = random.getstate()
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The end of a Keras model: the loss and the metrics it was compiled with."""
+"""Head of a Keras model: the loss and the metrics that the model was compiled with."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch_estimator.train.batches import described
 
 
 class KerasHead(FunctionHead):
-    """Offers what the engine asks of a head, as the model was compiled.
+    """Head that computes loss, predictions and metrics with a compiled Keras model.
 
     Args:
-        module: Holds the model.
-        metric_names: What metrics are called instead of Keras' names.
+        module: Module that wraps the Keras model.
+        metric_names: Maps Keras' names of metrics to the names that evaluations report instead.
     """
 
     def __init__(self, module: KerasModule, metric_names: Mapping[str, str]) -> None:
@@ -29,10 +29,10 @@ class KerasHead(FunctionHead):
         self._metric_names = metric_names
 
     def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
-        """The loss of `KerasOutputs`, with that of regularizers and of layers' ``add_loss``.
+        """Return the compiled loss of `KerasOutputs`, including regularizers and the layers' ``add_loss``.
 
         Raises:
-            InvalidValueError: The compiled losses refuse the labels.
+            InvalidValueError: The compiled loss does not accept the labels.
         """
         outputs: KerasOutputs = logits
         model = self._module.unwrapped
@@ -71,13 +71,13 @@ class KerasHead(FunctionHead):
 
 
 class _KerasMetrics:
-    """The compiled metrics over one evaluation."""
+    """Compiled metrics of a Keras model, accumulated over one evaluation."""
 
     def __init__(self, model: Any, names: Mapping[str, str]) -> None:
         self._model = model
         self._names = names
         self._results: dict[str, Any] = {}
-        # Metrics make their variables in evaluations, whose tensors may be changed in inference mode only.
+        # Evaluations create the metrics' variables in inference mode; such tensors can only be changed in that mode.
         with torch.inference_mode():
             model.reset_metrics()
 
@@ -87,5 +87,5 @@ class _KerasMetrics:
         )
 
     def compute(self) -> dict[str, float]:
-        # "loss" would be Keras' own tracker of it, which nobody feeds here.
+        # "loss" is the tracker of Keras' own training loop, which is not updated here.
         return {self._names.get(name, name): float(value) for name, value in self._results.items() if name != "loss"}

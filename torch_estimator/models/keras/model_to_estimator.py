@@ -1,4 +1,4 @@
-"""From a compiled Keras model to an Estimator."""
+"""`model_to_estimator`: an Estimator from a compiled Keras model."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ def model_to_estimator(
     *,
     metric_names_map: Mapping[str, str] | None = None,
 ) -> Estimator:
-    """Returns an Estimator of a compiled Keras 3 model on the torch backend.
+    """Return an Estimator of a compiled Keras 3 model on the torch backend.
 
-    Weights, loss, metrics and optimizer (its state, too) are taken over; the model itself is never changed, and
-    `Estimator.trained_module` gives a trained copy. Features are a dict by the names of the model's inputs, a tensor or
-    a tuple; ``{"features": …, "sample_weights": …}`` weighs the examples. Predictions are named by the model's outputs.
-    As with ``train_on_batch``, weights are not replaced by their moving averages at the end (``use_ema``).
+    The Estimator starts with copies of the model's weights, loss, metrics and optimizer (including its state). The
+    model itself never changes; `Estimator.trained_module` returns a trained copy. Features are a tensor, a tuple, or a
+    dict by the names of the model's inputs; ``{"features": …, "sample_weights": …}`` adds a weight for each row.
+    Predictions have the names of the model's outputs. As with ``train_on_batch``, weights are not replaced by their
+    moving averages at the end of training (``use_ema``).
 
     Args:
-        keras_model: The model; either this or a path.
-        keras_model_path: A file ``.keras`` that ``model.save`` wrote, a path or URL. It is read in Keras' safe mode:
-            code in it is not run.
-        custom_objects: Classes and functions of the model by name, where Keras does not know them.
-        model_dir: As for `Estimator`.
-        config: As for `Estimator`; ``compile=True`` is for modules only.
-        metric_names_map: What metrics are to be called instead of Keras' names.
+        keras_model: The compiled model. Give either this or ``keras_model_path``.
+        keras_model_path: Path or URL of a ``.keras`` file that ``model.save`` wrote. It is read in Keras' safe mode, so
+            code in the file is not run.
+        custom_objects: Classes and functions of the model that Keras does not know, by name.
+        model_dir: Directory for checkpoints, summaries and exports, as for `Estimator`.
+        config: Settings of the job, as for `Estimator`; ``compile=True`` works for torch modules only.
+        metric_names_map: Maps Keras' names of metrics to the names that evaluations report instead.
 
     Raises:
-        InvalidValueError: Keras runs on another backend; the model is not compiled or not built, or trains by a
-            ``train_step`` of its own; there is no such file, or it holds code.
-        InvalidTypeError: It is no Keras model.
+        InvalidValueError: Keras runs on another backend; the model is not compiled, not built, or has a ``train_step``
+            of its own; or the file does not exist or contains code.
+        InvalidTypeError: The argument is not a Keras model.
     """
     _check_keras()
-    from torch_estimator.models.keras.copying import KerasBlueprint
-    from torch_estimator.models.keras.loading import load_keras_model
+    from torch_estimator.models.keras.copying import KerasBlueprint, load_keras_model
 
     if (keras_model is None) == (keras_model_path is None):
         raise InvalidValueError("Give keras_model or keras_model_path, one of them.")
@@ -62,7 +62,7 @@ def model_to_estimator(
 
 
 class _KerasModel:
-    """The ``model_fn``: a copy of the model for each call."""
+    """Callable ``model_fn`` that builds a new copy of the Keras model for each call."""
 
     holds_weights = True
 

@@ -1,21 +1,23 @@
-"""A Keras model as a torch module."""
+"""A Keras model as a torch module, with parameter names that do not depend on the process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from keras.src.utils.naming import to_snake_case
 from torch import nn
 
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.models.keras.copying import model_variables
-from torch_estimator.models.keras.names import variable_names
 
 _WEIGHTED = {"features", "sample_weights"}
+_SEEDS = "seed_generator"
 
 
 class KerasOutputs(NamedTuple):
-    """What a Keras model gives, beside what its loss may want to see."""
+    """Output of a Keras model, with the inputs that its loss and metrics may need."""
 
     values: Any
     inputs: Any
@@ -23,18 +25,18 @@ class KerasOutputs(NamedTuple):
 
 
 class KerasModule(nn.Module):
-    """Calls a Keras model; its weights, random seeds included, are the parameters of the module.
+    """Module that calls a Keras model; its parameters are the model's weights and random seeds.
 
     Args:
-        model: Built and compiled.
+        model: Built and compiled Keras model.
 
     Attributes:
-        unwrapped: The model.
+        unwrapped: The Keras model.
     """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        # In a tuple, so that torch does not see the same parameters once more under Keras' own names.
+        # Inside a tuple, torch does not register the model as a submodule, which would list its parameters twice.
         self._held = (model,)
         variables = model_variables(model)
         for name, variable in zip(variable_names(model, variables), variables, strict=True):
@@ -45,13 +47,13 @@ class KerasModule(nn.Module):
         return self._held[0]
 
     def inputs_of(self, features: Any) -> Any:
-        """The features without sample weights."""
+        """Return the features without sample weights."""
         return features["features"] if _is_weighted(features) else features
 
     def forward(self, features: Any) -> KerasOutputs:
-        """Runs the model in the mode of this module."""
+        """Call the model, in training mode if this module is in training mode."""
         model = self.unwrapped
-        inputs = _arranged(model, self.inputs_of(features))
+        inputs = _as_model_inputs(model, self.inputs_of(features))
         values = model(inputs, training=self.training) if model._call_has_training_arg else model(inputs)
         return KerasOutputs(values, inputs, features["sample_weights"] if _is_weighted(features) else None)
 
@@ -60,8 +62,8 @@ def _is_weighted(features: Any) -> bool:
     return isinstance(features, Mapping) and set(features) == _WEIGHTED
 
 
-def _arranged(model: Any, features: Any) -> Any:
-    """Features in the structure that the model was made with."""
+def _as_model_inputs(model: Any, features: Any) -> Any:
+    """Return features in the structure of the model's inputs (dict, list or single tensor)."""
     functional = getattr(model, "_functional", None) or model
     structure = getattr(functional, "_inputs_struct", None)
     if structure is None:
@@ -75,7 +77,7 @@ def _arranged(model: Any, features: Any) -> Any:
             return [_named(model, features, tensor.name) for tensor in functional.inputs]
         return _several(features)
     if isinstance(features, Mapping):
-        # A Sequential model's input seldom has a name that its author knows.
+        # A single feature needs no matching name, since Keras generates the name of a Sequential model's input.
         only = next(iter(features.values())) if len(features) == 1 else None
         return only if only is not None else _named(model, features, functional.inputs[0].name)
     return features[0] if isinstance(features, tuple) and len(features) == 1 else features
@@ -92,3 +94,54 @@ def _named(model: Any, features: Mapping[str, Any], name: str) -> Any:
             f"{sorted(features)}; call them by the names of the model's inputs."
         )
     return features[name]
+
+
+def variable_names(model: Any, variables: Sequence[Any]) -> list[str]:
+    """Return a name for each variable: its Keras path, with the automatic names of layers numbered within the model.
+
+    Keras numbers layers without a given name per process: the third dense layer is ``dense_2``, in whichever model it
+    is. Numbered within the model, names in a checkpoint fit the same model in another process.
+    """
+    stable = _StableNames(model._flatten_layers())
+    names: list[str] = []
+    for variable in variables:
+        name = "/".join(map(stable, variable.path.replace(".", "_").split("/")))
+        names.append(_unique(name, names))
+    return names
+
+
+class _StableNames:
+    """Map from the names in Keras' paths to names that are numbered within one model."""
+
+    def __init__(self, layers: Iterable[Any]) -> None:
+        automatic, given = [], set()
+        for layer in layers:
+            base = to_snake_case(type(layer).__name__)
+            if re.fullmatch(rf"{re.escape(base)}(_\d+)?", layer.name):
+                automatic.append((layer.name, base))
+            else:
+                given.add(layer.name)
+        self._taken = set(given)
+        self._names: dict[str, str] = {}
+        for name, base in automatic:
+            if name not in self._names:
+                self._names[name] = self._next(base)
+
+    def __call__(self, part: str) -> str:
+        """Return the name for one part of a path."""
+        if part not in self._names and re.fullmatch(rf"{_SEEDS}(_\d+)?", part):
+            self._names[part] = self._next(_SEEDS)
+        return self._names.get(part, part)
+
+    def _next(self, base: str) -> str:
+        name = _unique(base, self._taken)
+        self._taken.add(name)
+        return name
+
+
+def _unique(name: str, taken: Iterable[str]) -> str:
+    known, candidate, number = set(taken), name, 0
+    while candidate in known:
+        number += 1
+        candidate = f"{name}_{number}"
+    return candidate

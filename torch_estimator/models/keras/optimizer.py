@@ -1,4 +1,4 @@
-"""A Keras optimizer as one of torch, so that the engine steps it and keeps its state."""
+"""A Keras optimizer behind the interface of `torch.optim.Optimizer`, so that training can step, save and restore it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch_estimator.errors import CheckpointError
 
 
 class KerasOptimizer(torch.optim.Optimizer):
-    """Hands gradients to the optimizer a model was compiled with.
+    """Adapter that passes gradients to the optimizer a Keras model was compiled with.
 
-    `state` holds the Keras optimizer's own variables: the slots of each parameter, and with the first parameter those
-    of the whole, such as the count of iterations.
+    `state` contains the Keras optimizer's own variables: the slots of each parameter and, under the first parameter,
+    those of the whole optimizer, such as the number of iterations.
 
     Args:
-        model: Built and compiled.
+        model: Built and compiled Keras model.
 
     Attributes:
         kind: Name of the Keras optimizer.
@@ -32,27 +32,27 @@ class KerasOptimizer(torch.optim.Optimizer):
         super().__init__([variable._value for variable in self._variables], {})
         self._optimizer.build(self._variables)
         for variable in self._optimizer.variables:
-            parameter, key = self._place(variable)
+            parameter, key = self._slot(variable)
             slots = self.state[parameter]
             slots[_unique(key, slots)] = variable._value.detach()
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the coming step."""
+        """Learning rate of the next step."""
         return float(self._optimizer.learning_rate)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Applies the parameters' gradients."""
+        """Update the parameters with their gradients."""
         gradients = [variable._value.grad for variable in self._variables]
         with torch.no_grad():
             scaled = [None if one is None else self._optimizer.scale_loss(one) for one in gradients]
             self._optimizer.apply(scaled, self._variables)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Copies saved state into the Keras optimizer's variables.
+        """Copy saved state into the Keras optimizer's variables.
 
         Raises:
-            CheckpointError: Something is missing, or of another shape.
+            CheckpointError: A variable is missing or has another shape.
         """
         for index, variable in enumerate(self._variables):
             saved = state_dict["state"].get(index, {})
@@ -64,8 +64,11 @@ class KerasOptimizer(torch.optim.Optimizer):
                     )
                 tensor.copy_(saved[key])
 
-    def _place(self, variable: Any) -> tuple[Tensor, str]:
-        """The parameter that a variable of the optimizer belongs to, and what it is called there."""
+    def _slot(self, variable: Any) -> tuple[Tensor, str]:
+        """Return the parameter that a variable of the optimizer belongs to, and the name of its slot.
+
+        Keras names a slot ``<path of the parameter>_<slot>``; the longest matching path counts.
+        """
         name = variable.path.rpartition("/")[2]
         best: tuple[int, Tensor] | None = None
         for parameter in self._variables:
@@ -75,7 +78,7 @@ class KerasOptimizer(torch.optim.Optimizer):
                 best = (len(prefix), parameter._value)
         if best is not None:
             return best[1], name[best[0] :]
-        # Keras numbers variables without a name by process.
+        # Keras numbers unnamed variables per process, so the number cannot be part of the name in a checkpoint.
         return self._variables[0]._value, re.sub(r"^variable_\d+$", "variable", name)
 
 

@@ -1,4 +1,4 @@
-"""What checkpoints call the numbers of a model."""
+"""Names of a model's variables and slots in checkpoints."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from torch_estimator.checkpoint.variables import named_slots, named_variables, restore_slots
 from torch_estimator.feature_column.table import Piece, Table
 from torch_estimator.optim import Adagrad, Adam, Ftrl
-from torch_estimator.train.variables import named_slots, named_variables, restore_slots
 
 
 class Bags(nn.Module):
-    """Two columns in one table, and a dense layer with a buffer."""
+    """Module with two columns in one table, and a dense layer with a buffer."""
 
     variable_separator = "/"
 
@@ -101,7 +101,7 @@ def test_a_scalar_slot_of_a_table_appears_once() -> None:
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
-def test_an_optimizer_goes_on_exactly_where_it_was_saved(make: OptimizerFactory) -> None:
+def test_a_restored_optimizer_continues_exactly(make: OptimizerFactory) -> None:
     torch.manual_seed(0)
     module = Bags()
     optimizer = make(module.parameters())

@@ -1,4 +1,4 @@
-"""Evaluations are read back from event files, each file once."""
+"""Reading evaluations from event files; a file that has not changed is read once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from torch_estimator import files
-from torch_estimator.summary.evaluation_reader import EvaluationReader
-from torch_estimator.summary.event_files import EventWriter
+from torch_estimator.summary.event_reader import EvaluationReader
+from torch_estimator.summary.event_writer import EventWriter
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -50,7 +50,7 @@ def test_a_file_read_once_is_not_read_again(tmp_path: Path) -> None:
     assert EvaluationReader(tmp_path).results() == {}
 
 
-def test_what_a_killed_run_wrote_beyond_its_checkpoint_is_left_out(eval_dir: str) -> None:
+def test_events_of_a_killed_run_after_its_checkpoint_are_left_out(eval_dir: str) -> None:
     for step in (2, 4, 6):
         write(eval_dir, step, 0.5)
     with EventWriter(eval_dir) as events:

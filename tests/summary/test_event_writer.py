@@ -1,4 +1,4 @@
-"""EventWriter writes what TensorBoard reads, and read_scalars reads it, too."""
+"""EventWriter writes files that TensorBoard and read_scalars can read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from torch_estimator import files
 from torch_estimator.errors import UserError
-from torch_estimator.summary.event_files import EventWriter, read_events, read_scalars
-from torch_estimator.summary.event_sinks import RemoteSink
+from torch_estimator.summary.event_reader import read_events, read_scalars
+from torch_estimator.summary.event_writer import EventWriter, RemoteSink
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -82,7 +82,7 @@ def test_scalars_of_several_files_are_read_in_the_order_of_writing(logdir: str) 
     assert read_scalars(files.join(logdir, "absent")) == {}
 
 
-def test_what_a_killed_run_wrote_beyond_its_checkpoint_is_left_out(logdir: str) -> None:
+def test_events_of_a_killed_run_after_its_checkpoint_are_left_out(logdir: str) -> None:
     with EventWriter(logdir, clock=lambda: 1700000000.0) as writer:
         for step in (1, 2, 3):
             writer.scalar("loss", 1.0, step=step)
@@ -100,7 +100,7 @@ def test_a_local_event_is_seen_at_once(tmp_path: pathlib.Path) -> None:
 
 
 class Putting(MemoryFileSystem):
-    """An object store that tells when something was put, and may be held up or fail."""
+    """Object store that reports each put, and whose puts can be delayed or fail."""
 
     protocol = "putting"
     may_put = threading.Event()
@@ -145,7 +145,7 @@ def test_a_remote_event_is_seen_after_a_while_or_a_flush(putting: type[Putting])
     assert putting.was_put.get_nowait() == 4
 
 
-def test_remote_events_are_put_in_the_background(putting: type[Putting]) -> None:
+def test_remote_events_are_uploaded_in_the_background(putting: type[Putting]) -> None:
     now = [0.0]
     with EventWriter("putting://events", flush_secs=30, clock=lambda: now[0]) as writer:
         putting.may_put.clear()
@@ -157,7 +157,7 @@ def test_remote_events_are_put_in_the_background(putting: type[Putting]) -> None
     assert len(_curve("putting://events", "loss")) == 5
 
 
-def test_what_went_wrong_in_the_background_is_told_by_a_later_event_or_made_good_by_a_flush(
+def test_an_error_in_the_background_is_raised_by_a_later_event_or_repaired_by_a_flush(
     putting: type[Putting],
 ) -> None:
     now = [0.0]
@@ -171,8 +171,8 @@ def test_what_went_wrong_in_the_background_is_told_by_a_later_event_or_made_good
                 writer.flush()
                 assert putting.was_put.get_nowait() == 4
             else:
-                assert isinstance(writer._sink, RemoteSink) and writer._sink._putting is not None
-                concurrent.futures.wait([writer._sink._putting])
+                assert isinstance(writer._sink, RemoteSink) and writer._sink._upload is not None
+                concurrent.futures.wait([writer._sink._upload])
                 with pytest.raises(UserError, match=r"summaries cannot be written .* Connection reset by peer"):
                     writer.scalar("loss", 1.0, step=3)
 
@@ -202,7 +202,7 @@ def test_a_damaged_record_is_logged_and_ends_the_file(tmp_path: pathlib.Path, ca
     assert "is damaged at byte 12" in caplog.text
 
 
-def test_an_unwritable_directory_and_a_full_disk_are_told_in_a_sentence(tmp_path: pathlib.Path) -> None:
+def test_an_unwritable_directory_and_a_full_disk_are_one_sentence(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match=r"summaries cannot be written into .*file: File exists; make room"):
         EventWriter(tmp_path / "file").scalar("loss", 1.0, step=1)
@@ -223,7 +223,7 @@ def test_an_unwritable_directory_and_a_full_disk_are_told_in_a_sentence(tmp_path
 def test_tensorboard_is_not_imported_before_the_first_event() -> None:
     root = pathlib.Path(__file__).parents[2]
     script = (
-        "import sys, torch_estimator.summary.event_files as s; s.EventWriter('x').close(); "
+        "import sys, torch_estimator.summary.event_writer as s; s.EventWriter('x').close(); "
         "assert not [m for m in sys.modules if m.split('.')[0] in ('tensorboard', 'tensorflow')]"
     )
     subprocess.run([sys.executable, "-c", script], cwd=root, check=True)

@@ -1,4 +1,4 @@
-"""The checksum of event files, against tensorboard's own."""
+"""CRC-32C of TFRecord files, compared with tensorboard's implementation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import pytest
 from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
 
-from torch_estimator.summary.crc32c import crc32c, masked_crc32c
+from torch_estimator.data.tfrecord import crc32c, masked_crc32c
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""CheckpointSaverHook: when it saves and whom it tells."""
+"""CheckpointSaverHook: when it saves, and how it calls listeners."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from tests.losses import Losses
-from torch_estimator.checkpoint.saver_hook import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.hooks import CheckpointSaverListener, RunContext
+from torch_estimator.hooks.checkpoint_saver import CheckpointMemoryHook, CheckpointSaverHook
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 
 
 class Run:
-    """A run of steps that take a second each; keeps what was saved."""
+    """Run whose steps take one second each, and which records its saves."""
 
     def __init__(self, *, start: int = 0, last_step: int, **arguments: Any) -> None:
         self.saved: list[int] = []
@@ -36,7 +36,7 @@ class Run:
         self.amended.append(step)
 
     def refresh(self, context: RunContext) -> None:
-        """Nothing to do."""
+        """Do nothing: no other process holds the state."""
 
     steps_per_call = 1
 
@@ -48,11 +48,11 @@ class Run:
         return [torch.tensor(1.0)] * steps
 
     def invalidate(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class Listener(CheckpointSaverListener):
-    """Writes down what it is told; asks to stop after one of the saves."""
+    """Listener that records its calls and asks to stop after one of the saves."""
 
     def __init__(self, *, stop_after: int | None = None) -> None:
         self.entries: list[Any] = []
@@ -79,7 +79,7 @@ def test_by_steps_at_the_start_every_so_many_and_at_the_end(last_step: int, save
     assert Run(last_step=last_step, every_n_steps=4).saved == saved
 
 
-def test_a_resumed_run_counts_from_its_start_and_does_not_write_that_again() -> None:
+def test_a_resumed_run_counts_from_its_start_and_does_not_save_that_again() -> None:
     assert Run(start=5, last_step=14, every_n_steps=4).saved == [9, 13, 14]
 
 
@@ -89,7 +89,7 @@ def test_by_seconds_since_the_last_save() -> None:
     assert Run(last_step=10, every_secs=600).saved == [0, 10]
 
 
-def test_listeners_are_told_around_each_save_and_of_the_start_they_need_not_write() -> None:
+def test_listeners_are_called_around_each_save_and_for_the_restored_checkpoint() -> None:
     listener = Listener()
     run = Run(start=5, last_step=8, every_n_steps=2, listeners=[listener])
     assert run.saved == [7, 8]
@@ -97,7 +97,7 @@ def test_listeners_are_told_around_each_save_and_of_the_start_they_need_not_writ
     assert listener.entries == ["begin", *saves, ("end", 8)]
 
 
-def test_the_save_is_waited_for_only_where_somebody_listens() -> None:
+def test_a_save_is_waited_for_only_with_listeners() -> None:
     assert set(Run(last_step=3, every_n_steps=1).waited) == {False}
     assert set(Run(last_step=3, every_n_steps=1, listeners=[Listener()]).waited) == {True}
 
@@ -111,12 +111,12 @@ def test_listeners_that_do_not_read_the_checkpoint_are_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("start", [0, 7])
-def test_memory_is_made_ready_once_after_the_first_step(start: int) -> None:
-    told: list[int] = []
+def test_memory_is_allocated_once_after_the_first_step(start: int) -> None:
+    calls: list[int] = []
     context = RunContext(global_step=start)
-    hook = CheckpointMemoryHook(lambda: told.append(context.global_step))
+    hook = CheckpointMemoryHook(lambda: calls.append(context.global_step))
     run_training(Losses([1.0] * 9), context=context, last_step=start + 9, hooks=[hook])
-    assert told == [start + 1]
+    assert calls == [start + 1]
 
 
 def test_a_listener_can_end_the_run() -> None:
@@ -136,7 +136,7 @@ def test_the_log_says_what_is_saved_where(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.messages == [f"Saving checkpoints for {step} into runs/x." for step in (0, 4)]
 
 
-def test_what_came_after_the_last_save_is_amended_and_nothing_else_is_saved_at_the_end() -> None:
+def test_states_changed_after_the_last_save_are_amended_at_the_end() -> None:
     run = Run(last_step=8, every_n_steps=4)
     assert run.saved == [0, 4, 8]
     assert run.amended == [8]

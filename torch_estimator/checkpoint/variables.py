@@ -1,4 +1,7 @@
-"""Names of variables and optimizer slots in checkpoints, with live views of their tensors."""
+"""Names in checkpoints: the variables of a model and the slots of its optimizers, by name.
+
+The tensors are the model's own memory (detached), so writing to them changes the model.
+"""
 
 from __future__ import annotations
 
@@ -7,58 +10,58 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from torch_estimator.checkpoint.saved_tensors import shape_in
+from torch_estimator.checkpoint.format import storable
+from torch_estimator.checkpoint.saved_tensors import saved_shape
 from torch_estimator.checkpoint.sharded_tensors import copy_saved, is_sharded
-from torch_estimator.checkpoint.snapshot import storable
 from torch_estimator.errors import InvalidTypeError
 from torch_estimator.feature_column.table import Table
 from torch_estimator.optim.base import Optimizer
 
 
 def named_variables(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters and buffers, detached, by the name that checkpoints give them.
+    """Return the parameters and buffers of a module, detached, by their names in checkpoints.
 
-    The rows of a table appear under the name of the column that they belong to, so that neither the order of columns
-    nor their fusing into tables shows in a checkpoint. A parameter that several modules share has its first name.
-    Modules that set ``variable_separator`` (the canned ones set "/") join the parts of a name with it; others keep
-    torch's names.
+    A table of embeddings appears as one variable per feature column, so that a checkpoint does not depend on which
+    columns share a table, nor on their order. A tensor that several modules share appears once, under its first name.
+    The parts of a name are joined by the module's ``variable_separator`` ("/" in premade models), by default ".", as in
+    torch.
 
     Raises:
-        InvalidTypeError: The module keeps state that is no tensor.
+        InvalidTypeError: The module's state contains something that is not a tensor.
     """
-    # Training may also change buffers that torch leaves out of a state dict.
-    return _named(module, {**module.state_dict(keep_vars=True), **_passing(module)})
+    # With the buffers that torch leaves out of a state dict: training may change them as well.
+    return _named(module, {**module.state_dict(keep_vars=True), **_non_persistent(module)})
 
 
-def passing_names(module: nn.Module) -> set[str]:
-    """Return the names of buffers that are registered with ``persistent=False``.
+def non_persistent_names(module: nn.Module) -> set[str]:
+    """Return the names of buffers that were registered with ``persistent=False``.
 
-    A module may make such buffers while it runs, or in another size. Where a checkpoint does not have one in the
-    module's shape, the module's buffer stays as it is.
+    A module may create or resize such buffers while it runs. If a checkpoint has none of that name and shape, the
+    module keeps its own.
     """
-    return set(_named(module, _passing(module)))
+    return set(_named(module, _non_persistent(module)))
 
 
 def named_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters among `named_variables`."""
+    """Return the parameters of a module by their names in checkpoints; see `named_variables`."""
     return _named(module, dict(module.named_parameters()))
 
 
 def trained_variables(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the parameters among `named_variables` that an optimizer updates."""
+    """Return the parameters that the optimizers update, by their names in checkpoints; see `named_variables`."""
     held = {one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
     parameters = module.named_parameters()
     return _named(module, {name: one for name, one in parameters if one in held and one.requires_grad})
 
 
-def _passing(module: nn.Module) -> dict[str, Tensor]:
+def _non_persistent(module: nn.Module) -> dict[str, Tensor]:
     kept = module.state_dict(keep_vars=True)
     buffers = dict(module.named_buffers())
     return {name: one for name, one in buffers.items() if name not in kept and storable(one) and not _is_expanded(one)}
 
 
 def _is_expanded(tensor: Tensor) -> bool:
-    """Return whether several elements share memory: torch refuses to write to such a tensor."""
+    """Return whether several elements share one memory location; torch cannot write to such tensors."""
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
@@ -84,7 +87,7 @@ def _named(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def named_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return the optimizers' state tensors by variable name and slot, for instance ``dnn/logits/bias/Adagrad``."""
+    """Return the state tensors of optimizers by variable and slot, for instance ``dnn/logits/bias/Adagrad``."""
     slots: dict[str, Tensor] = {}
     names = _parameter_names(module)
     for optimizer in optimizers:
@@ -99,7 +102,10 @@ def named_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) 
 
 
 def restore_slots(module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], saved: Mapping[str, Tensor]) -> None:
-    """Copy saved slots into the optimizers; optimizers of `torch.optim`, which have no state yet, get it."""
+    """Copy saved slots into the optimizers.
+
+    Optimizers of `torch.optim` have no state before their first step, so theirs is created here.
+    """
     ours = [optimizer for optimizer in optimizers if isinstance(optimizer, Optimizer)]
     for name, view in named_slots(module, ours).items():
         copy_saved(view, saved, name)
@@ -116,7 +122,7 @@ def _load_state(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, _Name],
         for group, numbered in zip(optimizer.param_groups, layout, strict=True)
         for parameter, index in zip(group["params"], numbered["params"], strict=True)
     }
-    # load_state_dict moves to the parameter's device what belongs there.
+    # load_state_dict moves each tensor to the device where this optimizer keeps it.
     optimizer.load_state_dict({"state": {k: v for k, v in state.items() if v}, "param_groups": layout})
 
 
@@ -126,6 +132,7 @@ def _saved_state(name: _Name, parameter: nn.Parameter, saved: Mapping[str, Tenso
     return {key: _whole(name, parameter, key, saved) for key in keys if "/" not in key}
 
 
+# A parameter has one name in checkpoints, or it is the weight of a table, which has a name per feature column.
 _Name = str | Table
 
 
@@ -156,8 +163,9 @@ def _first_name(name: _Name) -> str:
 
 
 def _whole(name: _Name, parameter: nn.Parameter, key: str, saved: Mapping[str, Tensor]) -> Tensor:
+    """Return one saved slot of a parameter; that of a table is put together from its columns."""
     saved_name = f"{_first_name(name)}/{key}"
-    if is_sharded(parameter) and shape_in(saved, saved_name) == list(parameter.shape):
+    if is_sharded(parameter) and saved_shape(saved, saved_name) == list(parameter.shape):
         own_rows = torch.zeros_like(parameter.detach())
         copy_saved(own_rows, saved, saved_name)
         return own_rows

@@ -1,4 +1,4 @@
-"""Copies of modules with the optimizers and schedules made on them."""
+"""Copies of modules together with their optimizers and schedules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torch_estimator as te
-from torch_estimator.models.from_module.copies import copied, optimizers_in
+from torch_estimator.models.from_module.optimizers import copy_together, optimizers_in
 
 
 def step(module: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any = None) -> None:
@@ -25,11 +25,11 @@ def module_of(seed: int = 0) -> nn.Module:
     return nn.Linear(3, 2)
 
 
-def test_an_optimizer_goes_with_its_module_and_keeps_its_state() -> None:
+def test_an_optimizer_is_copied_with_its_module_and_state() -> None:
     module = module_of()
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, betas=(0.5, 0.9))
     step(module, optimizer)
-    again, copy = copied(module, optimizer)
+    again, copy = copy_together(module, optimizer)
     assert list(copy.state) == list(again.parameters())
     step(again, copy)
     assert not torch.equal(again.weight, module.get_parameter("weight"))
@@ -38,12 +38,12 @@ def test_an_optimizer_goes_with_its_module_and_keeps_its_state() -> None:
     assert copy.param_groups[0]["betas"] == (0.5, 0.9)
 
 
-def test_a_schedule_goes_with_its_optimizer() -> None:
+def test_a_schedule_is_copied_with_its_optimizer() -> None:
     module = module_of()
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1.0, total_steps=10)
     before = optimizer.param_groups[0]["lr"]
-    again, other = copied(module, scheduler)
+    again, other = copy_together(module, scheduler)
     assert list(optimizers_in(other)) == [other.optimizer]
     for _ in range(3):
         step(again, other.optimizer, other)
@@ -64,30 +64,30 @@ class Counting(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_what_an_optimizer_of_ones_own_keeps_is_copied_too() -> None:
+def test_attributes_of_a_users_optimizer_are_copied() -> None:
     module = module_of()
     optimizer = Counting(module.parameters())
     step(module, optimizer)
-    again, copy = copied(module, optimizer)
+    again, copy = copy_together(module, optimizer)
     assert copy.steps == 1
     assert copy.held == list(again.parameters())
 
 
 def test_the_packages_own_optimizers_are_copied() -> None:
     module = module_of()
-    again, copy = copied(module, te.optim.Adagrad(module.parameters(), lr=0.1))
+    again, copy = copy_together(module, te.optim.Adagrad(module.parameters(), lr=0.1))
     assert list(copy.state) == list(again.parameters())
 
 
 def test_tied_parameters_stay_tied() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     module[1].weight = module[0].weight
-    (again,) = copied(module)
+    (again,) = copy_together(module)
     assert again[1].weight is again[0].weight
 
 
-def test_what_cannot_be_copied_is_one_sentence() -> None:
+def test_a_module_that_cannot_be_copied_is_one_sentence() -> None:
     module = module_of()
     module.kept = module.get_parameter("weight") * 2
     with pytest.raises(TypeError, match=r"^The module Linear cannot be copied, which each training and .* model_fn"):
-        copied(module)
+        copy_together(module)

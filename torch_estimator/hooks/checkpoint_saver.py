@@ -1,0 +1,179 @@
+"""Saving checkpoints while training runs, with the states of hooks in them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from torch_estimator.errors import InvalidTypeError
+from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
+from torch_estimator.hooks.nan_tensor import NotFinite, end_for_variable
+from torch_estimator.json_text import parse_json
+
+logger = logging.getLogger("torch_estimator")
+
+_POLL_SECS = 1.0
+
+States = dict[str, list[dict[str, Any] | None]]
+
+
+class Saver(Protocol):
+    """Saves the state of a training; `CheckpointSaverHook` says when."""
+
+    def save(self, step: int, *, wait: bool) -> None:
+        """Save the state at a global step; with ``wait``, return when the checkpoint can be read.
+
+        Raises:
+            NotFinite: A trained variable is NaN or infinite.
+        """
+
+    def amend(self, step: int) -> None:
+        """Add the states that hooks have changed since the last step was saved."""
+
+    def refresh(self, context: RunContext) -> None:
+        """Update the state and the global step from other processes that hold them."""
+
+
+class CheckpointSaverHook(Hook):
+    """Hook that saves at the start, every so many steps or seconds, and at the end unless the last step is saved.
+
+    Args:
+        saver: Saves the state.
+        model_dir: Directory of the checkpoints, for the log.
+        every_n_steps: Steps between checkpoints, or None.
+        every_secs: Seconds between checkpoints, or None. Nothing is saved if there was no step since the last one.
+        listeners: Listeners that are called before and after each save.
+        saved_step: Global step of the checkpoint that training starts from, which is not saved again.
+        clock: Function that returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        saver: Saver,
+        model_dir: str,
+        *,
+        every_n_steps: int | None,
+        every_secs: float | None,
+        listeners: Sequence[CheckpointSaverListener] = (),
+        saved_step: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._by_steps = bool(every_n_steps)
+        if every_n_steps:
+            self.every_n_steps = self.first_step = every_n_steps
+        elif every_secs:
+            # Seconds count from the end of a save, so the hook is called more often and decides itself; see after_step.
+            self.every_secs = min(_POLL_SECS, every_secs / 10)
+            self.clock = clock
+        self._saver = saver
+        self._model_dir = model_dir
+        self._save_secs = every_secs
+        self._listeners = listeners
+        self._saved_step = saved_step
+        self._clock = clock
+        self._saved_at = clock()
+
+    def begin(self, context: RunContext) -> None:
+        for listener in self._listeners:
+            listener.begin()
+        self.save(context)
+
+    def after_step(self, context: RunContext) -> None:
+        if self._by_steps or (self._save_secs and self._clock() - self._saved_at >= self._save_secs):
+            self.save(context)
+
+    def end(self, context: RunContext) -> None:
+        if not context.damaged:
+            self._saver.refresh(context)
+        if context.damaged:
+            logger.info("The checkpoint of global step %s stays the last one.", self._saved_step)
+        elif context.global_step != self._saved_step:
+            self.save(context)
+        else:
+            self._saver.amend(context.global_step)
+        for listener in self._listeners:
+            listener.end(context.global_step)
+
+    def save(self, context: RunContext) -> None:
+        """Save a checkpoint between two steps, unless the current step is saved already, and call the listeners.
+
+        Raises:
+            NanLossDuringTrainingError: A trained variable is NaN or infinite. If ``context.fail_on_nan_loss`` is False,
+                training ends without an error instead.
+        """
+        self._saver.refresh(context)
+        step = context.global_step
+        for listener in self._listeners:
+            listener.before_save(step)
+        if step != self._saved_step:
+            logger.info("Saving checkpoints for %d into %s.", step, self._model_dir)
+            try:
+                self._saver.save(step, wait=any(listener.reads_checkpoint for listener in self._listeners))
+            except NotFinite as found:
+                end_for_variable(context, found)
+                return
+        self._saved_step = step
+        self._saved_at = self._clock()
+        for listener in self._listeners:
+            if listener.after_save(step):
+                logger.info("A listener asked to stop at global step %d.", step)
+                context.request_stop()
+
+
+class CheckpointMemoryHook(Hook):
+    """Hook that allocates the memory of the first checkpoint after the first step, when all optimizers have state.
+
+    Args:
+        prepare: Function that starts the allocation in the background.
+    """
+
+    every_n_steps = sys.maxsize  # Called after the first step only.
+
+    def __init__(self, prepare: Callable[[], None]) -> None:
+        self._prepare = prepare
+
+    def after_step(self, context: RunContext) -> None:
+        self._prepare()
+
+
+def hook_states(hooks: Sequence[Hook]) -> States:
+    """Return the states of the hooks by class, in the order of the hooks; classes without any state are left out.
+
+    Raises:
+        InvalidTypeError: A state cannot be written as JSON.
+    """
+    states: States = {}
+    for hook in hooks:
+        states.setdefault(_class_name(hook), []).append(_checked_state(hook))
+    return {name: several for name, several in states.items() if any(state is not None for state in several)}
+
+
+def restore_hooks(hooks: Sequence[Hook], states: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
+    """Restore the result of `hook_states`; hooks without a saved state start as they are."""
+    waiting = {name: iter(several) for name, several in states.items()}
+    for hook in hooks:
+        state = next(waiting.get(_class_name(hook), iter(())), None)
+        if state is not None:
+            hook.restore(state)
+
+
+def _class_name(hook: Hook) -> str:
+    return type(hook).__qualname__
+
+
+def _checked_state(hook: Hook) -> dict[str, Any] | None:
+    state = hook.state()
+    if state is None:
+        return None
+    try:
+        # Through JSON and back: a copy that the hook does not change, equal to what will be read from the checkpoint.
+        copied = parse_json(json.dumps(state))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidTypeError(f"state() of {_class_name(hook)} must return what JSON can hold: {error}.") from error
+    if not isinstance(copied, dict):
+        raise InvalidTypeError(f"state() of {_class_name(hook)} must return a dict or None, but returned {state!r}.")
+    return copied

@@ -1,0 +1,192 @@
+"""Outputs of a model's inner layers: found by name, captured while the model runs, added to its predictions."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.feature_column.input_layer import InputLayer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardedLayers:
+    """Inner layers whose outputs are added to the predictions; see `torch_estimator.forward_layers`.
+
+    Attributes:
+        layers: Maps the key of each output to a layer name that `find_layer` accepts.
+        signature: Name of the export signature that returns these outputs instead of predictions; None adds them to
+            the signature of the predictions.
+    """
+
+    layers: Mapping[str, str]
+    signature: str | None = None
+
+
+def all_layers(forwarded: Iterable[ForwardedLayers]) -> dict[str, str]:
+    """Return the layer name of every output key.
+
+    Raises:
+        InvalidValueError: Two outputs have the same key.
+    """
+    layers: dict[str, str] = {}
+    for group in forwarded:
+        for key, name in group.layers.items():
+            if key in layers:
+                raise InvalidValueError(
+                    f"Two layers, {layers[key]!r} and {name!r}, are to be given as {key!r}; give one another key."
+                )
+            layers[key] = name
+    return layers
+
+
+def check_new_keys(what: str, more: Iterable[str], predictions: Mapping[Any, Any]) -> None:
+    """Check that no forwarded output has the key of a prediction.
+
+    Args:
+        what: Kind of the forwarded outputs, for the error message.
+        more: Keys of the forwarded outputs.
+        predictions: The predictions of the model, by key.
+
+    Raises:
+        InvalidValueError: A key is taken.
+    """
+    for key in more:
+        if key in predictions:
+            raise InvalidValueError(
+                f"The {what} {key!r} cannot be forwarded, because a prediction is called that; the predictions are "
+                f"{', '.join(map(str, predictions))}."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """A module whose output is captured, or a range of that output's columns.
+
+    Attributes:
+        path: Dotted path as in `torch.nn.Module.named_modules`, or the name of a Keras layer.
+        columns: First column and end of the range, or None for the whole output.
+    """
+
+    path: str
+    columns: tuple[int, int] | None = None
+
+    def part_of(self, output: Tensor) -> Tensor:
+        """Return this layer's columns of ``output``, the output of the module at `path`."""
+        return output if self.columns is None else output[:, self.columns[0] : self.columns[1]]
+
+
+def find_layer(module: nn.Module, name: str) -> Layer:
+    """Return the layer of a name: a dotted path, the name of a Keras layer, or that of a network's feature column.
+
+    Raises:
+        InvalidValueError: The module has no such layer; the message lists similar names.
+    """
+    paths = list(inner_modules(module))
+    # A user's module behind feature columns is an attribute of the model; users name its layers without that prefix.
+    for path in (name, getattr(module, "layer_prefix", "") + name):
+        if path in paths:
+            return Layer(path=path)
+    columns = dict(_feature_columns(module))
+    if name in columns:
+        return columns[name]
+    near = difflib.get_close_matches(name, [*paths, *columns], n=5, cutoff=0.4)
+    near += [path for path in paths if path.rpartition(".")[2] == name.rpartition(".")[2] and path not in near][:5]
+    kind = type(module).__name__
+    known = near or [*columns, *paths][:10]
+    if not known:
+        raise InvalidValueError(f"The model {kind} has no layer {name!r}; it has no inner layers at all.")
+    raise InvalidValueError(f"The model {kind} has no layer {name!r}; names near it are {', '.join(known)}.")
+
+
+def inner_modules(module: nn.Module) -> dict[str, nn.Module]:
+    """Return all modules inside a module by path, and the layers of a Keras model that it wraps by name."""
+    found = {path: inner for path, inner in module.named_modules() if path}
+    waiting = list(getattr(getattr(module, "unwrapped", None), "layers", ()))
+    while waiting:
+        layer = waiting.pop(0)
+        found.setdefault(str(layer.name), layer)
+        waiting += getattr(layer, "layers", ())
+    return found
+
+
+def _feature_columns(module: nn.Module) -> Iterator[tuple[str, Layer]]:
+    for path, layer in module.named_modules():
+        if isinstance(layer, InputLayer) and path:
+            for part in layer.layout.parts:
+                yield part.name, Layer(path=path, columns=(part.start, part.stop))
+
+
+class LayerOutputs:
+    """Context manager that captures the outputs of layers while their module runs.
+
+    If a layer runs several times in one forward pass, its last output counts.
+
+    Args:
+        module: The module that will be called.
+        layers: Maps the key of each output to a layer name that `find_layer` accepts.
+
+    Raises:
+        InvalidValueError: The module has no such layer.
+    """
+
+    def __init__(self, module: nn.Module, layers: Mapping[str, str]) -> None:
+        self._module = module
+        self._names = dict(layers)
+        self._layers = {key: find_layer(module, name) for key, name in layers.items()}
+        self._captured: dict[str, Any] = {}
+        self._handles: list[RemovableHandle] = []
+
+    def __enter__(self) -> LayerOutputs:
+        modules = inner_modules(self._module)
+        for path in {layer.path for layer in self._layers.values()}:
+            self._handles.append(modules[path].register_forward_hook(self._capture(path)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    @property
+    def hooks(self) -> int:
+        """Number of forward hooks that are currently registered on the module."""
+        return len(self._handles)
+
+    def take(self) -> dict[str, Tensor]:
+        """Return the outputs of the last forward pass by key, and forget them.
+
+        Raises:
+            InvalidValueError: A layer did not run.
+            InvalidTypeError: A layer's output is not a tensor.
+        """
+        outputs = {key: self._output(key, layer) for key, layer in self._layers.items()}
+        self._captured.clear()
+        return outputs
+
+    def _capture(self, path: str) -> Any:
+        def capture(module: nn.Module, inputs: Any, output: Any) -> None:
+            self._captured[path] = output
+
+        return capture
+
+    def _output(self, key: str, layer: Layer) -> Tensor:
+        name = self._names[key]
+        if layer.path not in self._captured:
+            raise InvalidValueError(f"The layer {name!r}, to be given as {key!r}, was not run with the model.")
+        output = self._captured[layer.path]
+        if not isinstance(output, torch.Tensor):
+            raise InvalidTypeError(
+                f"The layer {name!r}, to be given as {key!r}, must give a tensor, but gave a {type(output).__name__}; "
+                "name a layer inside of it."
+            )
+        return layer.part_of(output)

@@ -1,0 +1,131 @@
+"""Reading TensorBoard's event files: curves of numbers, and the results of evaluations."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch_estimator import files
+from torch_estimator.data.tfrecord import records
+
+_logger = logging.getLogger(__name__)
+
+Results = dict[int, dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarPoint:
+    """One point of a curve; `wall_time` is in seconds since 1970."""
+
+    step: int
+    value: float
+    wall_time: float
+
+
+def read_scalars(logdir: files.PathLike) -> dict[str, list[ScalarPoint]]:
+    """Return the numbers in the event files of a directory by tag, in the order of writing.
+
+    When a run resumed at a step, the numbers that an earlier run wrote from this step on are left out.
+    """
+    curves: dict[str, list[ScalarPoint]] = {}
+    for event in read_events(logdir):
+        if _is_session_start(event):
+            curves = {tag: [p for p in points if p.step < event.step] for tag, points in curves.items()}
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                point = ScalarPoint(step=event.step, value=value.simple_value, wall_time=event.wall_time)
+                curves.setdefault(value.tag, []).append(point)
+    return curves
+
+
+def read_events(logdir: files.PathLike) -> Iterator[Any]:
+    """Yield the events in the event files of a directory, oldest file first, as tensorboard's protocol buffers.
+
+    An incomplete record, which a running or killed writer leaves behind, ends its file.
+    """
+    for name in files.listdir(logdir):
+        if "tfevents" in name:
+            yield from _events_in(files.join(logdir, name))
+
+
+def _events_in(path: str) -> Iterator[Any]:
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # stubs are not a dependency
+    from tensorboard.compat.proto import event_pb2
+
+    for start, data in records(files.read_bytes(path)):
+        try:
+            yield event_pb2.Event.FromString(data)
+        except DecodeError:
+            _logger.warning("%s is damaged at byte %d; the rest of it is skipped.", path, start)
+            return
+
+
+def _is_session_start(event: Any) -> bool:
+    return bool(event.HasField("session_log") and event.session_log.status == event.session_log.START)
+
+
+class EvaluationReader:
+    """Reader of the evaluations in a directory, which reads new and changed files only.
+
+    Args:
+        eval_dir: Path or URL of the directory.
+    """
+
+    def __init__(self, eval_dir: files.PathLike) -> None:
+        self.eval_dir = files.as_url(eval_dir)
+        self._read: dict[str, tuple[int, list[_Entry]]] = {}
+
+    def results(self) -> Results:
+        """Return the metrics by step, in the order of steps; the last evaluation of a step counts."""
+        for name, size in files.sizes(self.eval_dir).items():
+            known = self._read.get(name)
+            if "tfevents" in name and (known is None or known[0] != size):
+                self._read[name] = (size, list(_entries(files.join(self.eval_dir, name))))
+        results: Results = {}
+        for name in sorted(self._read):
+            for entry in self._read[name][1]:
+                if entry.values is None:
+                    results = {step: values for step, values in results.items() if step < entry.step}
+                else:
+                    results.setdefault(entry.step, {}).update(entry.values)
+        return dict(sorted(results.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Numbers at a step or, with None as values, the start of a session at that step."""
+
+    step: int
+    values: dict[str, float] | None
+
+
+def _entries(path: str) -> Iterator[_Entry]:
+    for event in _events_in(path):
+        if _is_session_start(event):
+            yield _Entry(event.step, None)
+        values = {value.tag: value.simple_value for value in event.summary.value if value.HasField("simple_value")}
+        if values:
+            yield _Entry(event.step, values)
+
+
+def evaluation_since(eval_dir: files.PathLike, checkpoint: str, since: float) -> dict[str, float] | None:
+    """Return the metrics that an evaluation of a checkpoint wrote, as float32; None if there are none.
+
+    Args:
+        eval_dir: Path or URL of the directory with the event files.
+        checkpoint: Name of the checkpoint.
+        since: Time at which the evaluation began, in seconds since 1970. Earlier evaluations do not count.
+    """
+    for name in files.listdir(eval_dir):
+        if "tfevents" in name:
+            evaluated = ""
+            for event in _events_in(files.join(eval_dir, name)):
+                for value in event.summary.value:
+                    if value.tag == "checkpoint_path" and event.wall_time >= since:
+                        evaluated = files.basename(value.tensor.string_val[0].decode())
+                metrics = {value.tag: value.simple_value for value in event.summary.value}
+                if evaluated == checkpoint and "loss" in metrics:
+                    return dict(sorted({**metrics, "global_step": event.step}.items()))
+    return None

@@ -1,0 +1,271 @@
+"""Writing TensorBoard's event files, on local and remote file systems.
+
+Of tensorboard only the protocol buffers are used; they are imported with the first event. `data.tfrecord` frames the
+records, and says why tensorboard's writer is not used for that.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import itertools
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+from torch_estimator import files
+from torch_estimator.data.tfrecord import record
+from torch_estimator.errors import UserError
+from torch_estimator.summary.recorder import Summary
+from torch_estimator.summary.summary_values import summary_values
+
+_file_numbers = itertools.count()
+
+
+class EventWriters:
+    """Event writers of one run, by directory; all are closed at the end of the ``with`` block.
+
+    TensorBoard follows one growing file per directory, so everything that writes into a directory shares a writer.
+
+    Args:
+        resumed_at: Step of the checkpoint that the run resumes from, or None. Readers drop the events that an earlier
+            run wrote after this step.
+    """
+
+    def __init__(self, resumed_at: int | None = None) -> None:
+        self._resumed_at = resumed_at
+        self._writers: dict[str, EventWriter] = {}
+
+    def writer(self, logdir: files.PathLike) -> EventWriter:
+        """Return the writer of a directory, which is made at the first call."""
+        directory = files.as_url(logdir)
+        if directory not in self._writers:
+            self._writers[directory] = EventWriter(directory)
+            if self._resumed_at is not None:
+                self._writers[directory].session_start(self._resumed_at + 1)
+        return self._writers[directory]
+
+    def __enter__(self) -> EventWriters:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+class EventWriter:
+    """Writer of one event file ``events.out.tfevents.<seconds>.<host>.<pid>.<n>``, created with the first event.
+
+    A local file is appended event by event, so a running TensorBoard sees each event immediately. A remote file is
+    replaced as a whole, because object stores cannot append: every `flush_secs` seconds in the background, and by
+    `flush` and `close`.
+
+    Args:
+        logdir: Path or fsspec URL of the directory, which is created if it does not exist.
+        flush_secs: Seconds between replacements of a remote file.
+        clock: Function that returns the time of an event, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        logdir: files.PathLike,
+        *,
+        flush_secs: float = 30.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.logdir = files.as_url(logdir)
+        self._flush_secs = flush_secs
+        self._clock = clock
+        self._sink: Sink | None = None
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        """Write one number.
+
+        Raises:
+            UserError: The file cannot be written. The other methods raise it as well.
+        """
+        self.scalars({tag: value}, step)
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Write several numbers as one event."""
+        self._write(step, {"value": [{"tag": tag, "simple_value": float(values[tag])} for tag in values]})
+
+    def text(self, tag: str, value: str, step: int) -> None:
+        """Write a string, which TensorBoard shows in its text tab."""
+        from tensorboard.compat.proto import types_pb2
+
+        tensor = {"dtype": types_pb2.DT_STRING, "tensor_shape": {}, "string_val": [value.encode()]}
+        metadata = {"plugin_data": {"plugin_name": "text"}}
+        self._write(step, {"value": [{"tag": tag, "tensor": tensor, "metadata": metadata}]})
+
+    def tensor(self, tag: str, value: np.ndarray[Any, Any], step: int) -> None:
+        """Write an array of numbers."""
+        from tensorboard.util.tensor_util import make_tensor_proto
+
+        self._write(step, {"value": [{"tag": tag, "tensor": make_tensor_proto(value)}]})
+
+    def summaries(self, summaries: Iterable[Summary], step: int) -> None:
+        """Write summaries as one event, unless there are none."""
+        values = summary_values(summaries)
+        if values:
+            self._write(step, {"value": values})
+
+    def session_start(self, step: int) -> None:
+        """Write that training resumes at `step`; TensorBoard then drops earlier events of this and later steps."""
+        from tensorboard.compat.proto import event_pb2
+
+        session = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._append(event_pb2.Event(wall_time=self._clock(), step=step, session_log=session))
+
+    def flush(self) -> None:
+        """Make all events visible to readers."""
+        if self._sink is not None:
+            self._guard(self._sink.flush)
+
+    def close(self) -> None:
+        """Flush and close the file; a later event would start a new file."""
+        if self._sink is not None:
+            self._guard(self._sink.close)
+            self._sink = None
+
+    def __enter__(self) -> EventWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, step: int, summary: dict[str, Any]) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+
+        event = event_pb2.Event(wall_time=self._clock(), step=step, summary=summary_pb2.Summary(**summary))
+        self._append(event)
+
+    def _append(self, event: Any) -> None:
+        self._guard(lambda: self._open().write(record(event.SerializeToString()), now=event.wall_time))
+
+    def _open(self) -> Sink:
+        if self._sink is None:
+            from tensorboard.compat.proto import event_pb2
+
+            now = self._clock()
+            files.makedirs(self.logdir)
+            path = files.join(self.logdir, _file_name(now))
+            self._sink = (
+                LocalSink(path) if files.is_local(path) else RemoteSink(path, flush_secs=self._flush_secs, now=now)
+            )
+            version = event_pb2.Event(wall_time=now, file_version="brain.Event:2")
+            self._sink.write(record(version.SerializeToString()), now=now)
+        return self._sink
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OSError as error:
+            raise UserError(
+                f"summaries cannot be written into {self.logdir}: {files.reason(error)}; make room or permit writing."
+            ) from error
+
+
+def _file_name(now: float) -> str:
+    return f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{next(_file_numbers):04d}"
+
+
+class Sink(Protocol):
+    """Destination of the records of one event file."""
+
+    def write(self, data: bytes, *, now: float) -> None:
+        """Add a record at the time `now`, in seconds since 1970."""
+
+    def flush(self) -> None:
+        """Make all records visible to readers."""
+
+    def close(self) -> None:
+        """Flush and end the file."""
+
+
+class LocalSink:
+    """Local file that records are appended to, without a buffer."""
+
+    def __init__(self, path: str) -> None:
+        self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115 - open until close()
+
+    def write(self, data: bytes, *, now: float) -> None:
+        start = self._file.tell()
+        try:
+            while data:
+                # On a disk that fills up, the first write succeeds partly and the next one raises the error.
+                data = data[self._file.write(data) :]
+        except OSError:
+            # An incomplete record would make all later records unreadable.
+            self._file.truncate(start)
+            raise
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class RemoteSink:
+    """Remote object that is replaced with all records from time to time.
+
+    Args:
+        path: URL of the object.
+        flush_secs: Seconds between uploads, which run in a thread. An error of an upload is raised by a later call.
+        now: Current time, in seconds since 1970.
+    """
+
+    def __init__(self, path: str, *, flush_secs: float, now: float) -> None:
+        self._path = path
+        self._flush_secs = flush_secs
+        self._flushed_at = now
+        self._content = bytearray()
+        self._dirty = False
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="events")
+        self._upload: concurrent.futures.Future[None] | None = None
+
+    def write(self, data: bytes, *, now: float) -> None:
+        self._content += data
+        self._dirty = True
+        if self._upload is not None and not self._upload.done():
+            return
+        self._end_upload()
+        if now - self._flushed_at >= self._flush_secs:
+            self._flushed_at = now
+            self._dirty = False
+            self._upload = self._thread.submit(files.write_atomic, self._path, bytes(self._content))
+
+    def flush(self) -> None:
+        # An error of the last upload is ignored, because its records are uploaded again here.
+        with contextlib.suppress(Exception):
+            self._end_upload()
+        if self._dirty:
+            files.write_atomic(self._path, bytes(self._content))
+            self._dirty = False
+
+    def close(self) -> None:
+        try:
+            self.flush()
+        finally:
+            self._thread.shutdown()
+
+    def _end_upload(self) -> None:
+        """Wait for the running upload, if any, and raise its error."""
+        if self._upload is None:
+            return
+        upload, self._upload = self._upload, None
+        try:
+            upload.result()
+        except Exception:
+            self._dirty = True
+            raise

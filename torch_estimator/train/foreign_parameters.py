@@ -1,0 +1,50 @@
+"""Check that a loss depends on parameters of the trained module only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from torch_estimator.errors import InvalidValueError
+
+
+def check_leaves(loss: Tensor, module: nn.Module) -> None:
+    """Raise where a loss depends on a parameter that requires gradients and is not one of the module's.
+
+    Such a parameter gets no update and is in no checkpoint. `Estimator.from_module` trains a copy of the module that it
+    is given: a penalty that reads the weights of the original would have no effect.
+
+    Args:
+        loss: A scalar whose graph has not been freed yet.
+        module: The trained module.
+
+    Raises:
+        InvalidValueError: There is such a parameter.
+    """
+    known = set(module.parameters())
+    for leaf in _leaves(loss):
+        # FullyShardedStrategy computes with gathered parameters, whose memory is free again after the forward pass.
+        if isinstance(leaf, nn.Parameter) and leaf not in known and leaf.untyped_storage().size():
+            raise InvalidValueError(
+                f"The loss depends on a parameter of shape {list(leaf.shape)} that is not one of the trained module's, "
+                "so it would never be trained or saved (from_module trains a copy of its module); return what the loss "
+                "needs from the module, or use a model_fn whose loss reads the module that it returns, or freeze the "
+                "parameter with requires_grad_(False)."
+            )
+
+
+def _leaves(loss: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors at the ends of a loss's graph that accumulate gradients."""
+    if loss.grad_fn is None:
+        yield loss
+        return
+    nodes, seen = [loss.grad_fn], {loss.grad_fn}
+    while nodes:
+        node = nodes.pop()
+        # Only nodes of the kind AccumulateGrad have this attribute.
+        if (leaf := getattr(node, "variable", None)) is not None:
+            yield leaf
+        new = {following for following, _ in node.next_functions if following is not None} - seen
+        nodes += new
+        seen |= new

@@ -1,1 +1,0 @@
-"""Training the same model in several processes at once."""

@@ -1,1 +1,0 @@
-"""Training a model whose parameters are with parameter servers."""
