@@ -35,8 +35,7 @@ from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidVal
 from torch_estimator.feature_column.table import tables_of_checkpoint
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook
-from torch_estimator.inputs.calling import call_input_fn
-from torch_estimator.inputs.input_context import InputContext
+from torch_estimator.inputs.input_fn import InputContext, call_input_fn
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from torch_estimator import tree
 
 
 def floating_dtype(module: nn.Module) -> torch.dtype | None:
@@ -19,10 +20,10 @@ def floating_dtype(module: nn.Module) -> torch.dtype | None:
 
 
 def cast(value: Any, dtype: torch.dtype, only: torch.dtype | None = None) -> Any:
-    """Returns features or labels with floating tensors (or only those of one dtype) in another dtype."""
-    if isinstance(value, Mapping):
-        return {key: cast(one, dtype, only) for key, one in value.items()}
-    if isinstance(value, tuple):
-        return tuple(cast(one, dtype, only) for one in value)
-    floating = isinstance(value, Tensor) and value.is_floating_point() and only in (None, value.dtype)
-    return value.to(dtype) if floating else value
+    """Return features or labels with floating tensors (or only those of one dtype) in another dtype."""
+
+    def cast_one(leaf: Any) -> Any:
+        floating = isinstance(leaf, Tensor) and leaf.is_floating_point() and only in (None, leaf.dtype)
+        return leaf.to(dtype) if floating else leaf
+
+    return tree.map(cast_one, value)

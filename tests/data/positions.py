@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_estimator import tree
 from torch_estimator.data import Batch, Dataset
 from torch_estimator.data.columns import to_numpy
-from torch_estimator.data.structure import map_columns
 
 
 def check_every_position(make: Callable[[], Dataset], *, transform: Any = None, compared: int | None = None) -> int:
@@ -59,7 +59,7 @@ def saved(state: dict[str, Any]) -> str:
 
 def as_arrays(batch: Batch) -> tuple[Any, Any]:
     """A batch with strings as object arrays."""
-    return map_columns(to_numpy, batch.features), map_columns(to_numpy, batch.labels)
+    return tree.map(to_numpy, batch.features), tree.map(to_numpy, batch.labels)
 
 
 def assert_equal(one: Any, other: Any) -> None:

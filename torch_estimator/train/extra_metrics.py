@@ -10,8 +10,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from torch_estimator import tree
 from torch_estimator.data.columns import to_numpy
-from torch_estimator.data.structure import map_columns
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.metrics import MetricFunctions
 from torch_estimator.metrics.collected import on_host
@@ -49,7 +49,7 @@ class ExtraMetrics:
         if "predictions" in self._arguments:
             arguments["predictions"] = self._predictions(outputs)
         if "features" in self._arguments:
-            arguments["features"] = map_columns(as_tensor, batch.raw)
+            arguments["features"] = tree.map(as_tensor, batch.raw)
         self._functions.update(arguments)
 
     def compute(self) -> dict[str, float]:

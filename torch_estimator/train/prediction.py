@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_estimator import tree
 from torch_estimator.compile.observation import observed
 from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.data.runs import split
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.forwarding import all_layers, check_new_keys
 from torch_estimator.hooks.hook import Hook, RunContext
@@ -83,7 +83,7 @@ def run_prediction(
                 together.hooks_were_told()
             context.observe = False
             taken += count
-            for part in [arrays] if count == 1 else split(arrays, count):
+            for part in [arrays] if count == 1 else tree.split_rows(arrays, count):
                 yield from _examples(part) if single_examples else (part,)
                 stopped = context.stop_requested
                 if stopped:

@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_estimator.data.runs import split
+from torch_estimator import tree
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.metrics.functions import RESERVED
 from torch_estimator.train.batches import TensorBatch, beside_labels
@@ -105,4 +105,4 @@ def _check_names(results: Mapping[str, float]) -> None:
 
 
 def _apart(outputs: Any, tensors: TensorBatch, batches: int) -> Sequence[tuple[Any, TensorBatch]]:
-    return [(outputs, tensors)] if batches == 1 else split((outputs, tensors), batches)
+    return [(outputs, tensors)] if batches == 1 else tree.split_rows((outputs, tensors), batches)

@@ -23,7 +23,7 @@ from torch_estimator.checkpoint.sharded_tensors import part_to_save
 from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.compile.choice import GRADIENTS, AnySteps, steps_for
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.data.state import StateMismatch
+from torch_estimator.data.stream import StateMismatch
 from torch_estimator.distributed.description import Description, Trainers
 from torch_estimator.distributed.packing import Layout
 from torch_estimator.distributed.peer_recovery import REPLICAS, Snapshot
@@ -660,7 +660,7 @@ class TrainingRun:
         if most == 1 or self._dataset.runs_user_code:
             batch = next(self._batches, None)
             return None if batch is None else Batches(batch)
-        batches = Batches(*self._batches.next_of_run(most))
+        batches = Batches(*self._batches.next_in_block(most))
         return None if batches.whole is None else batches
 
 
