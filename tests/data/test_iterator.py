@@ -33,7 +33,7 @@ def source() -> Dataset:
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_batches_together_are_those_one_by_one_with_their_positions(chain: str) -> None:
+def test_joined_batches_equal_single_ones_and_have_their_positions(chain: str) -> None:
     def make() -> Dataset:
         return CHAINS[chain](source())
 
@@ -61,7 +61,7 @@ def test_batches_together_are_those_one_by_one_with_their_positions(chain: str) 
 
 
 @pytest.mark.parametrize("chain", ["plain", "ahead", "some batches"])
-def test_there_are_several_together(chain: str) -> None:
+def test_several_batches_are_joined(chain: str) -> None:
     with CHAINS[chain](source()).iterator() as iterator:
         iterator.next_together(10_000, 16)
         batch, together = iterator.next_together(10_000, 16)
@@ -70,7 +70,7 @@ def test_there_are_several_together(chain: str) -> None:
 
 
 @pytest.mark.parametrize("chain", ["shuffled for several epochs", "partial batch in every epoch", "ahead"])
-def test_a_position_amid_batches_that_came_together_is_restored(chain: str) -> None:
+def test_a_position_within_a_block_is_restored(chain: str) -> None:
     with CHAINS[chain](source()).iterator() as iterator:
         next(iterator)
         for _ in range(3):
@@ -94,7 +94,7 @@ def convert(batch: Batch) -> Converted:
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_many_batches_are_converted_at_once_and_taken_apart(ahead: int) -> None:
+def test_many_batches_are_converted_at_once_and_cut_again(ahead: int) -> None:
     given: list[tuple[int, str]] = []
 
     def noted(batch: Batch) -> Converted:
@@ -111,7 +111,7 @@ def test_many_batches_are_converted_at_once_and_taken_apart(ahead: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_what_goes_wrong_while_converting_is_raised_where_the_batch_is_asked_for(ahead: int) -> None:
+def test_an_error_of_convert_is_raised_by_next(ahead: int) -> None:
     def failing(batch: Batch) -> Any:
         raise OSError("no memory to pin")
 

@@ -1,4 +1,4 @@
-"""A transform may want columns as they are, and all others there are; every source gives the same."""
+"""Every source reads the columns that a transform requires, in its types, and all others if it asks for them."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ def test_a_column_without_a_type_is_as_it_is(tmp_path: Path, source: Source) -> 
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_all_others_come_beside_what_is_required(tmp_path: Path, source: Source) -> None:
+def test_a_transform_may_also_get_all_other_columns(tmp_path: Path, source: Source) -> None:
     got = first(source(tmp_path), Wants({"f": pa.float32()}, others=True))
     assert sorted(got) == ["f", "i", "s"]
     assert (got["f"].tolist(), got["i"].tolist(), got["s"].tolist()) == ([1.5, 2.5], [1, 2], ["a", "b"])
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_what_is_required_must_be_there_with_the_others_too(tmp_path: Path, source: Source) -> None:
+def test_a_missing_required_column_is_named_also_with_others(tmp_path: Path, source: Source) -> None:
     with pytest.raises(DataError, match=r"column 'z' is not in .*the columns there are"):
         first(source(tmp_path), Wants({"z": None}, others=True))
 
 
-def test_the_models_type_holds_beside_the_others(tmp_path: Path) -> None:
+def test_the_models_type_is_used_also_with_others(tmp_path: Path) -> None:
     got = first(csv(tmp_path), Wants({"i": pa.string()}, others=True))
     assert got["i"].tolist() == ["1", "2"]

@@ -67,7 +67,7 @@ ALL = ("train", {"a": 1}, "config", te.InputContext())
         (dict, {}),
     ],
 )
-def test_a_function_is_given_what_it_names(input_fn: Callable[..., Any], expected: Any) -> None:
+def test_a_function_gets_the_arguments_that_it_has_parameters_for(input_fn: Callable[..., Any], expected: Any) -> None:
     assert call_input_fn(input_fn, GIVEN) == expected
 
 
@@ -82,7 +82,7 @@ def test_a_function_that_needs_something_else_is_refused() -> None:
         call_input_fn(by_position, GIVEN)
 
 
-def test_every_call_of_an_estimator_tells_mode_and_context(tmp_path: Path) -> None:
+def test_an_estimator_gives_mode_and_context_to_every_call(tmp_path: Path) -> None:
     seen = []
 
     def input_fn(mode: str, params: dict[str, Any], config: te.RunConfig, input_context: te.InputContext) -> Dataset:
