@@ -317,7 +317,11 @@ class Dataset:
         return self._then(Repeat(count=None if count == -1 else _int(count)))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
-        """Keep every ``num_shards``-th row, beginning with row `index`; after `batch`, batches instead of rows."""
+        """Keep every ``num_shards``-th row, beginning with row `index`; after `batch`, batches instead of rows.
+
+        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3, 4]}).shard(2, 1).batch(2)]
+        [[2, 4]]
+        """
         return self._then(Shard(num_shards=_int(num_shards), index=_int(index), of_batches=self._batched))
 
     def batch(self, size: int, drop_remainder: bool = False) -> Dataset:
@@ -449,11 +453,19 @@ class Dataset:
         return self._then(Prefetch(count=_int(n)))
 
     def skip(self, rows: int) -> Dataset:
-        """Leave out the first `rows` rows; after `batch`, batches instead of rows."""
+        """Leave out the first `rows` rows; after `batch`, batches instead of rows.
+
+        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3]}).skip(1).batch(2)]
+        [[2, 3]]
+        """
         return self._then(Skip(count=_int(rows), of_batches=self._batched))
 
     def take(self, rows: int) -> Dataset:
-        """End after `rows` rows; after `batch`, batches instead of rows."""
+        """End after `rows` rows; after `batch`, batches instead of rows.
+
+        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3]}).take(1).batch(2)]
+        [[1]]
+        """
         return self._then(Take(count=_int(rows), of_batches=self._batched))
 
     def divided(self, parts: int, index: int) -> Dataset:
