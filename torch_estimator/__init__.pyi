@@ -153,7 +153,7 @@ from .hooks import (
 from .hooks import (
     stop_if_no_increase_hook as stop_if_no_increase_hook,
 )
-from .inputs.input_context import InputContext as InputContext
+from .inputs.input_fn import InputContext as InputContext
 from .mode_keys import ModeKeys as ModeKeys
 from .models.baseline import (
     BaselineClassifier as BaselineClassifier,

@@ -5,7 +5,6 @@ numpy makes float64 of Python floats and models compute in float32, so inputs ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from torch_estimator import tree
 from torch_estimator.errors import RowError
 
 
@@ -39,12 +39,12 @@ def cast(value: Any, dtype: torch.dtype, only: torch.dtype | None = None) -> Any
         dtype: The dtype to convert to.
         only: Convert tensors of this dtype only; None converts all floating tensors.
     """
-    if isinstance(value, Mapping):
-        return {key: cast(one, dtype, only) for key, one in value.items()}
-    if isinstance(value, tuple):
-        return tuple(cast(one, dtype, only) for one in value)
-    floating = isinstance(value, Tensor) and value.is_floating_point() and only in (None, value.dtype)
-    return value.to(dtype) if floating else value
+
+    def cast_one(leaf: Any) -> Any:
+        floating = isinstance(leaf, Tensor) and leaf.is_floating_point() and only in (None, leaf.dtype)
+        return leaf.to(dtype) if floating else leaf
+
+    return tree.map(cast_one, value)
 
 
 def as_float32(values: npt.NDArray[Any], what: str, column: str | None = None) -> npt.NDArray[np.float32]:

@@ -17,9 +17,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from torch_estimator import tree
+from torch_estimator.data.chunk import as_columns
 from torch_estimator.data.columns import is_strings
 from torch_estimator.data.feature_structure import Leaf, Structure, describe, leaves
-from torch_estimator.data.structure import as_columns, map_columns
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.feature_column.checks import is_float
 from torch_estimator.feature_column.raw_feature import RawDtype, RawFeature, raw_features_of
@@ -126,7 +127,7 @@ def _tensors(columns: Any) -> Any:
     def tensor(column: Any) -> Any:
         return column if is_strings(column) else torch.from_numpy(column[:1].copy())
 
-    return map_columns(tensor, columns)
+    return tree.map(tensor, columns)
 
 
 def _feature_of(name: str, leaf: Leaf) -> RawFeature:

@@ -1,4 +1,4 @@
-"""The contract of every iterator: from any saved position it goes on with exactly what would have come."""
+"""The contract of every iterator: from any saved position, exactly the same batches follow."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_estimator import tree
 from torch_estimator.data import Batch, Dataset
 from torch_estimator.data.columns import to_numpy
-from torch_estimator.data.structure import map_columns
 
 
 def check_every_position(make: Callable[[], Dataset], *, transform: Any = None, compared: int | None = None) -> int:
-    """Saves the position after every batch and compares what a new iterator gives from there; returns the batches.
+    """Save the position after every batch and compare the batches of a new iterator from there on; return their number.
 
-    Like a training run, it draws from torch's generator after each batch, and sets its state when it goes on.
+    As in training, torch's generator is used after each batch, and its state is restored with the position.
 
     Args:
-        make: Makes the Dataset; called for every position, as every process would.
+        make: Makes the Dataset; called for every position, as in a new process.
         transform: Given to every iterator.
-        compared: Batches to compare from every position; None for all.
+        compared: Number of batches to compare from every position; None for all.
     """
     states, randoms, batches = [], [], []
     with make().iterator(transform) as iterator:
@@ -30,7 +30,7 @@ def check_every_position(make: Callable[[], Dataset], *, transform: Any = None, 
         randoms.append(torch.get_rng_state())
         for batch in iterator:
             batches.append(as_arrays(batch))
-            torch.rand(3)  # As a model may.
+            torch.rand(3)  # A model may draw, too.
             states.append(saved(iterator.state()))
             randoms.append(torch.get_rng_state())
     for place, state in enumerate(states):
@@ -51,19 +51,19 @@ def check_every_position(make: Callable[[], Dataset], *, transform: Any = None, 
 
 
 def saved(state: dict[str, Any]) -> str:
-    """A state as a checkpoint keeps it."""
+    """Return a state as a checkpoint stores it."""
     text = json.dumps(state)
     assert len(text) < 10_000
     return text
 
 
 def as_arrays(batch: Batch) -> tuple[Any, Any]:
-    """A batch with strings as object arrays."""
-    return map_columns(to_numpy, batch.features), map_columns(to_numpy, batch.labels)
+    """Return a batch with strings as object arrays."""
+    return tree.map(to_numpy, batch.features), tree.map(to_numpy, batch.labels)
 
 
 def assert_equal(one: Any, other: Any) -> None:
-    """Fails unless two structures of arrays hold the same."""
+    """Check that two structures of arrays are equal."""
     assert type(one) is type(other)
     if isinstance(one, dict):
         assert list(one) == list(other)
@@ -79,5 +79,5 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 def numbers(data: Dataset, name: str = "x") -> list[int]:
-    """The values of a column, over all batches."""
+    """Return the values of a column of all batches."""
     return [int(value) for batch in data.iterator() for value in batch.features[name]]

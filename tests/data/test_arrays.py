@@ -1,4 +1,4 @@
-"""What arrays in memory and pandas frames become."""
+"""Arrays in memory and pandas frames as columns."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_label_column_with_a_mapping() -> None:
         (lambda: only_batch(Dataset.from_arrays({"y": ["a"]}).label("y", {"b": 1})), "row 0 .*unknown label 'a'"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_arrays_is_said(make: Any, message: str) -> None:
+def test_invalid_arrays_are_refused(make: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()
 
@@ -130,7 +130,7 @@ def test_the_label_of_a_frame_is_a_column_or_a_series() -> None:
     assert (list(features), labels.tolist()) == (["x"], [3, 4])
 
 
-def test_what_is_wrong_with_frames_is_said() -> None:
+def test_invalid_frames_are_refused() -> None:
     with pytest.raises(InvalidTypeError, match=r"takes a pandas\.DataFrame, but got dict"):
         Dataset.from_pandas({"x": [1]})
     with pytest.raises(InvalidValueError, match="several columns called 'x'"):
@@ -153,7 +153,7 @@ INCOMPLETE = [
 
 
 class Reads:
-    """A model that reads one column as integers, of which missing ones may have a meaning."""
+    """A transform of a model that reads one column as integers, where missing ones are allowed."""
 
     def __init__(self, name: str, **missing: int) -> None:
         self.required = {name: pa.int64()}
@@ -164,7 +164,7 @@ class Reads:
 
 
 @pytest.mark.parametrize("data", INCOMPLETE)
-def test_missing_integers_in_memory_are_those_of_files(data: Dataset, tmp_path: Path) -> None:
+def test_missing_integers_in_memory_are_handled_as_in_files(data: Dataset, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,1\n,2\n3,3\n")
     for source in (data, Dataset.from_csv(tmp_path / "a.csv")):
         with source.label("y").batch(3).iterator(Reads("x", x=-1)) as iterator:
@@ -213,7 +213,7 @@ def test_a_value_of_another_kind_than_its_column_is_named(values: list[Any], mes
 
 
 @pytest.mark.parametrize("values", [[1, 2**63], [[-1], [2**63]], [[1, 2], [2**63, -3]]])
-def test_integers_that_no_type_holds_together_do_not_become_floats(values: list[Any]) -> None:
+def test_integers_of_no_common_type_do_not_become_floats(values: list[Any]) -> None:
     with pytest.raises(DataError, match=r"row 1 \(from 0\): column 'x': -?92\d* does not fit into int64; give"):
         Dataset.from_arrays({"x": values})
     with pytest.raises(DataError, match=r"row 1 .*column 'x': .* does not fit into int64"):
@@ -271,7 +271,7 @@ def test_booleans_among_integers_and_large_numbers_are_numbers() -> None:
         (np.array(["a", "b"]), r"column 'x' holds strings \(here 'a'\), but the model wants numbers"),
     ],
 )
-def test_what_is_no_number_for_a_model_is_named(column: Any, message: str) -> None:
+def test_values_that_a_model_cannot_read_as_numbers_are_named(column: Any, message: str) -> None:
     class Wants:
         required = {"x": pa.float32()}  # noqa: RUF012 - a constant
 

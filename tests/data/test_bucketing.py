@@ -1,4 +1,4 @@
-"""Batches by length: tf.data's order, exact positions, and what models get."""
+"""Batches by length: the order of tf.data, exact positions, and what models get."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(lengths: list[int] = LENGTHS) -> Dataset:
 def by_hand(
     lengths: list[int], boundaries: list[int], sizes: list[int], drop: bool = False, epochs: int = 1
 ) -> list[list[int]]:
-    """The rows of every batch, row by row as tf.data does it."""
+    """Return the rows of every batch, computed row by row as in tf.data."""
     batches = []
     for _ in range(epochs):
         buckets: list[list[int]] = [[] for _ in sizes]
@@ -110,7 +110,7 @@ def test_every_position_is_restored_exactly(source: Callable[[Path], Dataset], c
     assert check_every_position(lambda: CHAINS[chain](source(tmp_path))) > 3
 
 
-def test_an_iterator_of_the_user_s_is_gone_through_once_when_a_position_is_restored() -> None:
+def test_restoring_a_position_goes_through_a_user_s_iterator_once() -> None:
     assert check_every_position(lambda: bucket(only_once(Path()))) > 3
 
 
@@ -148,7 +148,7 @@ def test_positions_in_data_of_several_windows_are_restored() -> None:
 
 
 class Sum:
-    """A model that sees rows before they are batched, and then has no lists any more."""
+    """A transform that sees rows before they are batched and replaces the lists."""
 
     required = {"tokens": pa.list_(pa.int64())}  # noqa: RUF012 - a constant
 
@@ -157,7 +157,7 @@ class Sum:
 
 
 class Other:
-    """A model that does not read the column."""
+    """A transform that does not read the column."""
 
     required = {"row": pa.int64()}  # noqa: RUF012 - a constant
 
@@ -228,6 +228,6 @@ def test_batches_may_be_padded_to_their_bucket_s_boundary() -> None:
         ),
     ],
 )  # fmt: skip
-def test_mistakes_are_said(make: Any, error: type[UserError], message: str) -> None:
+def test_invalid_arguments_are_refused(make: Any, error: type[UserError], message: str) -> None:
     with pytest.raises(error, match=message):
         make()

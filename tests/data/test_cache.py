@@ -1,4 +1,4 @@
-"""Caches in memory: what is read once, what is shared, and what stays as it is in tf.data."""
+"""Caches in memory: data is read once, iterators share it, and operations act as in tf.data."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
 class Counted:
-    """A function that gives three batches and counts how often it began and how many were taken."""
+    """A function that yields three batches and counts its calls and the batches taken."""
 
     def __init__(self) -> None:
         self.passes = 0
         self.taken = 0
 
     def __call__(self) -> Iterator[dict[str, Any]]:
-        # Making the iterable is no pass yet.
+        # The pass begins with the first batch, not with the call.
         return self._batches()
 
     def _batches(self) -> Iterator[dict[str, Any]]:
@@ -50,7 +50,7 @@ def test_iterators_of_one_dataset_share_what_was_read() -> None:
     assert source.passes == 1
 
 
-def test_a_pass_that_ended_early_is_gone_on_with() -> None:
+def test_the_next_pass_continues_one_that_ended_early() -> None:
     source = Counted()
     cached = Dataset.from_iterable(source).cache()
     with cached.take(1).repeat(3).iterator() as iterator:
@@ -61,7 +61,7 @@ def test_a_pass_that_ended_early_is_gone_on_with() -> None:
 
 
 class Doubling:
-    """A model's host half that counts the rows it sees."""
+    """A transform that counts the rows that it gets."""
 
     required = {"x": pa.int64()}  # noqa: RUF012 - a constant
 
@@ -73,7 +73,7 @@ class Doubling:
         return {"x": features["x"] * 2}, labels
 
 
-def test_the_model_s_half_is_applied_once_and_never_another_model_s() -> None:
+def test_a_transform_is_applied_once_and_its_result_not_shared_with_other_models() -> None:
     data = Dataset.from_arrays({"x": np.arange(5)}).cache().shuffle(9, seed=1).repeat(3).batch(2)
     one, other = Doubling(), Doubling()
     for model in (one, one, other):
@@ -126,7 +126,7 @@ def test_shuffling_after_a_cache_is_new_in_every_epoch_and_before_it_is_not() ->
     assert sorted(after[1]) == sorted(before[0]) == [*range(50)]
 
 
-def test_the_shard_that_is_cached_is_the_shard() -> None:
+def test_a_cache_after_a_shard_keeps_the_shard() -> None:
     data = Dataset.from_arrays({"x": np.arange(10)}).shard(2, 1).cache().repeat(2).batch(3)
     assert numbers(data) == [1, 3, 5, 7, 9] * 2
 
@@ -140,7 +140,7 @@ def test_labels_and_their_cache_belong_together() -> None:
         assert labels.tolist() == list(mapping.values())
 
 
-def test_nobody_can_change_what_is_cached() -> None:
+def test_cached_arrays_are_read_only() -> None:
     cached = Dataset.from_arrays({"x": np.arange(4)}).cache().batch(4)
     with cached.repeat(2).iterator() as iterator, pytest.raises(ValueError, match="read-only"):
         next(iterator).features["x"] += 1

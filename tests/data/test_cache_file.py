@@ -1,4 +1,4 @@
-"""Caches in files: written whole or not at all, and never served for something else."""
+"""Caches in files: written completely or not at all, and never used for other data."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def written(folder: Path) -> int:
     return (folder / "cache").stat().st_mtime_ns
 
 
-def test_the_next_run_reads_the_cache_alone(tmp_path: Path) -> None:
+def test_the_next_run_reads_only_the_cache(tmp_path: Path) -> None:
     csv(tmp_path)
     assert numbers(cached(tmp_path)) == [1, 2, 3] * 2
     before = written(tmp_path)
     assert os.listdir(tmp_path).count("cache") == 1
     assert len(os.listdir(tmp_path)) == 2
-    # A file that cannot be parsed shows that nobody parses it.
+    # A file that cannot be parsed would raise an error if it were read.
     os.utime(csv(tmp_path, "x,w\n1,a\n9,b\n3,a\n"), ns=(0, 0))
     os.utime(csv(tmp_path), ns=(0, before))
     numbers(cached(tmp_path))
@@ -54,7 +54,7 @@ def test_the_next_run_reads_the_cache_alone(tmp_path: Path) -> None:
     assert table.num_rows == 3
 
 
-def test_whole_data_of_every_kind_comes_back(tmp_path: Path) -> None:
+def test_all_kinds_of_columns_are_cached_unchanged(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     features = (
         {
@@ -141,7 +141,7 @@ def test_a_global_that_a_function_uses_is_part_of_it(tmp_path: Path, monkeypatch
     assert data() == [5, 10, 15]
 
 
-def test_a_file_that_was_written_again_is_read_again(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     csv(tmp_path, "x\n" + "1\n" * 10_000)
     assert sum(numbers(cached(tmp_path))) == 20_000
     text = "x\n" + "1\n" * 5000 + "7\n" + "1\n" * 4999
@@ -184,7 +184,7 @@ def test_a_damaged_cache_is_replaced(tmp_path: Path) -> None:
         assert numbers(cached(tmp_path)) == [1, 2, 3] * 2
 
 
-def test_a_damaged_byte_is_an_error_or_has_the_cache_written_anew(tmp_path: Path) -> None:
+def test_a_damaged_byte_is_an_error_or_the_cache_is_rewritten(tmp_path: Path) -> None:
     file = tmp_path / "cache"
 
     def got() -> list[tuple[list[int], list[str]]]:
@@ -194,18 +194,18 @@ def test_a_damaged_byte_is_an_error_or_has_the_cache_written_anew(tmp_path: Path
 
     expected = got()
     whole = file.read_bytes()
-    told = 0
+    detected = 0
     for place in range(0, len(whole), 11):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
         try:
             assert got() == expected
         except DataError as error:
             assert re.search(r"the cache .*cache is damaged: the checksum of its rows from [03] .* differs", str(error))
-            told += 1
-    assert told > 40
+            detected += 1
+    assert detected > 40
 
 
-def test_a_cache_of_an_earlier_version_without_checksums_is_written_anew(tmp_path: Path) -> None:
+def test_a_cache_of_an_earlier_version_without_checksums_is_rewritten(tmp_path: Path) -> None:
     csv(tmp_path)
     numbers(cached(tmp_path))
     whole = (tmp_path / "cache").read_bytes()
@@ -218,7 +218,7 @@ def test_a_cache_of_an_earlier_version_without_checksums_is_written_anew(tmp_pat
     assert (tmp_path / "cache").read_bytes() == whole
 
 
-def test_errors_in_cached_rows_tell_where_they_are(tmp_path: Path) -> None:
+def test_errors_in_cached_rows_name_the_row(tmp_path: Path) -> None:
     class Fussy:
         required = {"x": pa.string()}  # noqa: RUF012 - a constant
 
@@ -232,7 +232,7 @@ def test_errors_in_cached_rows_tell_where_they_are(tmp_path: Path) -> None:
             next(iterator)
 
 
-def test_what_cannot_be_told_from_another_run_s_is_refused(tmp_path: Path) -> None:
+def test_values_that_cannot_be_compared_between_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="cannot tell whether an iterable gives the same in another run"):
         Dataset.from_iterable([np.ones(1)]).cache(tmp_path / "cache").iterator()
     lock = threading.Lock()
@@ -253,7 +253,7 @@ def test_objects_cannot_be_written(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"the cache .*file/cache cannot be written: "):
         numbers(Dataset.from_arrays({"x": [1]}).cache(tmp_path / "file" / "cache").batch(1))
@@ -269,7 +269,7 @@ with Dataset.from_arrays({"x": np.arange(9)}).batch(2).cache(sys.argv[1]).iterat
 """
 
 
-def test_what_a_killed_process_left_behind_goes(tmp_path: Path) -> None:
+def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     file = tmp_path / "cache"
     result = subprocess.run([sys.executable, "-c", KILLED, str(file)], timeout=60, check=False)
     assert result.returncode == -signal.SIGKILL

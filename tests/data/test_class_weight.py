@@ -42,7 +42,7 @@ def test_booleans_are_labels() -> None:
     assert weights(data) == [3, 1]
 
 
-def test_weights_that_are_there_are_multiplied() -> None:
+def test_existing_weights_are_multiplied() -> None:
     data = Dataset.from_arrays({"w": [2, 3, 4]}, [0, 1, 0]).class_weight({0: 0.5}, weight_column="w")
     assert weights(data, "w") == [1, 3, 2]
     assert weights(data.class_weight({1: 2}, "w"), "w") == [1, 6, 2]
@@ -100,7 +100,7 @@ def test_training_may_be_weighted_where_evaluation_is_not(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["numpy", "pandas", "dataset"])
-def test_example_weights_count_as_so_many_rows(kind: str) -> None:
+def test_an_example_weight_of_n_counts_as_n_rows(kind: str) -> None:
     x, labels, weight = np.array([1.0, 2.0, 3.0]), np.array([0, 1, 1]), np.array([1.0, 3.0, 0.0])
 
     def inputs(x: Any, labels: Any, weight: Any) -> Any:
@@ -135,7 +135,7 @@ def test_example_weights_count_as_so_many_rows(kind: str) -> None:
         (lambda d: weights(d.class_weight({0: 1}, "s")), DataError, "column 's' must hold one weight per row"),
     ],
 )
-def test_mistakes_are_said(make: Any, error: type[UserError], message: str) -> None:
+def test_invalid_arguments_are_refused(make: Any, error: type[UserError], message: str) -> None:
     with pytest.raises(error, match=message):
         make(Dataset.from_arrays({"x": [1, 2], "s": ["a", "b"]}, [0, 1]))
 

@@ -1,4 +1,4 @@
-"""What CSV files are read as."""
+"""CSV files: types, defaults, and errors that name the line."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def written(path: Path, text: str | bytes) -> Path:
 
 
 def features(data: Dataset) -> dict[str, Any]:
-    """All rows, as one batch."""
+    """Return all rows as one batch."""
     (batch,) = data.batch(10_000)
     return batch if isinstance(batch, dict) else batch[0]
 
 
 class Wants:
-    """A transform that wants some columns and leaves them as they are."""
+    """A transform that reads some columns and leaves them unchanged."""
 
     def __init__(self, **required: pa.DataType) -> None:
         self.required = required
@@ -75,7 +75,7 @@ def test_a_pipe_is_refused_before_it_is_waited_for(name: str, tmp_path: Path) ->
         list(read(tmp_path / name).batch(2))
 
 
-def test_the_model_decides_about_types_and_the_user_overrules_it(tmp_path: Path) -> None:
+def test_the_model_decides_about_types_unless_the_user_does(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", "1,2,3\n4,5,6\n")
     data = Dataset.from_csv(file, column_names=["a", "b", "c"], column_types={"b": "float64"}).batch(2)
     with data.iterator(Wants(b=pa.int64(), a=pa.string())) as iterator:
@@ -92,7 +92,7 @@ def test_types_may_be_given_in_any_library_s_names(given: object, tmp_path: Path
     assert features(Dataset.from_csv(file, column_names=["a"], column_types=[given]))["a"].dtype == np.float32
 
 
-def test_defaults_fill_missing_values_and_say_the_type(tmp_path: Path) -> None:
+def test_defaults_fill_missing_values_and_determine_the_type(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", "1,,x\n,2,\n,,\n")
     data = Dataset.from_csv(file, column_names=["a", "b", "c"], defaults={"a": 7, "b": 0.5, "c": "none"})
     got = features(data)
@@ -193,7 +193,7 @@ GOOD = "1,a,0\n2,b,1\n\n3,c,0\n"
 
 
 def fails(make: Callable[[], Dataset]) -> str:
-    """The message of the DataError that reading to the end raises."""
+    """Return the message of the DataError that reading to the end raises."""
     with pytest.raises(DataError) as raised:
         for _ in make():
             pass
@@ -248,7 +248,7 @@ def test_the_bad_line_s_own_file_is_named(tmp_path: Path) -> None:
     assert message.startswith(f"{paths[2]}, line 3: column 'x': 'bad'")
 
 
-def test_an_inferred_type_that_does_not_hold_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_of_a_wrong_inferred_type_names_the_cure(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", "x\n" + "1\n" * 100_000 + "1.5\n")
     assert "give column_types={'x': ...}" in fails(lambda: Dataset.from_csv(file).batch(1000))
 
@@ -376,7 +376,7 @@ def test_a_row_that_the_transform_refuses_is_named(tmp_path: Path) -> None:
         (lambda p: Dataset.from_csv(p / "cut.csv.gz"), "{p}/cut.csv.gz cannot be read: the file is cut off"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_files_is_said(make: Callable[[Path], Dataset], message: str, tmp_path: Path) -> None:
+def test_invalid_files_are_refused(make: Callable[[Path], Dataset], message: str, tmp_path: Path) -> None:
     written(tmp_path / "empty.csv", "")
     written(tmp_path / "a.csv", "x,y\n1,2\n")
     written(tmp_path / "b.csv", "x,z\n1,2\n")
@@ -386,7 +386,7 @@ def test_what_is_wrong_with_files_is_said(make: Callable[[Path], Dataset], messa
     assert fails(lambda: make(tmp_path).batch(2)).startswith(message.format(p=tmp_path))
 
 
-def test_a_column_that_the_model_wants_but_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_column_of_the_model_is_named(tmp_path: Path) -> None:
     file = written(tmp_path / "a.csv", "x,y\n1,2\n")
     with pytest.raises(DataError, match=r"column 'agee' is not in .*a\.csv; the columns there are x, y\."):
         Dataset.from_csv(file).batch(1).iterator(Wants(agee=pa.float32()))

@@ -54,7 +54,7 @@ def test_an_iterator_lasts_for_one_pass() -> None:
         numbers(data)
 
 
-def test_rows_can_be_batched_and_shuffled_anew() -> None:
+def test_rows_can_be_batched_and_shuffled_again() -> None:
     data = Dataset.from_iterable([{"x": np.arange(i, i + 3)} for i in range(0, 12, 3)])
     assert [len(batch["x"]) for batch in data.batch(5)] == [5, 5, 2]
     shuffled = numbers(data.shuffle(100, seed=1).batch(5))

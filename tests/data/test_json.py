@@ -1,4 +1,4 @@
-"""JSON lines: what is read from them, and what is said about lines that cannot be."""
+"""JSON lines: types, defaults, and errors that name the line."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_integers_beyond_int64_do_not_become_floats(value: str, cure: str, large
         list(Dataset.from_json(file).batch(2))
 
 
-def test_large_integers_are_floats_where_somebody_says_so(tmp_path: Path) -> None:
+def test_large_integers_are_floats_if_a_type_or_default_says_so(tmp_path: Path) -> None:
     file = written(tmp_path, [f'{{"x": {2**63}}}\n', '{"x": 1}\n'])
     mixed = written(tmp_path, [f'{{"x": {2**63}}}\n', '{"x": 1.5}\n'], "b.jsonl")
     for data in (
@@ -166,7 +166,7 @@ def test_large_integers_beside_numbers_that_only_arrow_reads(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ['"', "\\", '\\"]', "]]]", '"[{', "a"])
-def test_the_depth_of_lines_with_many_lists_is_found_whatever_their_strings_hold(text: str, tmp_path: Path) -> None:
+def test_brackets_in_strings_do_not_count_as_nesting(text: str, tmp_path: Path) -> None:
     one = json.dumps(text)
     many = f'{{"x": 1, "w": [{", ".join([f"[{one}]"] * 200)}]}}\n'
     deep = f'{{"x": 1, "w": {f"[{one}, " * 100}1{"]" * 100}}}\n'
@@ -222,7 +222,7 @@ def test_a_value_of_another_type_is_named_far_into_a_file(value: str, kind: Any,
         list(Dataset.from_json(file, column_types={"x": kind}).batch(5000))
 
 
-def test_nan_is_a_number_where_the_default_says_so(tmp_path: Path) -> None:
+def test_a_default_of_nan_allows_nan(tmp_path: Path) -> None:
     file = written(tmp_path, ['{"x": 1}\n', '{"x": NaN}\n', "{}\n"])
     (batch,) = Dataset.from_json(file, defaults={"x": float("nan")}).batch(9)
     assert np.isnan(batch["x"]).tolist() == [False, True, True]
@@ -259,6 +259,6 @@ def test_columns_that_do_not_fit_are_named(arguments: dict[str, Any], message: s
         ({"schema": pa.schema({"x": pa.int64()}), "select_columns": ["x"]}, InvalidValueError, "not both"),
     ],
 )
-def test_mistakes_are_said(arguments: dict[str, Any], error: type[UserError], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict[str, Any], error: type[UserError], message: str) -> None:
     with pytest.raises(error, match=message):
         Dataset.from_json("a.jsonl", **arguments)

@@ -69,7 +69,7 @@ def test_several_columns_are_a_dict_of_labels(source: Make, label: Any, tmp_path
 
 
 @every_source
-def test_they_are_there_after_every_saved_position(source: Make, tmp_path: Path) -> None:
+def test_every_position_with_labels_is_restored(source: Make, tmp_path: Path) -> None:
     def make() -> Dataset:
         data = source(tmp_path, NAMES)
         if source is not batches:
@@ -159,7 +159,7 @@ def test_a_second_label_is_refused() -> None:
         Dataset.from_arrays(COLUMNS).label("bought").label(["paid", "x"])
 
 
-def test_lists_as_labels_stay_lists_whatever_their_lengths(tmp_path: Path) -> None:
+def test_lists_as_labels_stay_lists_of_any_length(tmp_path: Path) -> None:
     tags = pa.array([[0, 1], [1, 2], [2], []])
     pq.write_table(pa.table({"x": np.arange(4), "tags": tags}), tmp_path / "a.parquet", row_group_size=2)
     head = MultiLabelHead(3)

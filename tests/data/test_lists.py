@@ -1,4 +1,4 @@
-"""Columns of lists that differ in length: how they come in, and how batches of them look."""
+"""Columns of lists that differ in length, and their batches."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_lists_are_padded_to_the_longest_of_their_batch(source: Source, tmp_path
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_padded_batch_tells_the_lengths(source: Source, tmp_path: Path) -> None:
+def test_a_padded_batch_has_the_lengths(source: Source, tmp_path: Path) -> None:
     padding = {"n": -1, "w": "?"}
     first, second = source(tmp_path).padded_batch(3, padding_values=padding)
     assert first["n"].tolist() == [[1, 2, 3], [-1, -1, -1], [4, -1, -1]]
@@ -100,7 +100,7 @@ def test_an_iterable_s_own_batches_are_padded() -> None:
     assert second["n"].tolist() == [[4, 0], [5, 6]]
 
 
-def test_a_map_sees_padded_batches_and_lists_before_there_are_any() -> None:
+def test_a_map_sees_padded_batches_or_lists_before_batching() -> None:
     data = arrow(Path())
     assert [batch["n"].shape for batch in data.batch(2).map(lambda f: {"n": f["n"] + 1})] == [(2, 3), (2, 2)]
     doubled = data.map(lambda f: {"n": objects([2 * np.array(one) for one in f["n"]])})
@@ -119,7 +119,7 @@ def test_empty_lists_fit_any_kind() -> None:
 
 
 class Wants:
-    """A model that takes what it is given."""
+    """A transform that returns what it gets."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self.required = {"x": kind}
@@ -133,7 +133,7 @@ def wanted(column: Any, kind: pa.DataType) -> Any:
         return next(batches).features
 
 
-def test_a_model_that_wants_lists_is_given_arrow_lists() -> None:
+def test_a_model_that_reads_lists_gets_arrow_lists() -> None:
     strings, integers = pa.list_(pa.string()), pa.list_(pa.int64())
     assert wanted(pa.array(WORDS), strings)["kind"][0] == "ListArray"
     assert wanted(np.array([["a", "b"], ["c", ""]], object), strings)["x"].tolist() == [["a", "b"], ["c", ""]]
@@ -143,7 +143,7 @@ def test_a_model_that_wants_lists_is_given_arrow_lists() -> None:
     assert wanted(objects([[], []]), strings)["x"].dtype == object
 
 
-def test_a_model_that_wants_numbers_is_given_lists_of_one_length_as_an_array() -> None:
+def test_a_model_that_reads_numbers_gets_lists_of_one_length_as_an_array() -> None:
     column = pa.array([[1.0, 2.0], [3.0, 4.0]])
     assert wanted(column, pa.float32())["kind"][0] == "ndarray"
     with pytest.raises(DataError, match=r"row 1 .*column 'x': the list has length 0, but those before have 3"):
@@ -160,7 +160,7 @@ def test_a_model_that_wants_numbers_is_given_lists_of_one_length_as_an_array() -
         (lambda: {"x": [[1], [2, 3]]}, InvalidTypeError, r"row 1 holds a list of 2; give pyarrow.array\(...\) if"),
     ],
 )
-def test_what_lists_cannot_hold_is_said(make: Any, error: type[UserError], message: str) -> None:
+def test_lists_of_unusable_values_are_refused(make: Any, error: type[UserError], message: str) -> None:
     with pytest.raises(error, match=message):
         Dataset.from_arrays(make())
 

@@ -1,4 +1,4 @@
-"""What Parquet files are read as."""
+"""Parquet files: types, defaults, and errors that name the row."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_an_unknown_label_is_named_by_file_and_row_even_if_shuffled(tmp_path: Pa
         ({"files": "none.parquet"}, "There is no file none.parquet."),
     ],
 )
-def test_what_is_not_there_is_named(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_missing_files_and_columns_are_named(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     file = written(tmp_path / "a.parquet", x=[1], s=["a"])
     with pytest.raises(DataError) as raised:
         list(Dataset.from_parquet(**{"files": file, **arguments}).batch(2))
@@ -196,7 +196,7 @@ def test_files_without_rows_are_an_error_unless_another_one_has_some(tmp_path: P
 def test_strings_of_many_pages_and_row_groups_are_read_as_written(
     kind: pa.DataType, distinct: int, tmp_path: Path
 ) -> None:
-    """Of many distinct strings, files hold some as codes and the rest spelt out."""
+    """A file with many distinct strings stores some dictionary encoded and the rest plain."""
     words = [None if i % 7 == 0 else f"wörd {i * 7919 % distinct}" for i in range(150_000)]
     table = pa.table({"s": pa.array(words, kind), "x": np.arange(len(words))})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=100_000, dictionary_pagesize_limit=10_000)
@@ -208,7 +208,7 @@ def test_strings_of_many_pages_and_row_groups_are_read_as_written(
         assert read == [word or "" for word in words]
 
 
-def test_codes_reach_the_model_as_codes(tmp_path: Path) -> None:
+def test_dictionary_encoded_strings_stay_encoded(tmp_path: Path) -> None:
     pq.write_table(pa.table({"s": ["a", "b", None, "a"] * 100}), tmp_path / "a.parquet")
     with Dataset.from_parquet(tmp_path / "a.parquet").batch(400).iterator() as batches:
         column = next(batches).features["s"]

@@ -1,4 +1,4 @@
-"""What the operations do, alone and together: tf.data's semantics."""
+"""The operations, alone and combined, have the semantics of tf.data."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_shards_together_are_the_data() -> None:
     assert sorted(x for part in parts for x in part) == list(range(10))
 
 
-def test_small_data_is_shuffled_fully_and_anew_in_every_epoch() -> None:
+def test_small_data_is_shuffled_fully_and_differently_in_every_epoch() -> None:
     epochs = np.array(numbers(rows(1000).shuffle(2, seed=1).repeat(3).batch(7))).reshape(3, 1000)
     assert all(sorted(epoch) == list(range(1000)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
@@ -188,7 +188,7 @@ def test_a_transform_is_applied_after_the_last_map_and_before_everything_else() 
         (lambda d: list(d.batch(2).map(lambda f, y: (f, y[:1]))), InvalidValueError, "same number of rows"),
     ],
 )
-def test_mistakes_are_said(chain: Any, error: type[Exception], message: str) -> None:
+def test_invalid_arguments_are_refused(chain: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         chain(rows(5))
 
@@ -202,6 +202,6 @@ def test_batches_that_a_map_leaves_without_rows_are_skipped_at_every_position() 
     check_every_position(kept)
 
 
-def test_empty_elements_of_an_iterable_are_skipped_however_many_there_are() -> None:
+def test_empty_elements_of_an_iterable_are_skipped() -> None:
     elements = [*({"x": np.zeros(0)} for _ in range(3000)), {"x": np.ones(1)}]
     assert [batch["x"].tolist() for batch in Dataset.from_iterable(elements)] == [[1]]

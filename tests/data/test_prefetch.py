@@ -1,4 +1,4 @@
-"""Working ahead in a thread."""
+"""Prefetching in a thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_estimator.errors import DataError
 
 @pytest.fixture
 def workers() -> Callable[[], list[threading.Thread]]:
-    """Gives the prefetching threads that the test has started and that still run."""
+    """Return a function that lists the prefetching threads that the test started and that still run."""
     before = set(threading.enumerate())
     return lambda: [thread for thread in set(threading.enumerate()) - before if thread.name == "te-prefetch"]
 
@@ -38,7 +38,7 @@ def test_batches_come_in_order() -> None:
     assert [int(batch["x"][0]) for batch in data.prefetch(3)] == list(range(100))
 
 
-def test_no_more_than_asked_for_is_read_ahead() -> None:
+def test_prefetching_reads_at_most_the_given_number_of_batches() -> None:
     drawn = threading.Semaphore(0)
     seen = []
 
@@ -50,7 +50,7 @@ def test_no_more_than_asked_for_is_read_ahead() -> None:
 
     with Dataset.from_iterable(counted).prefetch(3).iterator() as iterator:
         next(iterator)
-        # One handed out, three kept, one waiting for room.
+        # One batch was returned, three are kept, and the thread waits with one more.
         for _ in range(5):
             assert drawn.acquire(timeout=10)
     assert len(seen) == 5
@@ -66,11 +66,11 @@ def test_an_error_comes_after_the_batches_before_it_and_stays() -> None:
         for _ in range(2):
             with pytest.raises(OSError, match="the disk is gone") as raised:
                 next(iterator)
-        # Where in the thread it was raised is still known.
+        # The traceback still shows where in the thread the error was raised.
         assert raised.traceback[-1].name == "failing"
 
 
-def test_a_data_error_is_raised_where_the_batch_is_asked_for(tmp_path: Path) -> None:
+def test_a_data_error_of_the_thread_is_raised_by_next(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\nbad\n")
     data = Dataset.from_csv(tmp_path / "a.csv", column_types={"x": "int64"}).batch(1).prefetch(2)
     with data.iterator() as iterator, pytest.raises(DataError, match="line 3"):
@@ -86,7 +86,7 @@ def test_closing_ends_the_thread_and_may_be_done_twice(workers: Workers) -> None
     iterator.close()
 
 
-def test_restoring_ends_the_thread_of_before(workers: Workers) -> None:
+def test_restoring_ends_the_old_thread(workers: Workers) -> None:
     with Dataset.from_iterable(endless).prefetch(2).iterator() as iterator:
         state = iterator.state()
         next(iterator)

@@ -174,7 +174,7 @@ def test_every_position_over_a_cache_in_a_file_is_restored_exactly(
 ) -> None:
     file = str(tmp_path / "cache" / "rows")
     assert check_every_position(lambda: ON_FILES[steps](source(tmp_path), file)) > 3
-    # And over one that is complete already.
+    # And from a cache that is complete already.
     assert check_every_position(lambda: ON_FILES[steps](source(tmp_path), file)) > 3
 
 
@@ -215,7 +215,7 @@ def test_positions_in_data_of_several_windows_are_restored_exactly(
 
 
 @pytest.mark.parametrize("source", [big_csv, big_parquet, big_arrays])
-def test_shuffling_several_windows_gives_every_row_once_and_mixes_far(
+def test_shuffling_several_windows_gives_every_row_once_and_mixes_windows(
     source: Callable[[Path], Dataset], tmp_path: Path
 ) -> None:
     first, second = np.split(np.array(numbers(source(tmp_path).shuffle(1000, seed=3).repeat(2).batch(30_000))), 2)
@@ -237,7 +237,7 @@ def test_a_position_may_be_restored_with_another_batch_size() -> None:
         assert [int(x) for batch in iterator for x in batch.features["x"]] == everything[10:]
 
 
-def test_more_epochs_go_on_where_fewer_ended() -> None:
+def test_more_epochs_continue_where_fewer_ended() -> None:
     with arrays(Path()).shuffle(100, seed=1).repeat(1).batch(5).iterator() as iterator:
         list(iterator)
         state = iterator.state()
@@ -289,7 +289,7 @@ def test_a_position_of_another_input_is_refused_and_changes_nothing(other: Make,
 
 
 @pytest.mark.parametrize("state", [{}, {"signature": None}, {"signature": {}, "position": {}}])
-def test_something_that_is_no_position_is_refused(state: dict[str, object]) -> None:
+def test_a_value_that_is_not_a_position_is_refused(state: dict[str, object]) -> None:
     with arrays(Path()).batch(2).iterator() as iterator, pytest.raises(StateMismatch):
         iterator.restore(state)
 
@@ -308,7 +308,7 @@ FILES = [csv, csv_gz, csv_files, parquet]
 
 
 @pytest.mark.parametrize("source", FILES)
-def test_a_position_survives_another_spelling_and_another_place(
+def test_a_position_survives_another_spelling_and_another_folder(
     source: Callable[[Path], Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
@@ -324,7 +324,7 @@ def test_a_position_survives_another_spelling_and_another_place(
         assert [as_arrays(batch)[0]["x"].tolist() for batch in iterator] == rest
 
 
-def test_numpy_s_integers_are_python_s_in_a_position(tmp_path: Path) -> None:
+def test_numpy_integers_become_python_integers_in_a_position(tmp_path: Path) -> None:
     def chained(of: Callable[[int], Any]) -> Dataset:
         data = csv(tmp_path).shard(of(2), of(1)).shuffle(of(9), seed=of(3)).skip(of(1)).take(of(7)).repeat(of(2))
         return data.batch(of(2)).prefetch(of(1))
@@ -338,7 +338,7 @@ def test_numpy_s_integers_are_python_s_in_a_position(tmp_path: Path) -> None:
         assert [batch.features["x"].tolist() for batch in iterator] == rest
 
 
-def test_what_became_of_the_operations_is_said(tmp_path: Path) -> None:
+def test_the_error_names_changed_operations(tmp_path: Path) -> None:
     with csv(tmp_path).shuffle(9, seed=1).batch(4).iterator() as iterator:
         state = iterator.state()
     with csv(tmp_path).batch(4).iterator() as iterator, pytest.raises(StateMismatch) as raised:
@@ -383,7 +383,7 @@ def many_files(folder: Path, count: int) -> Dataset:
             "are 4 files (0000.csv, 0001.csv, 0003.csv and 1 more)."),
     ],
 )  # fmt: skip
-def test_what_became_of_the_files_is_said(change: Callable[..., object], sentence: str, tmp_path: Path) -> None:
+def test_the_error_names_changed_files(change: Callable[..., object], sentence: str, tmp_path: Path) -> None:
     with many_files(tmp_path, 5).iterator() as iterator:
         state = iterator.state()
     change(tmp_path.joinpath)

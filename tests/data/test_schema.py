@@ -1,4 +1,4 @@
-"""A schema says which columns are read, and as what, from every kind of file."""
+"""A schema determines which columns of a file are read, and their types."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_other_schemas_are_refused(
         source(tmp_path, schema=schema)
 
 
-def test_a_schema_says_it_all(tmp_path: Path) -> None:
+def test_a_schema_excludes_other_arguments(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="takes a schema, or column_types and select_columns, not both"):
         csv(tmp_path, schema=SCHEMA, column_types={"a": int})
     with pytest.raises(InvalidValueError, match="takes a schema or columns, not both"):

@@ -1,4 +1,4 @@
-"""What an input_fn may return."""
+"""Everything that an input_fn may return becomes a Dataset."""
 
 from __future__ import annotations
 

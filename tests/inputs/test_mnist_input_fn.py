@@ -20,7 +20,7 @@ ROWS = 60
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Images whose first pixel tells their number and whose brightness their digit, as idx files."""
+    """Write idx files of images whose first pixel is their number and whose brightness is their digit."""
     random = np.random.default_rng(1)
     labels = (np.arange(ROWS) % 10).astype(np.uint8)
     images = (labels[:, None, None] * 20 + random.integers(0, 20, (ROWS, 28, 28))).astype(np.uint8)

@@ -91,7 +91,7 @@ def test_the_seed_of_the_run_decides_about_the_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [None, 1, "yes"])
-def test_shuffle_must_be_said(shuffle: Any) -> None:
+def test_shuffle_must_be_given(shuffle: Any) -> None:
     with pytest.raises(InvalidValueError, match=f"needs shuffle=True or shuffle=False, but got {shuffle!r}"):
         numpy_input_fn(X, Y, shuffle=shuffle)
 
@@ -131,7 +131,7 @@ def test_data_is_checked_when_the_function_is_called(x: Any, y: Any, error: type
         input_fn()
 
 
-def test_a_frame_is_for_the_other_function() -> None:
+def test_a_frame_is_refused() -> None:
     import pandas as pd
 
     with pytest.raises(InvalidTypeError, match="an array or a dict of arrays, but got DataFrame"):

@@ -39,7 +39,7 @@ def test_a_frame_of_labels_gives_a_dict() -> None:
     labels = pd.DataFrame({"p": Y, "a": Y + 1})
     ((features, got),) = pandas_input_fn(X, labels, shuffle=False)()
     assert got["p"].tolist() == Y.tolist()
-    # As in tf.estimator, a label may be called as a feature is.
+    # As in tf.estimator, a label may have the name of a feature.
     assert (features["a"] + 1).tolist() != got["a"].tolist() == (Y + 1).tolist()
 
 
@@ -74,7 +74,7 @@ def test_every_position_is_restored() -> None:
         ({"batch_size": -1}, InvalidValueError, "batch_size must be at least 1"),
     ],
 )
-def test_mistakes_are_said_at_once(arguments: dict[str, Any], error: type[UserError], message: str) -> None:
+def test_invalid_arguments_are_refused_at_once(arguments: dict[str, Any], error: type[UserError], message: str) -> None:
     with pytest.raises(error, match=message):
         pandas_input_fn(**{"x": X, "y": Y, "shuffle": False, **arguments})
 
@@ -85,7 +85,7 @@ def test_without_labels_their_name_does_not_matter() -> None:
     assert features["target"].tolist() == [1, 2]
 
 
-def test_an_empty_frame_is_said_when_it_is_read() -> None:
+def test_an_empty_frame_is_refused_when_it_is_read() -> None:
     input_fn = pandas_input_fn(X[:0], shuffle=False)
     with pytest.raises(InvalidValueError, match="at least one row"):
         input_fn()

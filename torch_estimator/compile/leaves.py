@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torch_estimator import tree
+
 Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 Layouts = tuple[Layout, ...]
 
@@ -61,15 +63,7 @@ def _collect(value: Any, found: list[Tensor]) -> bool:
 
 def rebuilt(value: Any, tensors: Iterator[Tensor]) -> Any:
     """`value` with other tensors in the places of its own."""
-    if isinstance(value, Tensor):
-        return next(tensors)
-    if isinstance(value, Mapping):
-        return {key: rebuilt(one, tensors) for key, one in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(rebuilt(one, tensors) for one in value))
-    if isinstance(value, tuple | list):
-        return type(value)(rebuilt(one, tensors) for one in value)
-    return value
+    return tree.map(lambda one: next(tensors) if isinstance(one, Tensor) else one, value)
 
 
 def layouts(tensors: list[Tensor]) -> Layouts:

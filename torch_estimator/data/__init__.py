@@ -1,18 +1,28 @@
-"""Columnar input: `Dataset` reads, shuffles, repeats, shards and batches rows without a Python object per row."""
+"""Columnar input: `Dataset` reads, shuffles, repeats, shards and batches rows without a Python object per row.
 
+The order in which data flows: a source (`sources`) reads chunks of rows, operations (`operations`) change the stream of
+chunks, and a `DatasetIterator` returns batches and the position to save. `pipeline` puts them together.
+"""
+
+from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Column, Columns
 from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.iterator import Batch, DatasetIterator
-from torch_estimator.data.state import StateMismatch
+from torch_estimator.data.sources.base import Reader, ReadRequest, Source
+from torch_estimator.data.stream import StateMismatch
 from torch_estimator.data.to_dataset import to_dataset
 from torch_estimator.data.transform import Transform
 
 __all__ = [
     "Batch",
+    "Chunk",
     "Column",
     "Columns",
     "Dataset",
     "DatasetIterator",
+    "ReadRequest",
+    "Reader",
+    "Source",
     "StateMismatch",
     "Transform",
     "to_dataset",

@@ -1,7 +1,7 @@
 """Numbers between Arrow and numpy, sharing memory.
 
-`pyarrow.Array.to_numpy` and `pyarrow.array` import pandas where it is installed, which takes a quarter of a second that
-a training run has no use for.
+`pyarrow.Array.to_numpy` and `pyarrow.array` import pandas where it is installed. That takes a quarter of a second,
+and training does not need pandas.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 def to_numpy(array: pa.Array) -> np.ndarray[Any, Any]:
-    """The values of an Arrow array; numbers without nulls share its memory, which is read-only.
+    """Return the values of an Arrow array; numbers without nulls share its memory, which is read-only.
 
     >>> to_numpy(pa.array([1, 2, 3])[1:])
     array([2, 3])
@@ -25,7 +25,7 @@ def to_numpy(array: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> pa.Array:
-    """Numbers of one dimension as an Arrow array that shares their memory.
+    """Return a one-dimensional array of numbers as an Arrow array that shares its memory.
 
     >>> from_numpy(np.array([1, 2], dtype=np.int32)).type
     DataType(int32)
@@ -34,3 +34,14 @@ def from_numpy(array: np.ndarray[Any, Any]) -> pa.Array:
         return pa.array(array)
     buffer = pa.py_buffer(np.ascontiguousarray(array))
     return pa.Array.from_buffers(pa.from_numpy_dtype(array.dtype), len(array), [None, buffer])
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return the chunks of a column as one array."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    # Where strings take more than 2 GiB together, the result is still a ChunkedArray.
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)
+    return array

@@ -1,4 +1,7 @@
-"""A piece of the stream of rows."""
+"""Chunks: some rows of features and labels, the unit in which rows move through a pipeline.
+
+Features and labels may each be one column, or a dict or tuple of columns (see `columns` for what a column is).
+"""
 
 from __future__ import annotations
 
@@ -8,79 +11,79 @@ from typing import Any
 
 import numpy as np
 
+from torch_estimator import tree
 from torch_estimator.data import columns as column_functions
-from torch_estimator.data.columns import Array
-from torch_estimator.data.structure import as_columns, columns_of, count_rows, map_columns
+from torch_estimator.data.columns import Array, as_column
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
-Place = Callable[[int], str]
-"""Says where a row of a chunk comes from, such as ``data.csv, line 17``; may be slow."""
+RowLocator = Callable[[int], str]
+"""Returns where a row of a chunk comes from, such as ``data.csv, line 17``. May read files again, so it is slow."""
 
-LabelPlace = str | Mapping[str, str] | None
-"""The column that the labels were; where there are several, by their names."""
+LabelColumn = str | Mapping[str, str] | None
+"""The column that the labels were taken from; by the name of the label where there are several."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Some rows: a window of a file, or a batch.
+    """Some consecutive rows: a window of a file, or a batch.
 
     Attributes:
         features: A column, or a dict or tuple of columns.
         labels: The same, or None.
-        rows: How many rows every column has.
-        place: Where a row comes from.
-        label_column: Where the labels come from, for messages.
-        lengths: Length of every row's sequence, int64 ``[rows]``, where batches are made by it.
+        rows: Number of rows of every column.
+        locate: Returns where a row comes from, for messages.
+        label_column: The column that the labels were taken from, for messages.
+        lengths: Length of the sequence in every row, int64 ``[rows]``, where batches are made by length; else None.
     """
 
     features: Any
     labels: Any
     rows: int
-    place: Place
-    label_column: LabelPlace = None
+    locate: RowLocator
+    label_column: LabelColumn = None
     lengths: Array | None = None
 
     def slice(self, start: int, stop: int, step: int = 1) -> Chunk:
-        """Returns rows ``start:stop:step`` as views."""
-        place = self.place
-        where = slice(start, stop, step)
+        """Return rows ``start:stop:step`` as views."""
+        locate = self.locate
+        chosen = slice(start, stop, step)
         return Chunk(
-            _sliced(self.features, where),
-            _sliced(self.labels, where),
+            _sliced(self.features, chosen),
+            _sliced(self.labels, chosen),
             len(range(start, min(stop, self.rows), step)),
-            lambda row: place(start + step * row),
+            lambda row: locate(start + step * row),
             self.label_column,
-            None if self.lengths is None else self.lengths[where],
+            None if self.lengths is None else self.lengths[chosen],
         )
 
     def take(self, indices: Array) -> Chunk:
-        """Returns the rows at ``indices``."""
-        place = self.place
+        """Return the rows at `indices`."""
+        locate = self.locate
 
         def pick(column: Any) -> Any:
             return column_functions.take(column, indices)
 
         return Chunk(
-            map_columns(pick, self.features),
-            map_columns(pick, self.labels),
+            tree.map(pick, self.features),
+            tree.map(pick, self.labels),
             len(indices),
-            lambda row: place(int(indices[row])),
+            lambda row: locate(int(indices[row])),
             self.label_column,
             None if self.lengths is None else self.lengths[indices],
         )
 
     def columns(self) -> Iterator[Any]:
-        """Yields the columns of features and labels."""
-        yield from columns_of(self.features)
-        yield from columns_of(self.labels)
+        """Yield the columns of features and labels."""
+        yield from tree.leaves(self.features)
+        yield from tree.leaves(self.labels)
 
     def with_columns(self, features: Any, labels: Any) -> Chunk:
-        """Returns a chunk of the same rows with other columns."""
-        return Chunk(features, labels, self.rows, self.place, self.label_column, self.lengths)
+        """Return a chunk of the same rows with other columns."""
+        return Chunk(features, labels, self.rows, self.locate, self.label_column, self.lengths)
 
     def error(self, error: RowError) -> DataError:
-        """Returns the error of one row as one that says where the row comes from."""
-        return DataError(f"{self.place(error.row)}: {self._column(error)}{error.problem.rstrip('.')}.")
+        """Return an error about one row as an error that names the file and line of the row."""
+        return DataError(f"{self.locate(error.row)}: {self._column(error)}{error.problem.rstrip('.')}.")
 
     def _column(self, error: RowError) -> str:
         column = error.column
@@ -94,52 +97,103 @@ class Chunk:
 
 
 def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
-    """Returns the rows of all chunks, in order, as one chunk."""
+    """Return the rows of all chunks, in order, as one chunk."""
     if len(chunks) == 1:
         return chunks[0]
 
-    def place(row: int) -> str:
+    def locate(row: int) -> str:
         for chunk in chunks:
             if row < chunk.rows:
                 break
             row -= chunk.rows
-        return chunk.place(row)
+        return chunk.locate(row)
 
     return Chunk(
         _concat([chunk.features for chunk in chunks]),
         _concat([chunk.labels for chunk in chunks]),
         sum(chunk.rows for chunk in chunks),
-        place,
+        locate,
         chunks[0].label_column,
         _concat([chunk.lengths for chunk in chunks]),
     )
 
 
-def chunk_of(features: Any, labels: Any, place: Place) -> Chunk:
-    """Makes a chunk of what a user's code gave: arrays, tensors, lists, alone, in dicts or in tuples.
+def chunk_of(features: Any, labels: Any, locate: RowLocator) -> Chunk:
+    """Make a chunk of arrays, tensors or lists, alone, in dicts or in tuples.
+
+    Args:
+        features: Features that a user's code returned.
+        labels: Labels that it returned, or None.
+        locate: Returns where a row comes from.
 
     Raises:
-        DataError: They are no columns, or not of the same length.
+        DataError: A value cannot be a column, or columns differ in length.
     """
     try:
         features, labels = as_columns(features), as_columns(labels, "labels", lists=True)
-        return Chunk(features, labels, count_rows(features, labels), place)
+        return Chunk(features, labels, count_rows(features, labels), locate)
     except RowError as error:
-        raise Chunk(None, None, 0, place).error(error) from error
+        raise Chunk(None, None, 0, locate).error(error) from error
     except (InvalidTypeError, InvalidValueError) as error:
-        raise DataError(f"{place(0)}: {error}") from error
+        raise DataError(f"{locate(0)}: {error}") from error
 
 
-def _sliced(structure: Any, where: slice) -> Any:
-    # Every batch comes through here: the plain cases without a call per column.
+def as_columns(value: Any, name: str | None = None, *, lists: bool = False) -> Any:
+    """Return a user's features or labels with every array in them as a column; see `columns.as_column`.
+
+    A list is one column here, not a structure of several.
+    """
+    if isinstance(value, Mapping):
+        return {key: as_columns(column, str(key), lists=lists) for key, column in value.items()}
+    if isinstance(value, tuple):
+        return tuple(as_columns(column, name, lists=lists) for column in value)
+    return None if value is None else as_column(value, name, lists=lists)
+
+
+def count_rows(features: Any, labels: Any) -> int:
+    """Return the number of rows that all columns have.
+
+    Raises:
+        InvalidValueError: There is no column, or columns differ in length.
+    """
+    lengths = [len(column) for column in tree.leaves(features)]
+    if not lengths:
+        raise InvalidValueError("features must hold at least one column, but there is none.")
+    lengths += [len(column) for column in tree.leaves(labels)]
+    if len(set(lengths)) > 1:
+        raise InvalidValueError(
+            f"features and labels must have the same number of rows, but features have "
+            f"{tree.map(len, features)} and labels {tree.map(len, labels)}."
+        )
+    return lengths[0]
+
+
+def as_pair(value: Any) -> tuple[Any, Any]:
+    """Split data into features and labels: a tuple or list of two is a pair, anything else is features.
+
+    Raises:
+        InvalidValueError: A tuple or list has another length than two.
+    """
+    if isinstance(value, tuple | list):
+        if len(value) != 2:
+            raise InvalidValueError(
+                f"data must be features or a pair (features, labels), but got a {type(value).__name__} of {len(value)}."
+            )
+        return value[0], value[1]
+    return value, None
+
+
+def _sliced(structure: Any, rows: slice) -> Any:
+    # Every batch is cut here. A call per column would take longer than the slicing, so the common cases, one array
+    # and a flat dict of arrays, are written out.
     if isinstance(structure, np.ndarray):
-        return structure[where]
+        return structure[rows]
     if type(structure) is dict:
         return {
-            name: column[where] if isinstance(column, np.ndarray) else _sliced(column, where)
+            name: column[rows] if isinstance(column, np.ndarray) else _sliced(column, rows)
             for name, column in structure.items()
         }
-    return map_columns(lambda column: column[where], structure)
+    return tree.map(lambda column: column[rows], structure)
 
 
 def _concat(structures: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Columns that Arrow cannot make of Python objects: what can be made of them, or the value that is to blame."""
+"""Columns of Python objects that Arrow refuses: convert them all the same, or find the value that is wrong."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ import numpy as np
 
 from torch_estimator.errors import RowError
 
-_MOST_SHOWN = 40
-# Of an integer, not of the decimals of a float.
+_MAX_SHOWN = 40
+# 19 digits of an integer, not of the decimals of a float.
 _MANY_DIGITS = re.compile(rb"(?<![\d.])\d{19}")
 
 BY_TYPE = "give strings, floats or a numpy array of uint64"
-"""What to do about large integers in memory."""
+"""What a user can do about large integers in memory, for messages."""
 
 
-def converted(values: Sequence[Any], name: str | None, *, otherwise: Any = None) -> Any:
-    """Returns values as numbers or as a list of `str`; ``otherwise`` if some are neither text nor numbers.
+def convert_objects(values: Sequence[Any], name: str | None, *, otherwise: Any = None) -> Any:
+    """Return values as an array of numbers or as a list of `str`.
 
     Args:
         values: Values of one column.
         name: Name of the column, for messages.
-        otherwise: What other values become.
+        otherwise: Returned if some values are neither text nor numbers.
 
     Raises:
         RowError: Strings and numbers are mixed, a number is too large, or a string is not UTF-8.
     """
     kinds = [None if _is_missing(value) else _kind(value) for value in values]
-    there = [kind for kind in kinds if kind is not None]
-    if not there or "other" in there:
+    present = [kind for kind in kinds if kind is not None]
+    if not present or "other" in present:
         return otherwise
-    first = there[0]
+    first = present[0]
     for row, kind in enumerate(kinds):
         if kind is not None and kind != first:
-            problem = f"{_shown(values[row])} is a {kind}, but the values before are {first}s; make all of one kind"
+            problem = f"{_shorten(values[row])} is a {kind}, but the values before are {first}s; make all of one kind"
             raise RowError(problem, row=row, column=name)
     return _numbers(values, name) if first == "number" else _texts(values, name)
 
 
-def unequal_rows(value: Any) -> str | None:
-    """Returns what is wrong with a list of lists of unequal lengths; None if that is not what it is."""
+def unequal_rows_problem(value: Any) -> str | None:
+    """Return what is wrong with a list of lists of unequal lengths; None for any other value."""
     if not isinstance(value, list | tuple):
         return None
     lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in value]
@@ -55,27 +55,27 @@ def unequal_rows(value: Any) -> str | None:
 
 
 def check_integers(rows: Sequence[Any], name: str | None, cure: str = BY_TYPE) -> None:
-    """Check that no number in a column of integers would have to become a float.
+    """Check that int64 can hold all numbers of a column of integers, so that none has to become a float.
 
     Args:
-        rows: Of one column, each a value or a list of values.
+        rows: The rows of the column, each a value or a list of values.
         name: Name of the column, for messages.
-        cure: What to do, for messages.
+        cure: What the user can do, for messages.
 
     Raises:
-        RowError: All values that are there are integers, and int64 does not hold one of them.
+        RowError: All values except missing ones are integers, and int64 cannot hold one of them.
     """
     values = [[value for value in _flat(row) if not _is_missing(value)] for row in rows]
     if not all(isinstance(value, int | np.integer) for row in values for value in row):
         return
-    for row, there in enumerate(values):
-        for value in there:
+    for row, present in enumerate(values):
+        for value in present:
             if not -(2**63) <= value < 2**63:
-                raise RowError(f"{_shown(value)} does not fit into int64; {cure}", row=row, column=name)
+                raise RowError(f"{_shorten(value)} does not fit into int64; {cure}", row=row, column=name)
 
 
 def has_large_integers(text: bytes) -> bool:
-    """Return whether a text of numbers may hold integers that int64 does not; false for nearly all texts."""
+    """Return whether a text may contain integers that int64 cannot hold. This is a fast test before a slow one."""
     return _MANY_DIGITS.search(text) is not None
 
 
@@ -89,7 +89,7 @@ def _numbers(values: Sequence[Any], name: str | None) -> Any:
     if array.dtype.kind in "biuf":
         return array
     row = next(row for row, value in enumerate(values) if not _is_missing(value) and np.asarray(value).dtype == object)
-    raise RowError(f"{_shown(values[row])} does not fit into 64 bits; {BY_TYPE}", row=row, column=name)
+    raise RowError(f"{_shorten(values[row])} does not fit into 64 bits; {BY_TYPE}", row=row, column=name)
 
 
 def _texts(values: Sequence[Any], name: str | None) -> list[str]:
@@ -99,7 +99,7 @@ def _texts(values: Sequence[Any], name: str | None) -> list[str]:
             text = value.decode() if isinstance(value, bytes) else value if isinstance(value, str) else ""
             text.encode()
         except UnicodeError as error:
-            raise RowError(f"{_shown(value)} is not UTF-8 text", row=row, column=name) from error
+            raise RowError(f"{_shorten(value)} is not UTF-8 text", row=row, column=name) from error
         texts.append(text)
     return texts
 
@@ -120,6 +120,6 @@ def _values(length: int | None) -> str:
     return f"a list of {length}"
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

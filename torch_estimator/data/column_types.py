@@ -1,4 +1,4 @@
-"""The types that text can be parsed as."""
+"""Types of columns: from what a user names, what a schema says, or what a sample looks like."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from torch_estimator.data.checks import repeated
+from torch_estimator.data.arguments import duplicates
 from torch_estimator.data.columns import STRINGS
 from torch_estimator.data.lists import is_list_type
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
@@ -18,13 +18,17 @@ _FIRST = {float: "float32", int: "int64", str: "string", bool: "bool_", bytes: "
 
 
 def as_arrow_type(given: Any, column: str) -> pa.DataType:
-    """Returns the Arrow type that a user means: a name, a Python type, or a numpy, torch or Arrow type.
+    """Return the Arrow type for a name, a Python type, or a numpy, torch or Arrow type.
+
+    Args:
+        given: The type.
+        column: Name of the column, for messages.
 
     >>> as_arrow_type("float32", "age"), as_arrow_type(int, "age")
     (DataType(float), DataType(int64))
 
     Raises:
-        InvalidTypeError: Columns of that type cannot be read.
+        InvalidTypeError: Columns of this type cannot be read.
     """
     if isinstance(given, pa.DataType):
         return _readable(given, column)
@@ -44,13 +48,13 @@ def as_arrow_type(given: Any, column: str) -> pa.DataType:
 
 
 DEFAULT = b"default"
-"""Key of a schema field's metadata: the JSON of what a missing value becomes."""
+"""Key in the metadata of a schema's field. Its value is the default of a missing value, as JSON."""
 
 
 def schema_defaults(schema: pa.Schema) -> dict[str, Any]:
-    """Returns what missing values become, by column, where the metadata of a schema's fields say it.
+    """Return the defaults in the metadata of a schema's fields, by column.
 
-    A missing list is an empty one, whatever they say.
+    Columns of lists are left out, since a missing list always becomes an empty one.
     """
     return {
         field.name: json.loads(field.metadata[DEFAULT])
@@ -60,25 +64,25 @@ def schema_defaults(schema: pa.Schema) -> dict[str, Any]:
 
 
 MISSING = b"missing"
-"""Key of a schema field's metadata: the JSON of the integer that stands for a missing one, in a list or not."""
+"""Key in the metadata of a schema's field. Its value is the integer that a missing one becomes, as JSON."""
 
 
 def schema_missing(schema: pa.Schema | None) -> dict[str, int]:
-    """Returns what missing integers without a default become, by column, where the metadata of a schema say it."""
+    """Return the integers that missing ones without a default become, by column, from a schema's metadata."""
     metadata = {field.name: field.metadata or {} for field in schema or ()}
     return {name: json.loads(known[MISSING]) for name, known in metadata.items() if MISSING in known}
 
 
 def schema_types(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Returns the types in a schema by column; strings are read dictionary encoded.
+    """Return the types in a schema by column; strings are read dictionary encoded.
 
     Raises:
-        InvalidTypeError: It is no schema, or columns of a type in it cannot be read.
-        InvalidValueError: It has no columns, or two of one name.
+        InvalidTypeError: The argument is not a schema, or has a type that cannot be read.
+        InvalidValueError: The schema has no columns, or two with the same name.
     """
     if not isinstance(schema, pa.Schema):
         raise InvalidTypeError(f"schema must be a pyarrow.Schema, but got {schema!r}.")
-    twice = repeated(schema.names)
+    twice = duplicates(schema.names)
     if twice or not schema.names:
         problem = f"has several columns called {twice[0]!r}" if twice else "has no columns"
         raise InvalidValueError(f"schema {problem}.")
@@ -89,13 +93,13 @@ def _schema_type(kind: pa.DataType, column: str) -> pa.DataType:
     if not is_list_type(kind):
         return as_arrow_type(kind, column)
     value_type = as_arrow_type(kind.value_type, column)
-    # Strings in lists are not encoded.
+    # Strings in lists are not dictionary encoded.
     value_type = pa.string() if value_type == STRINGS else value_type
     return pa.list_(value_type, kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
 
 
 def type_of_default(value: Any) -> pa.DataType | None:
-    """Returns the type of a column whose missing values become ``value``; None for no default."""
+    """Return the type of a column with a default; None if there is no default."""
     name = _FIRST.get(type(value))
     if name is None and isinstance(value, np.generic):
         return pa.from_numpy_dtype(value.dtype)
@@ -103,7 +107,7 @@ def type_of_default(value: Any) -> pa.DataType | None:
 
 
 def inferred(kind: pa.DataType) -> pa.DataType:
-    """Returns what a type that Arrow found in some rows is read as: int64, float32, booleans or strings."""
+    """Return the type to read a column as, from the type that Arrow inferred: int64, float32, bool or strings."""
     if pa.types.is_integer(kind):
         return pa.int64()
     if pa.types.is_floating(kind):
@@ -111,11 +115,42 @@ def inferred(kind: pa.DataType) -> pa.DataType:
     return pa.bool_() if pa.types.is_boolean(kind) else STRINGS
 
 
-def default_as(value: Any, kind: pa.DataType, column: str) -> Any:
-    """Returns a default in the type of its column, as a Python value.
+def as_column_type(kind: Any, column: str) -> pa.DataType:
+    """Return the Arrow type that a user gave for a column, which may also be a type of lists.
+
+    Args:
+        kind: The type, in any form that `as_arrow_type` takes.
+        column: Name of the column, for messages.
 
     Raises:
-        InvalidValueError: It does not fit.
+        InvalidTypeError: Columns of this type cannot be read.
+    """
+    if isinstance(kind, pa.DataType):
+        return _schema_type(kind, column)
+    return as_arrow_type(kind, column)
+
+
+def check_default(value: Any, column: str) -> Any:
+    """Return a default.
+
+    Raises:
+        InvalidTypeError: The default is neither a number nor a string.
+    """
+    if value is not None and type_of_default(value) is None:
+        raise InvalidTypeError(f"the default of column {column!r} must be a number or a string, but got {value!r}.")
+    return value
+
+
+def default_as(value: Any, kind: pa.DataType, column: str) -> Any:
+    """Return a default as a Python value of the type of its column.
+
+    Args:
+        value: The default.
+        kind: Type of the column.
+        column: Name of the column, for messages.
+
+    Raises:
+        InvalidValueError: The default does not fit the type.
     """
     if pa.types.is_dictionary(kind):
         return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,8 +1,8 @@
-"""Columns: the form in which raw data moves through the pipeline.
+"""Columns: the form in which raw data moves through a pipeline.
 
-A column is a numpy array of shape ``[rows, ...]``, or, for strings, an Arrow array (often dictionary encoded, so
-that work on strings is work on the distinct ones), or, for lists that may differ in length, an Arrow array of lists
-(see `lists`). Missing strings are empty strings, missing lists empty lists; numbers are never missing.
+A column of numbers is a numpy array of shape ``[rows, ...]``. A column of strings is an Arrow array, often dictionary
+encoded, so that work is done once per distinct string. A column of lists that may differ in length is an Arrow array of
+lists (see `lists`). Missing strings become empty strings, and missing lists empty lists. Numbers are never missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import torch
 
 from torch_estimator.data import arrow
-from torch_estimator.data.coerce import check_integers, converted, unequal_rows
+from torch_estimator.data.coerce import check_integers, convert_objects, unequal_rows_problem
 from torch_estimator.data.lists import concat_lists, is_list_type, is_lists, lists_column, padded
 from torch_estimator.errors import InvalidTypeError, InvalidValueError, RowError
 
@@ -29,7 +29,7 @@ STRINGS = pa.dictionary(pa.int32(), pa.string())
 
 
 def to_numpy(column: Column) -> Array:
-    """Returns a column as a numpy array, strings as an object array of `str`, lists padded.
+    """Return a column as a numpy array, with strings as objects of type `str` and lists padded.
 
     >>> to_numpy(pa.array(["a", "b", "a"]).dictionary_encode())
     array(['a', 'b', 'a'], dtype=object)
@@ -45,21 +45,22 @@ def to_numpy(column: Column) -> Array:
 
 
 def as_column(value: Any, name: str | None = None, *, lists: bool = False, incomplete: bool = False) -> Column:
-    """Returns what a user gives (numpy, torch, Arrow, pandas, a list) as a `Column`, sharing memory if possible.
+    """Return an array (numpy, torch, Arrow, pandas or a list) as a column, sharing memory if possible.
 
     Args:
         value: The values, rows first.
         name: Name of the column, for messages.
-        lists: Whether Python lists of lists of unequal lengths are a column of lists.
-        incomplete: Whether integers of which some are missing stay an Arrow array, for somebody to fill them.
+        lists: Whether a Python list of lists of unequal lengths becomes a column of lists; otherwise it is an error.
+        incomplete: Whether missing integers are allowed. They are returned as an Arrow array with nulls, which the
+            caller has to replace.
 
     Raises:
-        InvalidTypeError: ``value`` cannot be an array.
-        InvalidValueError: It is a scalar.
+        InvalidTypeError: The value cannot be an array.
+        InvalidValueError: The value is a scalar.
         RowError: A number is missing or masked, or an integer is too large.
     """
     if hasattr(value, "isna") and not isinstance(value.dtype, np.dtype) and value.dtype.kind in "iu":
-        # pandas would make floats of nullable integers, and NaN of missing ones.
+        # to_numpy of pandas would convert nullable integers to floats, and missing ones to NaN.
         value = pa.array(value, from_pandas=True)
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()
@@ -74,19 +75,18 @@ def as_column(value: Any, name: str | None = None, *, lists: bool = False, incom
 
 
 def is_incomplete(column: Column) -> bool:
-    """Return whether a column is an Arrow array of integers of which some are missing."""
+    """Return whether a column is an Arrow array of integers with missing values."""
     return isinstance(column, pa.Array) and pa.types.is_integer(column.type) and column.null_count > 0
 
 
 def from_objects(array: Array, name: str | None = None, *, convert: bool = False, incomplete: bool = False) -> Column:
-    """Returns an array of objects as strings, numbers or lists of them, if it holds such.
+    """Return an array of objects as a column of strings, numbers or lists; other objects are returned unchanged.
 
     Args:
         array: Objects, strings or bytes.
         name: Name of the column, for messages.
-        convert: Whether decimals and dates, which otherwise stay what they are, become what `from_arrow` makes of
-            them.
-        incomplete: As in `as_column`.
+        convert: Whether to convert decimals and dates, too, as `from_arrow` does.
+        incomplete: Whether missing integers are allowed; see `as_column`.
 
     Raises:
         RowError: Strings and numbers are mixed, a number is missing or too large, or a string is not UTF-8.
@@ -99,7 +99,7 @@ def from_objects(array: Array, name: str | None = None, *, convert: bool = False
     try:
         encoded = pa.array(array if array.dtype.kind == "O" else array.astype(object), from_pandas=True)
     except (pa.ArrowException, OverflowError, UnicodeError):
-        return converted(array.tolist(), name, otherwise=array)
+        return convert_objects(array.tolist(), name, otherwise=array)
     if incomplete and is_incomplete(encoded):
         return encoded
     kind = encoded.type
@@ -110,17 +110,17 @@ def from_objects(array: Array, name: str | None = None, *, convert: bool = False
 
 
 def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None, missing: int | None = None) -> Column:
-    """Returns an Arrow array of any type as a `Column`: strings and lists as Arrow arrays, everything else as numpy.
+    """Return an Arrow array as a column: strings and lists as Arrow arrays, everything else as numpy.
 
     Args:
-        array: Of strings, numbers, booleans, dates (which become strings) or lists of numbers or strings.
+        array: Strings, numbers, booleans, dates (which become strings), or lists of numbers or strings.
         name: Name of the column, for messages.
-        default: What a missing value becomes; None is '' for strings and an error for numbers.
-        missing: What a missing integer without a default becomes, in a list or not.
+        default: What a missing value becomes. None means '' for strings and an error for numbers.
+        missing: What a missing integer without a default becomes, in a list or not; None for an error.
 
     Raises:
         RowError: A number is missing and there is no default.
-        InvalidTypeError: The type cannot be used.
+        InvalidTypeError: Columns of this type cannot be used.
     """
     kind = array.type.value_type if isinstance(array, pa.DictionaryArray) else array.type
     if _is_text(kind):
@@ -141,24 +141,24 @@ def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None,
 
 
 def is_strings(column: Column) -> bool:
-    """Whether a column holds strings."""
+    """Return whether a column holds strings."""
     if isinstance(column, np.ndarray):
         return column.dtype.kind in "OUST"
     return not is_lists(column)
 
 
 def take(column: Column, indices: Array) -> Column:
-    """Returns the rows of a column at ``indices``."""
+    """Return the rows of a column at `indices`."""
     if isinstance(column, np.ndarray):
         return column.take(indices, axis=0)
     return column.take(arrow.from_numpy(indices))
 
 
 def concat(columns: Sequence[Column]) -> Column:
-    """Returns columns one after the other as one.
+    """Return the rows of several columns as one column.
 
     Raises:
-        InvalidValueError: They do not fit each other.
+        InvalidValueError: The columns have different types or shapes.
     """
     if len(columns) == 1:
         return columns[0]
@@ -179,7 +179,7 @@ def concat(columns: Sequence[Column]) -> Column:
 
 
 def replace_empty(strings: pa.DictionaryArray, default: str) -> pa.DictionaryArray:
-    """Returns dictionary encoded strings with ``default`` in the place of empty ones.
+    """Return dictionary encoded strings with empty ones replaced by `default`.
 
     >>> replace_empty(pa.array(["a", "", "b"]).dictionary_encode(), "b").to_pylist()
     ['a', 'b', 'b']
@@ -213,17 +213,17 @@ def _as_array(value: Any, name: str | None) -> Array:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
-        problem = unequal_rows(value) or str(error).rstrip(".")
+        problem = unequal_rows_problem(value) or str(error).rstrip(".")
         raise InvalidTypeError(f"{_named(name)} cannot be made an array: {problem}.") from error
     if isinstance(value, list | tuple) and array.dtype.kind == "f" and (np.abs(array) >= 2.0**63).any():
-        # numpy makes floats of integers that no type holds together.
+        # numpy converts integers to floats if no integer type can hold all of them.
         check_integers(value, name)
     return array
 
 
 def _ragged(value: Any) -> pa.Array | None:
-    """Returns a Python list of lists of unequal lengths as Arrow lists; None if it is something else."""
-    if unequal_rows(value) is None or not all(isinstance(row, list | tuple) for row in value):
+    """Return a Python list of lists of unequal lengths as Arrow lists; None for any other value."""
+    if unequal_rows_problem(value) is None or not all(isinstance(row, list | tuple) for row in value):
         return None
     try:
         return pa.array(value)
@@ -251,8 +251,8 @@ def _strings(array: pa.Array, default: str, name: str | None) -> pa.DictionaryAr
         elif array.type != STRINGS:
             array = pa.DictionaryArray.from_arrays(array.indices.cast(pa.int32()), array.dictionary.cast(pa.string()))
     except pa.ArrowInvalid:
-        # Reading it value by value finds the one that is not text.
-        return pa.array(converted(array.to_pylist(), name), pa.string()).dictionary_encode()
+        # Converting the values one by one finds the one that is not UTF-8.
+        return pa.array(convert_objects(array.to_pylist(), name), pa.string()).dictionary_encode()
     if array.null_count:
         values = [*array.dictionary.to_pylist(), default]
         indices = pc.fill_null(array.indices, pa.scalar(len(values) - 1, pa.int32()))

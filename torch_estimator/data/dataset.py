@@ -1,4 +1,4 @@
-"""The Dataset: where rows come from and what is done to them on their way into batches."""
+"""The Dataset: where rows come from, and the operations that turn them into batches."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from torch_estimator.data.batching import Batching
-from torch_estimator.data.bucketing import Bucketing
-from torch_estimator.data.cache import Cache
-from torch_estimator.data.class_weight import ClassWeight
-from torch_estimator.data.file_sources import csv_source, json_source, parquet_source
-from torch_estimator.data.frames import frame_columns, is_frame, is_series, series_column
-from torch_estimator.data.iterable import IterableSource
 from torch_estimator.data.iterator import Batch, DatasetIterator
 from torch_estimator.data.label import Label, LabelColumns
-from torch_estimator.data.mapping import Map
-from torch_estimator.data.memory import memory_source
-from torch_estimator.data.padding import Padding
-from torch_estimator.data.paths import Files
-from torch_estimator.data.permutation import draw_seed
-from torch_estimator.data.plan import Operation, make_iterator
-from torch_estimator.data.prefetch import Prefetch
-from torch_estimator.data.repeat import Repeat
-from torch_estimator.data.shuffle import Shuffle
-from torch_estimator.data.source import Source
-from torch_estimator.data.take_skip_shard import Shard, Skip, Take
+from torch_estimator.data.operations.batching import Batching, Padding
+from torch_estimator.data.operations.bucketing import Bucketing
+from torch_estimator.data.operations.cache import Cache
+from torch_estimator.data.operations.class_weight import ClassWeight
+from torch_estimator.data.operations.map import Map
+from torch_estimator.data.operations.prefetch import Prefetch
+from torch_estimator.data.operations.repeat import Repeat
+from torch_estimator.data.operations.shuffle import Shuffle, draw_seed
+from torch_estimator.data.operations.take_skip_shard import Shard, Skip, Take
+from torch_estimator.data.pipeline import Operation, make_iterator
+from torch_estimator.data.sources.base import Source
+from torch_estimator.data.sources.csv import csv_source
+from torch_estimator.data.sources.input_files import Files
+from torch_estimator.data.sources.iterable import IterableSource
+from torch_estimator.data.sources.memory import frame_columns, is_frame, is_series, memory_source, series_column
 from torch_estimator.data.transform import AS_NUMPY, Transform
 from torch_estimator.errors import InvalidValueError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Rows of features and labels. Every method returns a new Dataset; nothing is read before iterating.
+    """Rows of features and labels, from a source through operations into batches.
+
+    Every method returns a new Dataset. Nothing is read before iterating.
 
     >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4, 5]}, [0, 1, 0, 1, 0])
     >>> for features, labels in data.repeat(2).batch(4):
@@ -66,37 +65,47 @@ class Dataset:
         delimiter: str = ",",
         quote_char: str | None = '"',
     ) -> Dataset:
-        """Reads CSV files, one record a line (a field cannot hold a newline); blank lines are skipped.
+        """Read CSV files with one record per line. A field cannot hold a newline. Blank lines are skipped.
 
-        Numbers must be finite: ``nan`` and ``inf`` are errors, except in a column whose default is NaN.
+        Numbers must be finite: ``nan`` and ``inf`` are errors, except in a column whose default is NaN. Errors in the
+        files are raised by the iterator, as `DataError`.
 
         Args:
-            files: A path, glob or fsspec URL, or several; those of a glob in sorted order. ``.gz`` is decompressed.
+            files: A path, glob or fsspec URL, or several. The files of a glob are read in sorted order. Files whose
+                names end in ``.gz`` are decompressed.
             column_names: Names of the columns; None takes them from the header.
-            header: Whether the first line of each file is a header; None means that it is where there are no
-                ``column_names``.
-            column_types: Type by column (``"string"``, ``"float32"``, ``"int64"``, ...), or a list of all. A column
-                without one has the type that the model's feature columns want, else that of its default, else int64,
-                float32, bool or strings, as its first rows look.
-            defaults: What a missing value becomes, by column, or a list of all in the order of the columns read
-                (None where a value is required; one-element lists as in tf.io.decode_csv are taken, too). Strings
-                default to '', integers that only categorical columns read to -1 (no id), numbers to an error.
+            header: Whether the first line of each file is a header; None means that it is if `column_names` is None.
+            column_types: Type by column (``"string"``, ``"float32"``, ``"int64"``, ...), or a list with the types of
+                all columns. A column without a type gets the one that the model's feature columns read, else that of
+                its default, else int64, float32, bool or strings, inferred from the first rows.
+            defaults: What a missing value becomes: a dict by column, or a list in the order of the columns read. None
+                means that a value is required. One-element lists, as in tf.io.decode_csv, are accepted. Without a
+                default, a missing string becomes '', a missing integer that only categorical columns read becomes -1
+                (no id), and any other missing number is an error.
             select_columns: Columns to use; None for all.
-            schema: Columns to use, their types and defaults, instead of ``select_columns`` and ``column_types``, such
-                as ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
-            list_separator: Character between the values of a list, where columns hold lists; an empty field is an
-                empty list.
+            schema: Columns to use, their types and defaults, in the place of `select_columns` and `column_types`, such
+                as ``te.feature_column.schema(columns)``. The label is read in addition. `defaults` override those of
+                the schema.
+            list_separator: Text between the values of a list, for columns that hold lists. An empty field is an empty
+                list.
             label: Column to use as label, or several; see `label`.
             delimiter: Character between fields.
-            quote_char: Character around fields that hold the delimiter, or None.
+            quote_char: Character around fields that hold the delimiter; None if quotes have no special meaning.
 
         Raises:
-            InvalidValueError, InvalidTypeError: Arguments do not fit each other. What is wrong with the files is a
-                `DataError` of the iterator.
+            InvalidTypeError: An argument has the wrong type.
+            InvalidValueError: Arguments contradict each other.
+
+        >>> import tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "people.csv")
+        >>> _ = path.write_text("age,job,rich\\n31,clerk,no\\n52,farmer,yes\\n")
+        >>> for features, labels in Dataset.from_csv(path, label="rich").batch(2):
+        ...     print(features["age"], features["job"], labels)
+        [31 52] ['clerk' 'farmer'] ['no' 'yes']
         """
         source = csv_source(
             files,
-            column_names=column_names,
+            names=column_names,
             header=header,
             column_types=column_types,
             defaults=defaults,
@@ -119,17 +128,25 @@ class Dataset:
         defaults: Mapping[str, Any] | None = None,
         label: LabelColumns | None = None,
     ) -> Dataset:
-        """Reads Parquet files. Shuffled, they are read in whole row groups, a random choice of them at a time.
+        """Read Parquet files. If shuffled, they are read in whole row groups, a random choice of them at a time.
 
         Args:
             files: A path, glob or fsspec URL, or several.
             columns: Columns to use; None for all.
-            schema: Columns to use, the types to convert them to and their defaults, instead of ``columns``, such as
-                ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
-            defaults: What a missing value becomes, by column; strings default to '', integers that only categorical
-                columns read to -1 (no id), in lists, too, and numbers to an error.
+            schema: Columns to use, the types to convert them to and their defaults, in the place of `columns`, such as
+                ``te.feature_column.schema(columns)``. The label is read in addition. `defaults` override those of the
+                schema.
+            defaults: What a missing value becomes, by column. Without a default, a missing string becomes '', a missing
+                integer that only categorical columns read becomes -1 (no id), also in lists, and any other missing
+                number is an error.
             label: Column to use as label, or several; see `label`.
+
+        Raises:
+            InvalidTypeError: An argument has the wrong type.
+            InvalidValueError: Arguments contradict each other.
         """
+        from torch_estimator.data.sources.parquet import parquet_source
+
         source = parquet_source(files, columns=columns, schema=schema, defaults=defaults, label=label)
         return cls(source)._labelled(label)
 
@@ -144,26 +161,31 @@ class Dataset:
         defaults: Mapping[str, Any] | None = None,
         label: LabelColumns | None = None,
     ) -> Dataset:
-        """Reads files of JSON lines: one object a line, columns by name; blank lines are skipped.
+        """Read files of JSON lines: one object per line, with columns by name. Blank lines are skipped.
 
-        A value may be a number, a string, a boolean, or a list of them; null and a key that is not there are missing.
+        A value may be a number, a string, a boolean, or a list of them. A value that is null, or whose key is missing,
+        is a missing value. Errors in the files are raised by the iterator, as `DataError`.
 
         Args:
-            files: A path, glob or fsspec URL, or several; those of a glob in sorted order. ``.gz`` is decompressed.
-            column_types: Type by column (``"string"``, ``"float32"``, ..., or an Arrow type such as a list's). A
-                column without one has the type that the model's feature columns want, else that of its default, else
-                what the first rows look like, as in `from_csv`.
+            files: A path, glob or fsspec URL, or several. The files of a glob are read in sorted order. Files whose
+                names end in ``.gz`` are decompressed.
+            column_types: Type by column (``"string"``, ``"float32"``, ..., or an Arrow type, such as a type of lists).
+                A column without a type gets one as in `from_csv`.
             select_columns: Columns to use; None for those in the first rows.
-            schema: Columns to use, their types and defaults, instead of both, such as
-                ``te.feature_column.schema(columns)``; the label is read, too. ``defaults`` go before its own.
-            defaults: What a missing value becomes, by column; strings default to '', lists to empty ones,
-                integers that only categorical columns read to -1 (no id), in lists, too, and numbers to an error.
+            schema: Columns to use, their types and defaults, in the place of `select_columns` and `column_types`, such
+                as ``te.feature_column.schema(columns)``. The label is read in addition. `defaults` override those of
+                the schema.
+            defaults: What a missing value becomes, by column. Without a default, a missing string becomes '', a missing
+                list an empty one, a missing integer that only categorical columns read becomes -1 (no id), also in
+                lists, and any other missing number is an error.
             label: Column to use as label, or several; see `label`.
 
         Raises:
-            InvalidValueError, InvalidTypeError: Arguments do not fit each other. What is wrong with the files is a
-                `DataError` of the iterator.
+            InvalidTypeError: An argument has the wrong type.
+            InvalidValueError: Arguments contradict each other.
         """
+        from torch_estimator.data.sources.json import json_source
+
         source = json_source(
             files,
             column_types=column_types,
@@ -176,7 +198,10 @@ class Dataset:
 
     @classmethod
     def from_arrays(cls, features: Any, labels: Any = None) -> Dataset:
-        """Uses arrays in memory, without copying them where possible.
+        """Use arrays in memory, without copying them where possible.
+
+        A missing integer in a dict of columns is allowed if only categorical columns of the model read it: it has no
+        id, as in files.
 
         Args:
             features: One column, or a dict or tuple of columns: numpy, torch, Arrow or lists, rows first.
@@ -184,19 +209,27 @@ class Dataset:
 
         Raises:
             InvalidValueError: Columns differ in length, or there are no rows.
-            DataError: A number is missing, other than an integer in a dict of columns: to a model whose categorical
-                columns alone read it, that is a value without an id, as it is from files.
+            DataError: A number is missing.
+
+        >>> data = Dataset.from_arrays({"x": [1, 2, 3]}, labels=[0, 1, 0])
+        >>> [features["x"].tolist() for features, labels in data.batch(2)]
+        [[1, 2], [3]]
         """
         return cls(memory_source(features, labels))
 
     @classmethod
     def from_pandas(cls, frame: Any, label: Any = None) -> Dataset:
-        """Uses a pandas DataFrame; its index is dropped.
+        """Use a pandas DataFrame; its index is dropped.
 
         Args:
             frame: The features.
-            label: Name of the column to use as labels, or several (see `label`); or labels of the same length: an
-                array or Series, or a dict or DataFrame of them.
+            label: Name of the column to use as label, or several (see `label`); or the labels themselves, with as many
+                rows as the frame: an array or Series, or a dict or DataFrame of them.
+
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"age": [31, 52], "rich": ["no", "yes"]})
+        >>> [labels.tolist() for features, labels in Dataset.from_pandas(frame, "rich").batch(2)]
+        [['no', 'yes']]
         """
         columns = frame_columns(frame)
         if label is None or _names_columns(label, columns):
@@ -205,24 +238,41 @@ class Dataset:
 
     @classmethod
     def from_iterable(cls, iterable: Iterable[Any] | Callable[[], Iterable[Any]]) -> Dataset:
-        """Uses batches that any Python object yields: features, or pairs (features, labels).
+        """Use batches that a Python object yields: features, or pairs (features, labels).
+
+        A resumed run skips the batches that were used, so the iterable must yield the same batches again. A DataLoader
+        does, also with ``shuffle=True`` or with its own generator. If it draws random numbers from numpy or from
+        Python's `random`, seed these yourself.
 
         Args:
-            iterable: An iterable, such as a list of batches or a torch DataLoader, or a function that returns one,
-                called for every pass. A resumed run skips what was used, so it must yield the same again; a
-                DataLoader does, also with ``shuffle=True`` or a generator of its own, but numpy's and Python's random
-                numbers are the user's to seed.
+            iterable: An iterable, such as a list of batches or a torch DataLoader, or a function that returns one. The
+                function is called for every pass.
+
+        >>> data = Dataset.from_iterable(lambda: ({"x": [i, i]} for i in range(2)))
+        >>> [features["x"].tolist() for features in data.repeat(2)]
+        [[0, 0], [1, 1], [0, 0], [1, 1]]
         """
         return cls(IterableSource(iterable=iterable), _batched=True)
 
-    def label(self, column: LabelColumns, mapping: Mapping[Any, Any] | None = None) -> Dataset:
-        """Takes a column, or several, out of the features and makes them the labels.
+    @classmethod
+    def from_source(cls, source: Source, label: LabelColumns | None = None) -> Dataset:
+        """Use any other source of rows.
 
         Args:
-            column: Name of the column. Several in a list make the labels a dict by column, as a `MultiHead` wants it; a
-                dict gives label -> column where the labels' names differ from the columns'.
-            mapping: Raw value -> number. A value that is not in it is a `DataError` that names the line. With several
-                columns, label -> such a mapping, for those labels that need one.
+            source: Object with a method ``open(request)`` that returns a `Reader`; see `torch_estimator.data.Source`.
+                It needs no registration.
+            label: Column to use as label, or several; see `label`.
+        """
+        return cls(source)._labelled(label)
+
+    def label(self, column: LabelColumns, mapping: Mapping[Any, Any] | None = None) -> Dataset:
+        """Move one or several columns from the features to the labels.
+
+        Args:
+            column: Name of the column. A list of several makes the labels a dict by column, which a `MultiHead` reads.
+                A dict from labels to columns gives the labels other names.
+            mapping: Raw value -> number. A value without an entry raises a `DataError` that names the line. With
+                several columns, a dict of such mappings by label, for those labels that need one.
 
         >>> data = Dataset.from_arrays({"x": [1, 2], "bought": ["no", "yes"], "paid": [0.0, 9.5]})
         >>> labelled = data.label({"buys": "bought", "pays": "paid"}, {"buys": {"no": 0, "yes": 1}})
@@ -235,13 +285,18 @@ class Dataset:
         return self._then(label)
 
     def shuffle(self, buffer: int, seed: int | None = None) -> Dataset:
-        """Shuffles rows, in another order in every epoch of a `repeat` that follows.
+        """Shuffle rows, in another order in every epoch of a `repeat` that follows.
 
         Args:
-            buffer: Rows that are mixed at least; there are never fewer than about 65,536, read from a random choice of
-                small pieces of the files. Data with fewer rows is shuffled completely. 1 does not shuffle.
-            seed: What the order depends on. None draws one from torch's global generator now; it is saved with the
-                position, so that a resumed run goes on in the same order.
+            buffer: Minimum number of rows to shuffle at once; 1 does not shuffle. There are always at least about
+                65,536, read from a random choice of small pieces of the files. Data with fewer rows is shuffled
+                completely.
+            seed: Seed of the order. None draws a seed from torch's global generator now and saves it with the position,
+                so that a resumed run continues in the same order.
+
+        >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4]}).shuffle(4, seed=1).repeat(2).batch(4)
+        >>> [sorted(features["x"].tolist()) for features in data]
+        [[1, 2, 3, 4], [1, 2, 3, 4]]
         """
         if self._batched and any(isinstance(operation, Batching | Bucketing) for operation in self._operations):
             raise InvalidValueError("shuffle mixes rows, so it must come before batch.")
@@ -249,29 +304,42 @@ class Dataset:
         return replace(self._then(shuffle), _batched=self._batched and buffer == 1)
 
     def repeat(self, count: int | None = None) -> Dataset:
-        """Goes through the data ``count`` times; None (or -1) for ever. Before `batch`, batches straddle epochs."""
+        """Go through the data `count` times; None or -1 repeats without end.
+
+        A batch may have rows of two epochs if `batch` follows `repeat`.
+
+        >>> data = Dataset.from_arrays({"x": [1, 2, 3]})
+        >>> [features["x"].tolist() for features in data.repeat(2).batch(2)]
+        [[1, 2], [3, 1], [2, 3]]
+        >>> [features["x"].tolist() for features in data.batch(2).repeat(2)]
+        [[1, 2], [3], [1, 2], [3]]
+        """
         return self._then(Repeat(count=None if count == -1 else _int(count)))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
-        """Keeps every ``num_shards``-th row from row ``index`` on (every such batch after `batch`)."""
+        """Keep every ``num_shards``-th row, beginning with row `index`; after `batch`, batches instead of rows.
+
+        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3, 4]}).shard(2, 1).batch(2)]
+        [[2, 4]]
+        """
         return self._then(Shard(num_shards=_int(num_shards), index=_int(index), of_batches=self._batched))
 
     def batch(self, size: int, drop_remainder: bool = False) -> Dataset:
-        """Makes batches of ``size`` rows; the last may be smaller unless ``drop_remainder``.
+        """Make batches of `size` rows; the last may be smaller unless `drop_remainder`.
 
-        Lists that differ in length are padded with zeros (or ''), to the longest in the batch; see `padded_batch`.
-        A second `batch` cuts the same rows anew, where tf.data makes batches of batches.
+        Lists that differ in length are padded with zeros (or '') to the longest of the batch; see `padded_batch`.
+        A second `batch` cuts the same rows into batches of another size; tf.data would make batches of batches.
         """
         return replace(self._then(Batching(size=_int(size), drop_remainder=drop_remainder)), _batched=True)
 
     def padded_batch(self, size: int, padding_values: Any = None, drop_remainder: bool = False) -> Dataset:
-        """Makes batches as `batch` does, and adds the lengths of the lists in each column.
+        """Make batches as `batch` does, and add the lengths of the lists in each column ``<column>_length``.
 
         Args:
             size: Rows of a batch.
-            padding_values: What short lists are filled up with: a number or a string, or a dict of them by column.
-                None is 0, False or ''.
-            drop_remainder: Whether a smaller last batch is left out.
+            padding_values: Padding of short lists: a number or a string, or a dict of them by column. None means 0,
+                False or ''.
+            drop_remainder: Whether to leave out a smaller last batch.
 
         >>> import pyarrow as pa
         >>> data = Dataset.from_arrays({"words": pa.array([[7, 8, 9], [5]])}).padded_batch(2, padding_values=-1)
@@ -293,23 +361,30 @@ class Dataset:
         pad_to_bucket_boundary: bool = False,
         drop_remainder: bool = False,
     ) -> Dataset:
-        """Makes batches of rows of similar length, as tf.data does: less padding, and more rows where they are short.
+        """Make batches of rows with lists of similar length, as tf.data does.
 
-        Batches come in the order in which they become full, with their rows in the order of the data; what is left at
-        the end comes from the bucket of the shortest to that of the longest. Shuffle before. Lists are padded, to the
-        longest in the batch, and their lengths added as ``<column>_length`` (int64 ``[rows]``).
+        Such batches need less padding, and batches of short lists may have more rows. Batches are returned in the order
+        in which they become full, with rows in the order of the data. Remaining rows follow at the end, bucket by
+        bucket, the shortest first. Shuffle before this operation. Lists are padded to the longest of the batch, and
+        their lengths are added as ``<column>_length`` (int64 ``[rows]``).
 
         Args:
-            column: A column of lists, whose lengths are looked at.
-            bucket_boundaries: Ascending lengths: a bucket holds those from one boundary on and below the next.
+            column: A column of lists, whose lengths decide about the bucket.
+            bucket_boundaries: Ascending lengths. A bucket holds lengths from one boundary up to, excluding, the next.
             bucket_batch_sizes: Rows of a batch, by bucket: one more than boundaries.
             padding_values: As in `padded_batch`.
-            pad_to_bucket_boundary: Whether all lists are padded to the bucket's boundary less one, so that there are
-                few shapes; a row beyond the last boundary is an error then.
-            drop_remainder: Whether smaller last batches are left out.
+            pad_to_bucket_boundary: Whether to pad all lists to the bucket's upper boundary minus one, so that there are
+                few shapes. A list as long as the last boundary is then an error.
+            drop_remainder: Whether to leave out smaller last batches.
 
         Raises:
-            InvalidValueError: Boundaries are not ascending, or sizes do not fit them.
+            InvalidValueError: Boundaries are not ascending, or the number of sizes does not fit them.
+
+        >>> data = Dataset.from_arrays({"words": pa.array([[1], [2, 3, 4], [5], [6, 7, 8]])})
+        >>> for features in data.bucket_by_sequence_length("words", [2], [2, 2]):
+        ...     print(features["words"].tolist())
+        [[1], [5]]
+        [[2, 3, 4], [6, 7, 8]]
         """
         buckets = Bucketing(
             column=column,
@@ -324,39 +399,47 @@ class Dataset:
         return replace(self._then(buckets), _batched=True)
 
     def map(self, fn: Callable[..., Any]) -> Dataset:
-        """Applies a function to every batch, or, before `batch`, to many rows at once.
+        """Apply a function to every batch, or, before `batch`, to many rows at once.
 
         Args:
             fn: Called with features, or features and labels if there are any, as numpy arrays (strings as object
-                arrays), rows first; returns the same. Without labels going in, it may return a pair (features,
-                labels). After `batch` it may drop rows, and a batch that it leaves without rows is skipped. Before
-                `batch` it must return as many rows as it gets, and lists are arrays in an object array.
+                arrays), rows first. Returns the same; if there were no labels, it may return a pair (features, labels).
+                After `batch` it may remove rows, and a batch without rows is skipped. Before `batch` it must return as
+                many rows as it gets, and a column of lists is an object array with one array per row.
+
+        >>> data = Dataset.from_arrays({"x": [1, 2, 3]}).map(lambda features: {"x": features["x"] * 10}).batch(3)
+        >>> [features["x"].tolist() for features in data]
+        [[10, 20, 30]]
         """
         return self._then(Map(function=fn, of_batches=self._batched))
 
     def cache(self, filename: str | os.PathLike[str] | None = None) -> Dataset:
-        """Keeps what comes from the operations before it when it is first read, and does not read it again.
+        """Keep the rows or batches of the operations before it when they are first read, and do not read them again.
 
-        In memory, what is kept serves all iterators of this Dataset (and of those made from it) with the same model.
-        A cache before `shuffle` gives another order in every epoch, one after it always the same. What depends on
-        chance in a `map` before it is drawn once.
+        A cache before `shuffle` gives another order in every epoch; a cache after it gives the same order. Random
+        choices in a `map` before it are made once.
 
         Args:
-            filename: A file on this machine, in the Arrow IPC format, for data that does not fit into memory or is
-                read by many runs; it is written when all was read, and written anew when the files, the columns that
-                are read or the operations before it change (of a `map`, its code and the values that it uses). None
-                keeps rows in memory, with the model's host half applied, so that only shuffling and batching is left.
+            filename: A file on this machine, in the Arrow IPC format, for data that does not fit into memory or that
+                many runs read. It is written when all rows were read. It is replaced if the files, the columns that are
+                read or the operations before it change; for a `map`, that is its code and the values that it uses. None
+                keeps rows in memory, after the model's transform of raw columns. All iterators of this Dataset, and of
+                those made from it, share them if they are for the same model.
+
+        >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4]}).cache().shuffle(4, seed=1).repeat(2).batch(2)
+        >>> len(list(data))
+        4
         """
         return self._then(Cache(path=None if filename is None else os.fspath(filename)))
 
     def class_weight(self, weights: Mapping[Any, float], weight_column: str = "weight") -> Dataset:
-        """Adds a column of example weights by label, for a head with that ``weight_column``.
+        """Add a column of example weights by label, for a head with this `weight_column`.
 
-        Weights that are there already are multiplied. Labels that are not in ``weights`` have the weight 1, so that
-        ``class_weight({})`` gives data for evaluation the column that the head wants.
+        A column of weights that exists already is multiplied. Labels that are not in `weights` have the weight 1, so
+        ``class_weight({})`` adds the column that the head needs to data for evaluation.
 
         Args:
-            weights: Label, as it is in the data (after the mapping of `label`) -> weight.
+            weights: Label, after the mapping of `label` -> weight.
             weight_column: Name of the column (float32).
 
         >>> data = Dataset.from_arrays({"x": [1, 2, 3]}, ["no", "yes", "no"]).class_weight({"yes": 3.0}).batch(3)
@@ -366,20 +449,30 @@ class Dataset:
         return self._then(ClassWeight(weights=weights, column=weight_column))
 
     def prefetch(self, n: int) -> Dataset:
-        """Prepares ``n`` batches ahead in a thread; where that is cheaper, the window of rows ahead instead."""
+        """Read `n` batches ahead in a thread, or, where that is cheaper, two blocks of consecutive batches."""
         return self._then(Prefetch(count=_int(n)))
 
     def skip(self, rows: int) -> Dataset:
-        """Leaves out the first ``rows`` rows (batches after `batch`)."""
+        """Leave out the first `rows` rows; after `batch`, batches instead of rows.
+
+        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3]}).skip(1).batch(2)]
+        [[2, 3]]
+        """
         return self._then(Skip(count=_int(rows), of_batches=self._batched))
 
     def take(self, rows: int) -> Dataset:
-        """Ends after ``rows`` rows (batches after `batch`)."""
+        """End after `rows` rows; after `batch`, batches instead of rows.
+
+        >>> [features["x"].tolist() for features in Dataset.from_arrays({"x": [1, 2, 3]}).take(1).batch(2)]
+        [[1]]
+        """
         return self._then(Take(count=_int(rows), of_batches=self._batched))
 
     def divided(self, parts: int, index: int) -> Dataset:
-        """Every ``parts``-th batch from batch ``index`` on, as `shard` after all else; what is done to batches one by
-        one is done to these only.
+        """Return a Dataset of every ``parts``-th batch, beginning with batch `index`.
+
+        This is a `shard` before the operations on single batches at the end, so that these see only the batches that
+        are kept. A Dataset without batches is returned unchanged.
         """
         if not self._batched:
             return self
@@ -391,31 +484,40 @@ class Dataset:
 
     @property
     def runs_user_code(self) -> bool:
-        """Whether batches come from, or go through, a function or an iterable of the user's."""
+        """Whether a user's function or iterable produces or changes the batches."""
         return isinstance(self._source, IterableSource) or any(isinstance(one, Map) for one in self._operations)
 
     def iterator(
         self, transform: Transform | None = None, convert: Callable[[Batch], Any] | None = None
     ) -> DatasetIterator:
-        """Returns an iterator whose position can be saved and restored.
+        """Return an iterator whose position can be saved and restored.
 
         Args:
-            transform: A model's host half: says which raw columns it wants, and turns them into arrays. Without one,
-                batches hold raw columns: numpy arrays, and Arrow arrays of strings.
-            convert: What to make of every batch, row by row, in the thread that works ahead, if there is one: it may
-                be given many batches as one, and what it makes of them, tensors or arrays in dicts and tuples, is taken
-                apart.
+            transform: A model's preprocessing of raw columns. Without one, batches hold raw columns: numpy arrays, and
+                Arrow arrays of strings.
+            convert: Applied to batches, in the thread that prefetches if there is one. It gets several consecutive
+                batches as one and must treat rows independently. Its result, tensors or arrays in dicts and tuples, is
+                cut into batches again.
 
         Raises:
             DataError: Files cannot be found or read, or columns are missing.
-            InvalidValueError: There is no batch size.
+            InvalidValueError: The Dataset has no batch size.
+
+        >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4]}).batch(2)
+        >>> with data.iterator() as batches:
+        ...     first = next(batches)
+        ...     position = batches.state()
+        >>> with data.iterator() as batches:
+        ...     batches.restore(position)
+        ...     next(batches).features["x"]
+        array([3, 4])
         """
         if not self._batched:
             raise InvalidValueError("the Dataset has no batch size; call batch(size) on it.")
         return make_iterator(self._source, self._operations, transform, convert)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields (features, labels), or features if there are no labels: numpy arrays, strings as object arrays."""
+        """Yield (features, labels), or features if there are no labels: numpy arrays, with strings as objects."""
         with self.iterator(AS_NUMPY) as batches:
             for features, labels in batches:
                 yield features if labels is None else (features, labels)
@@ -428,7 +530,7 @@ class Dataset:
 
 
 def _int(value: Any) -> Any:
-    """Return numpy's integers as Python's, which positions hold as JSON, and anything else as it is."""
+    """Return an integer of numpy as an `int`, because positions are saved as JSON; anything else unchanged."""
     return int(value) if isinstance(value, np.integer) else value
 
 
@@ -437,10 +539,10 @@ def _is_for_each_batch(operation: Operation) -> bool:
 
 
 def _names_columns(label: Any, columns: Mapping[str, Any]) -> bool:
-    """Whether a label given with a frame names columns, rather than being values."""
+    """Return whether the label given with a frame names columns; otherwise it holds the values themselves."""
     if isinstance(label, Mapping):
         return all(isinstance(name, str) for name in label.values())
-    # A list of strings may hold labels.
+    # A list of strings may also hold the labels.
     return isinstance(label, str) or (
         isinstance(label, list | tuple) and all(isinstance(name, str) and name in columns for name in label)
     )

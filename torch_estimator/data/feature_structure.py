@@ -1,7 +1,7 @@
-"""What a module is given, described: a tensor, or a dict or tuple of them, with dtypes and shapes of one row.
+"""Descriptions of the features that a module reads: dtypes and shapes of a tensor, or of a dict or tuple of tensors.
 
-Descriptions are JSON, so that checkpoints can keep them: ``{"dtype": "float32", "shape": [3]}`` is a tensor ``[N, 3]``,
-``{"dict": {name: …}}`` and ``{"tuple": […]}`` hold several.
+Checkpoints keep them as JSON. ``{"dtype": "float32", "shape": [3]}`` describes a tensor of shape ``[N, 3]``;
+``{"dict": {name: …}}`` and ``{"tuple": […]}`` describe several tensors.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Structure = dict[str, Any]
 Leaf = dict[str, Any]
 
 WHOLE = "features"
-"""Name of the input that a module without names for its features has in an export."""
+"""Name of the input in an export if the features have no names."""
 
 
 def describe(features: Any) -> Structure:
-    """Returns the description of a batch of features; what is no tensor counts as strings."""
+    """Return the description of a batch of features. An array that is not a tensor is described as strings."""
     if isinstance(features, Mapping):
         return {"dict": {str(key): describe(value) for key, value in features.items()}}
     if isinstance(features, tuple | list):
@@ -30,7 +30,9 @@ def describe(features: Any) -> Structure:
 
 
 def leaves(structure: Structure, name: str = "") -> Iterator[tuple[str, Leaf]]:
-    """Yields the tensors of a description by name: keys and places, joined by ``/`` and ``_``.
+    """Yield the name and the description of every tensor.
+
+    The name consists of keys, joined by ``/``, and of positions in tuples, joined by ``_``.
 
     >>> list(leaves({"tuple": [{"dtype": "float32", "shape": []}]}))
     [('features_0', {'dtype': 'float32', 'shape': []})]
@@ -46,7 +48,13 @@ def leaves(structure: Structure, name: str = "") -> Iterator[tuple[str, Leaf]]:
 
 
 def assemble(structure: Structure, find: Callable[[str, Leaf], Any], name: str = "") -> Any:
-    """Returns features of a description, each tensor found by name; keys for which None is found are left out."""
+    """Return features of the described form.
+
+    Args:
+        structure: The description.
+        find: Returns the tensor for a name and its description; None leaves a key of a dict out.
+        name: Name of this part of the features.
+    """
     if "dict" in structure:
         found = {
             key: assemble(value, find, f"{name}/{key}" if name else key) for key, value in structure["dict"].items()

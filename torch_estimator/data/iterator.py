@@ -1,33 +1,43 @@
-"""Iterating over a Dataset with a position that can be saved."""
+"""Iterating over the batches of a Dataset, with a position that can be saved.
+
+Consecutive batches of equal length often lie in one piece of memory, because they are slices of the same chunk. The
+iterator reads such a block at once, converts it at once, and cuts it into batches as they are asked for: all of this
+takes much less time than the same work batch by batch.
+"""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch_estimator.data.prefetch_thread import Ahead
-from torch_estimator.data.runs import Batch, Run, RunReader
-from torch_estimator.data.state import Signature, StateMismatch, check_signature
-from torch_estimator.data.stream import State, Stream
+from torch_estimator import tree
+from torch_estimator.data.operations.prefetch import PrefetchThread
+from torch_estimator.data.stream import Signature, State, StateMismatch, Stream, check_signature
 from torch_estimator.errors import DataError
 
-_RUNS_AHEAD = 2
+_BLOCKS_AHEAD = 2
+_MAX_BATCHES = 1024
 
-__all__ = ["Batch", "DatasetIterator"]
+
+class Batch(NamedTuple):
+    """One batch: features (a column, or a dict or tuple of columns) and labels (the same, or None)."""
+
+    features: Any
+    labels: Any
 
 
 class DatasetIterator:
     """Batches of a Dataset, one after the other; see `Dataset.iterator`.
 
-    Close it, or use it as a context manager, to end its thread (if it prefetches) and free its memory.
+    Close the iterator, or use it as a context manager, to end its thread (if it prefetches) and free its memory.
 
     Args:
-        stream: Of batches.
+        stream: Stream of batches.
         signature: What a position depends on.
-        convert: What to make of every `Batch`, or None to leave it as it is.
-        ahead: Whether to work ahead in a thread.
+        convert: Applied to every `Batch`; None leaves batches as they are.
+        prefetch: Whether to read and convert in a thread.
     """
 
     def __init__(
@@ -36,14 +46,14 @@ class DatasetIterator:
         signature: Signature,
         *,
         convert: Callable[[Batch], Any] | None = None,
-        ahead: bool = False,
+        prefetch: bool = False,
     ) -> None:
         self._stream = stream
         self._signature = signature
-        self._read = RunReader(stream, convert)
-        self._ahead = ahead
-        self._work: Ahead[Run] | None = None
-        self._run: Run | None = None
+        self._read = _BlockReader(stream, convert)
+        self._prefetch = prefetch
+        self._thread: PrefetchThread[_Block] | None = None
+        self._block: _Block | None = None
         self._used = 0
         self._position = stream.state()
 
@@ -51,56 +61,61 @@ class DatasetIterator:
         return self
 
     def __next__(self) -> Any:
-        run = self._run
-        if run is None or self._used == run.count:
-            run = self._next_run()
-        batch = run.batch(self._used)
+        block = self._block
+        if block is None or self._used == block.count:
+            block = self._next_block()
+        batch = block.batch(self._used)
         self._used += 1
         return batch
 
     def next_together(self, rows: int, count: int) -> tuple[Any, int]:
-        """Returns several of the next batches as one where that takes no copy, and how many they are.
+        """Return several of the next batches as one, if they have the same length and joining them takes no copy.
 
         Args:
-            rows: How many they may have together, unless the first alone has more.
-            count: How many they may be.
+            rows: Maximum number of rows in total. The first batch is returned even if it has more.
+            count: Maximum number of batches.
 
         Returns:
-            The batch, whose parts all have the same length, and 1 or more; None at the end.
+            The joined batch, None at the end, and the number of batches in it.
         """
-        run = self._run_at_hand()
-        if run is None:
+        block = self._current_block()
+        if block is None:
             return None, 1
-        batch, together = run.together(self._used, rows, count)
+        batch, together = block.together(self._used, rows, count)
         self._used += together
         return batch, together
 
-    def next_of_run(self, count: int) -> tuple[Any, int, int, int]:
-        """Returns several of the next batches as rows of what they lie in, which stays the same for many calls.
+    def next_in_block(self, count: int) -> tuple[Any, int, int, int]:
+        """Return several of the next batches as a range of the block in which they lie.
+
+        The block stays the same object for many calls, so that a caller may keep what it derives from it.
 
         Args:
-            count: How many they may be.
+            count: Maximum number of batches.
 
         Returns:
-            The batch that they are parts of, None at the end; how many batches of one length that is; which of them,
-            from 0, is the first of these; and how many these are, 1 or more.
+            The block as one batch, None at the end; the number of batches in the block, all of one length; the number
+            of the first of the next batches in the block, from 0; and how many batches there are from this one on.
         """
-        run = self._run_at_hand()
-        if run is None:
+        block = self._current_block()
+        if block is None:
             return None, 1, 0, 1
         first = self._used
-        self._used += min(count, run.count - first)
-        return run.whole, run.count, first, self._used - first
+        self._used += min(count, block.count - first)
+        return block.whole, block.count, first, self._used - first
 
     def state(self) -> dict[str, Any]:
-        """Returns the position after the last batch returned: a small dict of JSON's types."""
+        """Return the position after the last batch that was returned: a small dict of JSON's types."""
         return {"signature": self._signature, "position": self._own_position()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes to a position that `state` returned, of this or an equal Dataset; the next batch is exactly the next.
+        """Go to a position that `state` returned, so that the same batches follow as followed there.
+
+        Args:
+            state: The position, of this iterator or of one of an equal Dataset.
 
         Raises:
-            StateMismatch: The position belongs to other data or another pipeline; the iterator stays where it was.
+            StateMismatch: The position belongs to other data or another pipeline. The iterator stays where it was.
         """
         check_signature(state.get("signature") if isinstance(state, dict) else None, self._signature)
         self._stop()
@@ -108,11 +123,11 @@ class DatasetIterator:
             self._stream.restore(state["position"])
         except (KeyError, TypeError) as error:
             raise StateMismatch("The saved input position is not one that this version can read.") from error
-        self._run = None
+        self._block = None
         self._position = state["position"]
 
     def close(self) -> None:
-        """Ends the thread and frees the memory; may be called twice."""
+        """End the thread and free the memory. May be called twice."""
         self._stop()
         self._stream.close()
 
@@ -124,49 +139,118 @@ class DatasetIterator:
     ) -> None:
         self.close()
 
-    def _run_at_hand(self) -> Run | None:
-        """The run that the next batch is of, which nobody takes apart any more; None at the end."""
-        self._read.apart = False
-        run = self._run
-        if run is None or self._used == run.count:
+    def _current_block(self) -> _Block | None:
+        """Return the block of the next batch; None at the end."""
+        # The caller takes batches by blocks, so cutting the following blocks into batches in advance is of no use.
+        self._read.cut = False
+        block = self._block
+        if block is None or self._used == block.count:
             try:
-                return self._next_run()
+                return self._next_block()
             except StopIteration:
                 return None
-        return run
+        return block
 
-    def _next_run(self) -> Run:
+    def _next_block(self) -> _Block:
         self._position = self._own_position()
-        # Its memory is free while the next one is waited for.
-        self._run = None
-        run, after = self._take()
-        if run is None:
+        # Free the memory of the used block while waiting for the next one.
+        self._block = None
+        block, after = self._take()
+        if block is None:
             self._position = after
             raise StopIteration
-        self._run, self._used = run, 0
-        return run
+        self._block, self._used = block, 0
+        return block
 
     def _own_position(self) -> State:
-        return self._run.position(self._used) if self._run is not None else self._position
+        return self._block.position(self._used) if self._block is not None else self._position
 
-    def _take(self) -> tuple[Run | None, State]:
+    def _take(self) -> tuple[_Block | None, State]:
         try:
-            if not self._ahead:
+            if not self._prefetch:
                 return self._read()
-            if self._work is None:
-                self._work = Ahead(self._read, _RUNS_AHEAD)
-            return self._work.take()
+            if self._thread is None:
+                self._thread = PrefetchThread(self._read, _BLOCKS_AHEAD)
+            return self._thread.take()
         except StopIteration as error:
-            # A loop over the batches would take it for the end of the data.
+            # A StopIteration of a user's function would silently end a loop over the batches.
             raise DataError(
                 f"{_raised_at(error)} raised StopIteration in a function of the input; catch it there, or give next() "
                 "a second argument."
             ) from error
 
     def _stop(self) -> None:
-        if self._work is not None:
-            self._work.stop()
-            self._work = None
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+
+class _Block:
+    """Consecutive batches in one piece of memory.
+
+    Args:
+        whole: Their rows, as one `Batch` or what `convert` made of it.
+        count: Number of batches, all of the same length.
+        position: Returns the position after a number of these batches, from 1.
+    """
+
+    def __init__(self, whole: Any, count: int, position: Callable[[int], State]) -> None:
+        self.whole = whole
+        self.count = count
+        self.position = position
+        self._batches: Sequence[Any] | None = None
+
+    def cut(self) -> None:
+        """Cut the block into all its batches at once, which takes less time than one by one."""
+        self._batches = [self.whole] if self.count == 1 else tree.split_rows(self.whole, self.count)
+
+    def batch(self, number: int) -> Any:
+        """Return one of the batches."""
+        return self.together(number, 0, 1)[0] if self._batches is None else self._batches[number]
+
+    def together(self, first: int, rows: int, count: int) -> tuple[Any, int]:
+        """Return the batches from number `first` on as one; see `DatasetIterator.next_together`."""
+        size = _rows(self.whole) // self.count
+        several = max(1, min(count, rows // size, self.count - first))
+        if several == self.count:
+            return self.whole, several
+        return tree.slice_rows(self.whole, first * size, (first + several) * size), several
+
+
+class _BlockReader:
+    """Reads the blocks of a stream. Called from the thread that prefetches, it must not refer to the iterator.
+
+    Args:
+        stream: Stream of batches.
+        convert: Applied to every block as one `Batch`; treats rows independently. None leaves batches as they are.
+
+    Attributes:
+        cut: Whether to cut blocks into batches in advance.
+    """
+
+    def __init__(self, stream: Stream, convert: Callable[[Batch], Any] | None) -> None:
+        self._stream = stream
+        self._convert = convert
+        self.cut = True
+
+    def __call__(self) -> tuple[_Block | None, State]:
+        """Return the next block, None at the end, and the position after it."""
+        chunk, count = self._stream.next_block(2**62, _MAX_BATCHES)
+        after = self._stream.state()
+        if chunk is None:
+            return None, after
+        batch = Batch(chunk.features, chunk.labels)
+        whole = batch if self._convert is None else self._convert(batch)
+        block = _Block(whole, count, self._stream.block_positions(count))
+        if self.cut:
+            block.cut()
+        return block, after
+
+
+def _rows(values: Any) -> int:
+    while isinstance(values, dict | tuple):
+        values = next(iter(values.values() if isinstance(values, dict) else values))
+    return len(values)
 
 
 def _raised_at(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Which columns are the labels, and what their values mean."""
+"""Labels: the columns that are labels, and the numbers that their values stand for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from torch_estimator.data.chunk import Chunk, LabelPlace
+from torch_estimator.data.chunk import Chunk, LabelColumn
 from torch_estimator.data.columns import Column, from_objects, is_strings, to_numpy
 from torch_estimator.data.lists import is_lists
-from torch_estimator.data.stream import Passing, Stream
+from torch_estimator.data.stream import ChunkMapStream, Stream
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
 LabelColumns = str | Sequence[str] | Mapping[str, str]
@@ -20,11 +20,13 @@ LabelColumns = str | Sequence[str] | Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
-    """Takes one column or several out of the features and makes them the labels.
+    """Moves one or several columns from the features to the labels.
 
     Attributes:
-        column: Name of the column. Several (names, or a dict from the labels' names to columns) make a dict of labels.
-        mapping: Raw value -> number, or None to leave the values as they are; with several columns by label.
+        column: Name of the column. Several (a list of names, or a dict from names of labels to columns) make a dict of
+            labels.
+        mapping: Raw value -> number; None leaves the values as they are. With several columns, a dict of such mappings
+            by label.
     """
 
     column: LabelColumns
@@ -54,56 +56,56 @@ class Label:
         return (str(self.column),)
 
     @property
-    def place(self) -> LabelPlace:
-        """Where the labels come from, for messages."""
-        return self.column if isinstance(self.column, str) else dict(self._named())
+    def label_column(self) -> LabelColumn:
+        """The column or columns, in the form of `Chunk.label_column`."""
+        return self.column if isinstance(self.column, str) else dict(self._by_label())
 
     def __str__(self) -> str:
         names = ", ".join(repr(name) for name in self.columns)
         return f"column {names}" if len(self.columns) == 1 else f"columns {names}"
 
-    def of(self, columns: Mapping[str, Column]) -> Any:
-        """Returns the labels that raw columns stand for: a column, or a dict of them.
+    def select(self, columns: Mapping[str, Column]) -> Any:
+        """Return the labels among some columns: a column of mapped values, or a dict of them.
 
         Raises:
             RowError: A value is not in the mapping.
         """
         if isinstance(self.column, str):
             return _mapped(columns[self.column], self.mapping, self.column)
-        by_label = self.mapping or {}
-        return {name: _mapped(columns[column], by_label.get(name), column) for name, column in self._named().items()}
+        mappings = self.mapping or {}
+        return {name: _mapped(columns[column], mappings.get(name), column) for name, column in self._by_label().items()}
 
-    def rest(self, columns: Mapping[str, Column]) -> dict[str, Column]:
-        """Returns the columns that are no labels."""
+    def without(self, columns: Mapping[str, Column]) -> dict[str, Column]:
+        """Return the columns that are not labels."""
         return {name: column for name, column in columns.items() if name not in self.columns}
 
     def extract(self, chunk: Chunk) -> Chunk:
-        """Returns the chunk with its label columns made the labels."""
+        """Return the chunk with its label columns moved to the labels."""
         if not isinstance(chunk.features, dict):
             raise self._missing(chunk, self.columns[0], "the features have no names")
         for name in self.columns:
             if name not in chunk.features:
                 raise self._missing(chunk, name, f"the columns there are {', '.join(chunk.features)}")
-        labelled = Chunk(self.rest(chunk.features), None, chunk.rows, chunk.place, self.place)
+        labelled = Chunk(self.without(chunk.features), None, chunk.rows, chunk.locate, self.label_column)
         try:
-            labelled.labels = self.of({name: _as_label(chunk.features[name], name) for name in self.columns})
+            labelled.labels = self.select({name: _as_label(chunk.features[name], name) for name in self.columns})
         except RowError as error:
             raise labelled.error(error) from error
         return labelled
 
     def stream(self, upstream: Stream) -> Stream:
-        """Returns ``upstream`` with labels."""
-        return _Labelled(self, upstream)
+        """Return `upstream` with labels."""
+        return ChunkMapStream(self.extract, upstream)
 
     def signature(self) -> str:
-        """Labels do not change what a position means."""
+        """Return an empty text: labels do not change what a position means."""
         return ""
 
-    def _named(self) -> Mapping[str, str]:
+    def _by_label(self) -> Mapping[str, str]:
         return self.column if isinstance(self.column, Mapping) else {str(self.column): str(self.column)}
 
-    def _missing(self, chunk: Chunk, name: str, there: str) -> DataError:
-        return DataError(f"{chunk.place(0)}: label column {name!r} is not there; {there}.")
+    def _missing(self, chunk: Chunk, name: str, found: str) -> DataError:
+        return DataError(f"{chunk.locate(0)}: label column {name!r} is not there; {found}.")
 
     def _check_mapping(self) -> None:
         if self.mapping is None:
@@ -113,11 +115,16 @@ class Label:
         if isinstance(self.column, str):
             return
         for name, mapping in self.mapping.items():
-            if name not in self._named() or not isinstance(mapping, Mapping):
+            if name not in self._by_label() or not isinstance(mapping, Mapping):
                 raise InvalidValueError(
-                    f"the mapping of several labels must be a dict of dicts by label ({', '.join(self._named())}), but "
-                    f"has {name!r}: {mapping!r}."
+                    f"the mapping of several labels must be a dict of dicts by label ({', '.join(self._by_label())}), "
+                    f"but has {name!r}: {mapping!r}."
                 )
+
+
+def label_columns(label: LabelColumns | None) -> tuple[str, ...]:
+    """Return the columns that the argument `label` of a Dataset's method names; none for None."""
+    return () if label is None else Label(column=label).columns
 
 
 def _as_label(column: Column, name: str) -> Column:
@@ -127,9 +134,10 @@ def _as_label(column: Column, name: str) -> Column:
 
 
 def _mapped(column: Column, mapping: Mapping[Any, float] | None, name: str) -> Column:
-    """Returns the numbers that raw values stand for."""
+    """Return the numbers that a mapping gives for the values of a column."""
     if mapping is None:
         return column
+    # Only the distinct values are looked up in Python.
     if isinstance(column, np.ndarray):
         distinct, indices = np.unique(column, return_inverse=True)
         values = distinct.tolist()
@@ -155,13 +163,3 @@ def _choices(mapping: Mapping[Any, float]) -> str:
     shown = [repr(value) for value in list(mapping)[:10]]
     more = len(mapping) - len(shown)
     return f"one of {', '.join(shown)}" + (f" or {more} more" if more else "")
-
-
-class _Labelled(Passing):
-    def __init__(self, label: Label, upstream: Stream) -> None:
-        super().__init__(upstream)
-        self._label = label
-
-    def next(self) -> Chunk | None:
-        chunk = self._upstream.next()
-        return None if chunk is None else self._label.extract(chunk)

@@ -1,4 +1,4 @@
-"""List-valued columns: Arrow lists, of any length in each row, until they are batched as padded arrays."""
+"""Columns of lists: Arrow lists, of any length in each row, until batching pads them to arrays."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def is_list_type(kind: pa.DataType) -> bool:
-    """Whether an Arrow type is one of lists, of one length or not."""
+    """Return whether an Arrow type is a type of lists, of fixed length or not."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_lists(column: Any) -> bool:
-    """Whether a column holds lists that may differ in length."""
+    """Return whether a column holds lists that may differ in length."""
     return isinstance(column, pa.ListArray)
 
 
 def lists_column(array: pa.Array, convert: Callable[[pa.Array], Any], name: str | None) -> Any:
-    """Returns an Arrow array of lists as a column; lists that are missing are empty.
+    """Return an Arrow array of lists as a column; missing lists become empty.
 
     Args:
         array: Lists of numbers or of strings.
-        convert: Makes a column of the values of all lists.
+        convert: Makes a column from the values of all lists.
         name: Name of the column, for messages.
 
     Returns:
-        A numpy array ``[rows, length]`` if the type says that all lists have that length and hold numbers; else an
-        Arrow array of lists.
+        A numpy array ``[rows, length]`` if the type has a fixed length and the lists hold numbers; else an Arrow array
+        of lists.
 
     Raises:
         RowError: A number in a list is missing.
-        InvalidTypeError: The lists hold something else.
+        InvalidTypeError: The lists hold neither numbers nor strings.
     """
     lengths = arrow.to_numpy(pc.fill_null(pc.list_value_length(array), 0))
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     if pa.types.is_null(array.type.value_type) and not offsets[-1]:
-        # Python's empty lists have no type.
+        # All lists are empty, so the type of their values is unknown.
         return pa.ListArray.from_arrays(arrow.from_numpy(offsets.astype(np.int32)), pa.nulls(0))
     try:
         values = convert(array.flatten())
@@ -63,10 +63,12 @@ def lists_column(array: pa.Array, convert: Callable[[pa.Array], Any], name: str 
 
 
 def concat_lists(columns: list[pa.ListArray]) -> pa.ListArray:
-    """Returns list columns one after the other; integers become floats where others are, and empty lists fit all.
+    """Return the rows of several columns of lists as one column.
+
+    Integers become floats where another column has floats. Columns of empty lists, whose type is unknown, fit all.
 
     Raises:
-        pyarrow.ArrowException: Some hold numbers and some strings.
+        pyarrow.ArrowException: Some columns hold numbers and some strings.
     """
     kinds = {column.type for column in columns}
     if len(kinds) > 1:
@@ -77,12 +79,16 @@ def concat_lists(columns: list[pa.ListArray]) -> pa.ListArray:
 
 
 def list_lengths(column: pa.ListArray) -> Array:
-    """Returns the length of every list: int64 ``[rows]``."""
+    """Return the length of every list: int64 ``[rows]``."""
     return arrow.to_numpy(column.value_lengths()).astype(np.int64)
 
 
 def as_lists(column: Any) -> Any:
-    """Returns one value per row as lists of one, ``[rows, length]`` as lists of that length; others as they are."""
+    """Return a column as lists, if it has one or several values per row.
+
+    One value per row becomes a list of one value, and an array ``[rows, length]`` becomes lists of that length. Other
+    columns are returned unchanged.
+    """
     if is_lists(column):
         return column
     if not isinstance(column, np.ndarray):
@@ -100,7 +106,7 @@ def as_lists(column: Any) -> Any:
 
 
 def _of_objects(values: Array) -> pa.Array | None:
-    """Strings, missing ones empty, or numbers; None if they are neither."""
+    """Return objects as an Arrow array of strings, with missing ones empty, or of numbers; None if they are neither."""
     try:
         array = pa.array(values if values.dtype.kind == "O" else values.astype(object), from_pandas=True)
         if pa.types.is_binary(array.type):
@@ -113,10 +119,14 @@ def _of_objects(values: Array) -> pa.Array | None:
 
 
 def as_matrix(column: pa.ListArray, name: str | None) -> Array:
-    """Returns lists of one length as ``[rows, length]``, strings as objects.
+    """Return lists that all have the same length as an array ``[rows, length]``, with strings as objects.
+
+    Args:
+        column: The lists.
+        name: Name of the column, for messages.
 
     Raises:
-        RowError: They differ in length.
+        RowError: The lists differ in length.
     """
     lengths = list_lengths(column)
     if len(other := np.flatnonzero(lengths != lengths[:1])):
@@ -129,15 +139,16 @@ def as_matrix(column: pa.ListArray, name: str | None) -> Array:
 
 
 def padded(column: pa.ListArray, *, value: Any = None, length: int | None = None) -> Array:
-    """Returns lists as ``[rows, length]``, short ones filled up.
+    """Return lists as an array ``[rows, length]``, with short lists padded at the end.
 
     Args:
         column: The lists.
-        value: What they are filled up with; None is 0, False or ''.
-        length: Length of the result, at least that of the longest list; None for just that.
+        value: Padding value; None for 0, False or ''.
+        length: Length of the result; None for the length of the longest list. Must not be less than that.
 
     Raises:
-        ValueError, OverflowError: The value is not of the lists' type.
+        ValueError: The value does not have the type of the lists.
+        OverflowError: The value does not fit into the type of the lists.
 
     >>> padded(pa.array([[1, 2], [], [3]])).tolist()
     [[1, 2], [0, 0], [3, 0]]

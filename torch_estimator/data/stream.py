@@ -1,69 +1,78 @@
-"""What every step of a pipeline is when it runs: a stream of chunks with a position."""
+"""Streams: every source and every operation of a running pipeline is a stream of chunks with a position to save."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.sources.input_files import files_difference
+from torch_estimator.errors import InvalidValueError
 
 State = dict[str, Any]
+"""A position in a stream: a small dict of JSON's types."""
+
+Signature = dict[str, Any]
+"""What must be equal for a saved position to mean the same rows: a small dict of JSON's types."""
 
 
 class Stream(ABC):
     """Chunks of rows, one after the other.
 
-    A stream begins at epoch 0. Its state is the position of the next chunk: small, made of JSON's types, and
-    enough for another stream made alike to go on with exactly that chunk.
+    A stream begins at epoch 0. Its state is the position of the next chunk. Another stream made from the same Dataset
+    that restores this state returns exactly the chunks that this stream would have returned.
     """
 
     @abstractmethod
     def start(self, epoch: int) -> None:
-        """Goes to the beginning; ``epoch`` decides about what is random."""
+        """Go to the beginning. Random choices depend on `epoch`."""
 
     @abstractmethod
     def next(self) -> Chunk | None:
-        """Returns the next chunk, never one without rows; None at the end."""
+        """Return the next chunk, which has at least one row; None at the end."""
 
-    def next_together(self, rows: int, count: int) -> tuple[Chunk | None, int]:
-        """Returns several of the next chunks as one, and how many they are; all of them have the same length.
+    def next_block(self, max_rows: int, max_chunks: int) -> tuple[Chunk | None, int]:
+        """Return several of the next chunks as one, if they have the same length and joining them takes no copy.
 
-        Whoever looks at rows one by one is faster with few large chunks. There is no second chunk where putting them
-        together would take a copy.
+        Code that treats rows independently is faster with few large chunks than with many small ones.
 
         Args:
-            rows: How many they may have together, unless the first alone has more.
-            count: How many they may be.
+            max_rows: Maximum number of rows in total. The first chunk is returned even if it has more.
+            max_chunks: Maximum number of chunks.
+
+        Returns:
+            The joined chunk, None at the end, and the number of chunks in it.
         """
         return self.next(), 1
 
     @abstractmethod
     def state(self) -> State:
-        """Returns the position of the next chunk."""
+        """Return the position of the next chunk."""
 
-    def positions(self, together: int) -> Callable[[int], State]:
-        """Returns a function that tells the position after each of the chunks that `next_together` gave last.
+    def block_positions(self, count: int) -> Callable[[int], State]:
+        """Return a function from a number of chunks used, from 1, to the position after them.
 
-        It is called with the number of those that were used, from 1, when the stream may be elsewhere.
+        The chunks are those of the block that `next_block` returned last. The function may be called after the stream
+        has moved on.
 
         Args:
-            together: How many they are.
+            count: Number of chunks in the block.
         """
         state = self.state()
         return lambda used: state
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Goes to a position that `state` returned."""
+        """Go to a position that `state` returned."""
 
     @abstractmethod
     def close(self) -> None:
-        """Frees what the stream holds; it is not used afterwards."""
+        """Free files, threads and memory. The stream is not used afterwards."""
 
 
-class Passing(Stream):
-    """A stream whose position is that of the stream it reads."""
+class PassThroughStream(Stream):
+    """A stream with the same position as the stream that it reads, for operations that need no state."""
 
     def __init__(self, upstream: Stream) -> None:
         self._upstream = upstream
@@ -79,3 +88,53 @@ class Passing(Stream):
 
     def close(self) -> None:
         self._upstream.close()
+
+
+class ChunkMapStream(PassThroughStream):
+    """A stream with a function applied to every chunk. The function keeps the number and order of rows."""
+
+    def __init__(self, function: Callable[[Chunk], Chunk], upstream: Stream) -> None:
+        super().__init__(upstream)
+        self._function = function
+
+    def next(self) -> Chunk | None:
+        chunk = self._upstream.next()
+        return None if chunk is None else self._function(chunk)
+
+
+class StateMismatch(InvalidValueError):
+    """A saved input position belongs to other data or to another pipeline."""
+
+
+def check_signature(saved: Any, own: Signature) -> None:
+    """Check that a saved position belongs to this pipeline.
+
+    Args:
+        saved: Signature that was saved with the position.
+        own: Signature of the pipeline that is to restore the position.
+
+    Raises:
+        StateMismatch: The signatures differ; the message names the difference.
+    """
+    if not isinstance(saved, Mapping):
+        raise StateMismatch("The saved input position is not one that this version can read.")
+    for key in (*own, *saved):
+        if saved.get(key) == own.get(key):
+            continue
+        if key == "files" and key in own and saved.get("source") == own["source"]:
+            difference = files_difference(saved.get(key), own[key])
+        else:
+            difference = _difference(key, saved, own)
+        raise StateMismatch(f"The saved position belongs to another input: {difference}.")
+
+
+def _difference(key: str, saved: Mapping[str, Any], own: Signature) -> str:
+    before, now = _shorten(saved.get(key)), _shorten(own.get(key))
+    if key == "steps":
+        return f"the operations of the Dataset were {before!r}, but are {now!r}"
+    return f"its {key} was {before}, but is {now}"
+
+
+def _shorten(value: Any) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

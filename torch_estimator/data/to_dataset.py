@@ -1,4 +1,4 @@
-"""Whatever an input_fn returns, as a Dataset."""
+"""Conversion of the result of an input_fn to a Dataset."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ import pyarrow as pa
 import torch
 from torch.utils.data import DataLoader
 
+from torch_estimator.data.chunk import as_pair
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.data.frames import frame_columns, is_frame, is_series, series_column
-from torch_estimator.data.memory import memory_source
-from torch_estimator.data.structure import as_pair
+from torch_estimator.data.sources.memory import frame_columns, is_frame, is_series, memory_source, series_column
 from torch_estimator.errors import InvalidTypeError
 
 
 def to_dataset(value: Any, *, repeat_single_batch: bool) -> Dataset:
-    """Returns what an input_fn gave as a Dataset of batches.
+    """Return the result of an input_fn as a Dataset of batches.
 
     Args:
-        value: A Dataset; features (a dict of columns, an array, a DataFrame) or a pair (features, labels), which are
-            one batch; a torch DataLoader or any other iterable of batches.
-        repeat_single_batch: Whether one batch is repeated for ever, as tf.estimator does in training.
+        value: A Dataset; a torch DataLoader or any other iterable of batches; or a single batch, which is features (a
+            dict of columns, an array, a DataFrame) or a pair (features, labels).
+        repeat_single_batch: Whether a single batch is repeated without end, as tf.estimator does in training.
 
     Raises:
-        InvalidValueError: A tuple or list that is no pair.
-        InvalidTypeError: Something else.
+        InvalidValueError: A tuple or list does not have two elements.
+        InvalidTypeError: The value is none of these.
 
     >>> data = to_dataset(({"x": [1.0, 2.0]}, [0, 1]), repeat_single_batch=False)
     >>> [labels.tolist() for features, labels in data]
@@ -63,7 +62,7 @@ def _columns(value: Any, name: str | None = None) -> Any:
     if isinstance(value, tuple):
         return tuple(_columns(column, name) for column in value)
     if value is None or _is_array(value) or isinstance(value, list):
-        # Anything that can be a column is made one where the source is.
+        # The source converts arrays to columns.
         return value
     raise _unusable(value)
 

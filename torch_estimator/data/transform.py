@@ -1,63 +1,70 @@
-"""Applying a model's host half to raw columns."""
+"""Transforms: a model's preprocessing of raw columns on the CPU, inside the input pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from torch_estimator import tree
+from torch_estimator.data.arguments import missing_column
 from torch_estimator.data.chunk import Chunk
 from torch_estimator.data.columns import Column, from_objects, is_strings, to_numpy
 from torch_estimator.data.lists import as_lists, as_matrix, is_list_type, is_lists
-from torch_estimator.data.source import Required, missing_column
-from torch_estimator.data.stream import Passing, Stream
-from torch_estimator.data.structure import map_columns
+from torch_estimator.data.sources.base import Required
 from torch_estimator.errors import DataError, InvalidTypeError, RowError
 
 
 class Transform(Protocol):
-    """Turns raw columns into arrays, row by row: rows never see each other, and nothing else changes.
+    """Turns raw columns into arrays. It treats every row independently and has no side effects.
 
     Attributes:
-        required: Raw feature columns wanted and the types to read them as (None for a column as it is); None for all,
-            as they are.
+        required: Raw feature columns to read and the types to read them as (None for a column as it is); None for all
+            columns, as they are.
 
-    A transform with an attribute ``others`` that is true gets all other columns, too, as they are.
+    A transform may have three more attributes:
+
+    - ``others``: if true, it also gets all other columns, as they are.
+    - ``missing``: column -> the integer that a missing integer becomes.
+    - ``list_padding``: column -> the value that lists are padded with where a `map` sees them as batches.
     """
 
     @property
     def required(self) -> Required: ...
 
     def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
-        """Returns features and labels; raises `RowError` about a row that cannot be used."""
+        """Return features and labels.
+
+        Raises:
+            RowError: A row cannot be used.
+        """
 
 
 class AsNumpy:
-    """The transform of those who want plain arrays: strings become object arrays of `str`; lists wait for a batch."""
+    """The transform to numpy arrays: strings become object arrays of `str`. Lists stay until they are padded."""
 
     required: Required = None
 
     def __call__(self, features: Any, labels: Any) -> tuple[Any, Any]:
-        """Returns numpy arrays."""
-        return map_columns(_plain, features), map_columns(_plain, labels)
+        """Return numpy arrays."""
+        return tree.map(_plain, features), tree.map(_plain, labels)
 
 
 AS_NUMPY = AsNumpy()
-"""The one there need be: what was cached with it can be used again."""
+"""The only instance that is needed. A cache recognizes it, so that iterators share what was cached."""
 
 
 def wants_others(transform: Transform | None) -> bool:
-    """Whether a transform wants all columns there are, beside those that it requires."""
+    """Return whether a transform gets all columns of the data in addition to those that it requires."""
     return bool(getattr(transform, "others", False))
 
 
 def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
-    """Returns the chunk transformed.
+    """Return the chunk transformed.
 
     Raises:
-        DataError: A row cannot be used (says where the row is), or a required column is missing.
+        DataError: A required column is missing, or a row cannot be used; the message says where the row is.
     """
     features = chunk.features
     required = transform.required
@@ -69,29 +76,17 @@ def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
         raise chunk.error(error) from error
 
 
-class Applied(Passing):
-    """A stream with a function applied to every chunk: row by row, so that positions stay what they are."""
-
-    def __init__(self, function: Callable[[Chunk], Chunk], upstream: Stream) -> None:
-        super().__init__(upstream)
-        self._function = function
-
-    def next(self) -> Chunk | None:
-        chunk = self._upstream.next()
-        return None if chunk is None else self._function(chunk)
-
-
 def _plain(column: Column) -> Column:
     return column if is_lists(column) else to_numpy(column)
 
 
 def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bool) -> dict[str, Column]:
     if not required and not others:
-        # Who wants no column may still want to know how many rows there are.
+        # A model without columns may still need the number of rows.
         return {"": np.empty((chunk.rows, 0), dtype=np.float32)}
     if not isinstance(chunk.features, dict):
         raise DataError(
-            f"{chunk.place(0)}: the model wants the named columns {', '.join(required)}, but the features have no "
+            f"{chunk.locate(0)}: the model wants the named columns {', '.join(required)}, but the features have no "
             "names; give a dict."
         )
     selected = {name: _required(name, kind, chunk) for name, kind in required.items()}
@@ -99,8 +94,9 @@ def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bo
 
 
 def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
+    """Return a column of a chunk, converted where the model reads it as strings or as lists."""
     if name not in chunk.features:
-        raise missing_column(name, f"the features ({chunk.place(0)})", chunk.features)
+        raise missing_column(name, f"the features ({chunk.locate(0)})", chunk.features)
     column = chunk.features[name]
     if kind is None:
         return column
@@ -110,29 +106,29 @@ def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
         except RowError as error:
             raise chunk.error(error) from error
         except InvalidTypeError as error:
-            raise DataError(f"{chunk.place(0)}: {error}") from error
+            raise DataError(f"{chunk.locate(0)}: {error}") from error
     if is_list_type(kind) or (isinstance(column, np.ndarray) and column.ndim == 2 and is_strings(column)):
         column = as_lists(column)
     if is_lists(column):
         return _required_lists(column, name, kind, chunk)
-    wanted = _wanted(kind)
-    there, what = _content(column)
-    if there != wanted:
+    wanted = _content_of_type(kind)
+    found, what = _content(column)
+    if found != wanted:
         integers = isinstance(column, np.ndarray) and column.dtype.kind in "iu" and wanted == "strings"
         cure = _INTEGERS if integers else ""
-        raise DataError(f"{chunk.place(0)}: column {name!r} holds {what}, but the model wants {wanted}{cure}.")
+        raise DataError(f"{chunk.locate(0)}: column {name!r} holds {what}, but the model wants {wanted}{cure}.")
     return column
 
 
 def _required_lists(lists: pa.ListArray, name: str, kind: pa.DataType, chunk: Chunk) -> Column:
-    """Returns lists as they are, or, where the model wants some floats of every row, as ``[rows, length]``."""
+    """Return lists as they are, or as an array ``[rows, length]`` where the model reads a vector of floats."""
     value_type = kind.value_type if is_list_type(kind) else kind
     if pa.types.is_null(lists.type.value_type):
         lists = lists.cast(pa.list_(value_type))
-    if _wanted(lists.type.value_type) != _wanted(value_type):
+    if _content_of_type(lists.type.value_type) != _content_of_type(value_type):
         raise DataError(
-            f"{chunk.place(0)}: column {name!r} holds lists of {lists.type.value_type}, but the model wants "
-            f"{_wanted(value_type)}."
+            f"{chunk.locate(0)}: column {name!r} holds lists of {lists.type.value_type}, but the model wants "
+            f"{_content_of_type(value_type)}."
         )
     if is_list_type(kind) or not pa.types.is_floating(kind):
         return lists
@@ -149,12 +145,12 @@ _INTEGERS = (
 )
 
 
-def _wanted(kind: pa.DataType) -> str:
+def _content_of_type(kind: pa.DataType) -> str:
     return "strings" if pa.types.is_string(kind) or pa.types.is_dictionary(kind) else "numbers"
 
 
 def _content(column: Column) -> tuple[str, str]:
-    """Returns whether a column holds strings, numbers or something else, and the same in more words."""
+    """Return "strings", "numbers" or "others", and a longer description of what the column holds."""
     if not isinstance(column, np.ndarray):
         return "strings", f"strings (here {column[0].as_py()!r})"
     if column.dtype.kind in "biuf":

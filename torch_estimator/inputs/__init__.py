@@ -1,6 +1,6 @@
-"""Input functions: from arrays and frames, and how an estimator calls any input function."""
+"""Input functions: from arrays and frames, and how an estimator calls them."""
 
-from torch_estimator.inputs.input_context import InputContext
+from torch_estimator.inputs.input_fn import InputContext
 from torch_estimator.inputs.numpy_input_fn import numpy_input_fn
 from torch_estimator.inputs.pandas_input_fn import pandas_input_fn
 

@@ -1,15 +1,14 @@
-"""Arrays in memory as an input function."""
+"""An input function of arrays in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch_estimator.data.checks import check_count
+from torch_estimator import tree
+from torch_estimator.data.arguments import check_count
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.data.frames import is_frame
-from torch_estimator.data.memory import memory_source
-from torch_estimator.data.structure import columns_of, map_columns
+from torch_estimator.data.sources.memory import is_frame, memory_source
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
@@ -22,27 +21,28 @@ def numpy_input_fn(
     queue_capacity: int = 1000,
     num_threads: int = 1,
 ) -> Callable[[], Dataset]:
-    """Returns an ``input_fn`` of arrays in memory.
+    """Return an ``input_fn`` of arrays in memory.
 
-    Batches straddle epochs, so that only the very last one may be smaller. The order of shuffled rows follows from
-    ``RunConfig.random_seed``, or else from torch's global generator; it is part of the saved position.
+    Batches straddle epochs, so only the very last batch may be smaller. The order of shuffled rows depends on
+    ``RunConfig.random_seed``, or else on torch's global generator. It is part of the saved position.
+
+    The returned function checks `x` and `y` when it is called. It raises InvalidTypeError if `x` is neither a dict nor
+    an array, and InvalidValueError if they are empty, differ in length, or have a key in common.
 
     Args:
         x: Features: an array, or a dict of arrays, rows first.
-        y: Labels: an array, or a dict of arrays; None for none, as when predicting.
+        y: Labels: an array, or a dict of arrays; None if there are none, as in prediction.
         batch_size: Rows in a batch.
-        num_epochs: How often to go through the rows; None goes on for ever.
-        shuffle: Whether to shuffle, anew in every epoch: must be given. Usually True for training only.
-        queue_capacity: Rows that are mixed, at least; never fewer than about 65,536.
-        num_threads: Without effect, for there is one thread that works ahead; 1 in tf.estimator for a fixed order.
+        num_epochs: Number of passes through the rows; None repeats without end.
+        shuffle: Whether to shuffle, in another order every epoch. Must be given; usually True for training only.
+        queue_capacity: Minimum number of rows to shuffle at once; always at least about 65,536.
+        num_threads: Has no effect: there is always one thread, and the order never depends on it.
 
     Returns:
-        A function without arguments that returns a `Dataset`. What is wrong with ``x`` or ``y`` is said when it is
-        called: InvalidTypeError where ``x`` is neither a dict nor an array, InvalidValueError where they are empty,
-        differ in length, or both have a key.
+        A function without arguments that returns a `Dataset`.
 
     Raises:
-        InvalidValueError: ``shuffle`` is not given, or a number is not positive.
+        InvalidValueError: `shuffle` is not given, or a number is not positive.
 
     >>> import numpy as np
     >>> input_fn = numpy_input_fn({"age": np.array([31, 52, 24])}, np.array([0, 1, 0]), batch_size=2, shuffle=False)
@@ -63,11 +63,19 @@ def numpy_input_fn(
 def batching(
     what: str, batch_size: int, num_epochs: int | None, shuffle: bool | None, queue_capacity: int, num_threads: int
 ) -> Callable[[Dataset], Dataset]:
-    """Returns what makes batches of rows, its arguments checked; ``what`` is the function that they were given to.
+    """Check arguments of an input function, and return a function that shuffles, repeats and batches a Dataset.
+
+    Args:
+        what: Name of the input function, for messages.
+        batch_size: As in `numpy_input_fn`, like the arguments that follow.
+        num_epochs: Number of passes; None repeats without end.
+        shuffle: Whether to shuffle.
+        queue_capacity: Minimum number of rows to shuffle at once.
+        num_threads: Has no effect.
 
     Raises:
-        InvalidValueError: ``shuffle`` is not a boolean, or a number is not positive.
-        InvalidTypeError: A number is none.
+        InvalidValueError: `shuffle` is not a boolean, or a number is not positive.
+        InvalidTypeError: A number is not an `int`.
     """
     if not isinstance(shuffle, bool):
         raise InvalidValueError(
@@ -95,12 +103,12 @@ def _check_arrays(x: Any, y: Any) -> None:
             raise InvalidValueError(f"numpy_input_fn's {name} must not be an empty dict; {instead}.")
     if isinstance(x, Mapping) and isinstance(y, Mapping) and (both := sorted(set(x) & set(y), key=str)):
         raise InvalidValueError(f"numpy_input_fn's x and y must not both have {both}; rename them in one of the two.")
-    rows = {name: map_columns(_rows, dict(v) if isinstance(v, Mapping) else v) for name, v in (("x", x), ("y", y))}
-    if len({*columns_of(rows)}) > 1:
+    rows = tree.map(_rows, {"x": x, "y": y}, is_leaf=lambda value: isinstance(value, list))
+    if len(set(tree.leaves(rows))) > 1:
         found = rows if y is not None else rows["x"]
         raise InvalidValueError(f"numpy_input_fn's x and y must have the same number of rows, but have {found}.")
 
 
 def _rows(array: Any) -> int | None:
-    # A scalar array is said to be one where columns are made.
+    # The source raises the error about a scalar array.
     return len(array) if getattr(array, "shape", None) != () and hasattr(array, "__len__") else None

@@ -1,4 +1,4 @@
-"""A pandas DataFrame as an input function; pandas itself is not imported."""
+"""An input function of a pandas DataFrame. pandas itself is not imported."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.data.frames import frame_columns, is_frame, is_series, series_column
-from torch_estimator.data.memory import memory_source
+from torch_estimator.data.sources.memory import frame_columns, is_frame, is_series, memory_source, series_column
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.inputs.numpy_input_fn import batching
 
@@ -24,22 +23,22 @@ def pandas_input_fn(
     num_threads: int = 1,
     target_column: str = "target",
 ) -> Callable[[], Dataset]:
-    """Returns an ``input_fn`` of a DataFrame; its index is dropped. Rows are taken as they are now.
+    """Return an ``input_fn`` of a DataFrame. Its index is dropped. The frame is copied now.
 
     Args:
         x: The features, a DataFrame.
-        y: The labels: a Series, or a DataFrame, which gives a dict of labels by column; None for none.
-        batch_size: As in `numpy_input_fn`, like those that follow.
-        num_epochs: How often to go through the rows; None goes on for ever.
-        shuffle: Whether to shuffle: must be given.
-        queue_capacity: Rows that are mixed, at least.
-        num_threads: Without effect.
-        target_column: A name that ``x`` must not have as a column where ``y`` is given.
+        y: The labels: a Series, or a DataFrame for a dict of labels by column; None if there are none.
+        batch_size: As in `numpy_input_fn`, like the arguments that follow.
+        num_epochs: Number of passes through the rows; None repeats without end.
+        shuffle: Whether to shuffle. Must be given.
+        queue_capacity: Minimum number of rows to shuffle at once.
+        num_threads: Has no effect.
+        target_column: Name of the labels in tf.estimator. If `y` is given, `x` must not have a column of this name.
 
     Raises:
-        InvalidValueError: ``shuffle`` is not given, a number is not positive, ``x`` has a column ``target_column``,
-            or the indices of ``x`` and ``y`` differ.
-        InvalidTypeError: ``x`` or ``y`` is not from pandas, or ``target_column`` is no string.
+        InvalidValueError: `shuffle` is not given, a number is not positive, `x` has a column `target_column`, or the
+            indices of `x` and `y` differ.
+        InvalidTypeError: `x` or `y` is not from pandas, or `target_column` is not a string.
         DataError: A value cannot be used.
 
     >>> import pandas as pd
@@ -55,7 +54,7 @@ def pandas_input_fn(
         raise InvalidTypeError(f"pandas_input_fn's x must be a pandas.DataFrame, but got {type(x).__name__}.")
     if y is not None:
         _check_labels(x, y, target_column)
-    # The caller may change his frame before the input is read.
+    # The caller may change the frames before the input is read.
     x, y = x.copy(), None if y is None else y.copy()
 
     def input_fn() -> Dataset:

@@ -12,10 +12,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
+from torch_estimator import tree
 from torch_estimator.data.columns import Column, Columns, to_numpy
 from torch_estimator.data.lists import as_matrix, is_lists, list_lengths
-from torch_estimator.data.runs import part
-from torch_estimator.data.structure import map_columns
 from torch_estimator.errors import DataError, RowError, UserError
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.floating import as_float32, cast
@@ -66,7 +65,7 @@ class Batches:
             return self.whole
         rows = batch_size(self.whole.features) // self.of
         first = (self.start + number) * rows
-        return part(self.whole, first, first + rows)  # type: ignore[no-any-return]
+        return tree.slice_rows(self.whole, first, first + rows)  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[TensorBatch]:
         return map(self.batch, range(self.count))
@@ -156,7 +155,7 @@ class HostTransform:
         if not self._with_labels:
             return prepared, None
         if self._head is None:
-            return prepared, map_columns(_even_lists, labels)
+            return prepared, tree.map(_even_lists, labels)
         if labels is None:
             raise DataError(
                 "The input gives features only, but training and evaluation need labels: let input_fn return "
@@ -203,11 +202,7 @@ def batch_size(features: Any) -> int:
 
 
 def _tensors(values: Any, device: torch.device) -> Any:
-    if isinstance(values, Mapping):
-        return {key: _tensors(value, device) for key, value in values.items()}
-    if isinstance(values, tuple | list):
-        return tuple(_tensors(value, device) for value in values)
-    return _tensor(values, device)
+    return tree.map(lambda value: _tensor(value, device), values)
 
 
 def _tensor(value: Any, device: torch.device) -> Any:

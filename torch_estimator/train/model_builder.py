@@ -20,8 +20,7 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.data.to_dataset import to_dataset
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.feature_column.table import tables_of_checkpoint
-from torch_estimator.inputs.calling import call_input_fn
-from torch_estimator.inputs.input_context import InputContext
+from torch_estimator.inputs.input_fn import InputContext, call_input_fn
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec, InputFn

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from torch_estimator import tree
 from torch_estimator.data.columns import to_numpy
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.data.runs import split
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
@@ -81,7 +81,7 @@ def run_prediction(
                 fusion.hooks_were_called()
             context.observe = False
             taken += count
-            for part in [arrays] if count == 1 else split(arrays, count):
+            for part in [arrays] if count == 1 else tree.split_rows(arrays, count):
                 yield from _examples(part) if single_examples else (part,)
                 stopped = context.stop_requested
                 if stopped:

@@ -12,9 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from torch_estimator import tree
 from torch_estimator.data.columns import to_numpy
-from torch_estimator.data.runs import split
-from torch_estimator.data.structure import map_columns
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.metrics import MetricFunctions
@@ -112,7 +111,7 @@ def _check_names(results: Mapping[str, float]) -> None:
 
 
 def _apart(outputs: Any, tensors: TensorBatch, batches: int) -> Sequence[tuple[Any, TensorBatch]]:
-    return [(outputs, tensors)] if batches == 1 else split((outputs, tensors), batches)
+    return [(outputs, tensors)] if batches == 1 else tree.split_rows((outputs, tensors), batches)
 
 
 class ExtraMetrics:
@@ -145,7 +144,7 @@ class ExtraMetrics:
         if "predictions" in self._arguments:
             arguments["predictions"] = self._predictions(outputs)
         if "features" in self._arguments:
-            arguments["features"] = map_columns(as_tensor, batch.raw)
+            arguments["features"] = tree.map(as_tensor, batch.raw)
         self._functions.update(arguments)
 
     def compute(self) -> dict[str, float]:

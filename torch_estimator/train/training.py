@@ -15,7 +15,7 @@ from torch_estimator.checkpoint.checkpoint import Checkpoint, load_checkpoint
 from torch_estimator.checkpoint.variables import named_slots, trained_variables
 from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.cluster.task import Task
-from torch_estimator.data.state import StateMismatch
+from torch_estimator.data.stream import StateMismatch
 from torch_estimator.heads.loss_reduction import LossReduction
 from torch_estimator.hooks.checkpoint_saver import CheckpointMemoryHook, CheckpointSaverHook, hook_states, restore_hooks
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, RunContext
@@ -335,7 +335,7 @@ class Training:
         if most == 1 or self._dataset.runs_user_code:
             batch = next(self._batches, None)
             return None if batch is None else Batches(batch)
-        batches = Batches(*self._batches.next_of_run(most))
+        batches = Batches(*self._batches.next_in_block(most))
         return None if batches.whole is None else batches
 
     def _saver_hooks(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_estimator.data.structure import map_columns
+from torch_estimator import tree
 from torch_estimator.errors import ClusterError, InvalidTypeError
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.scores import as_tensor
@@ -44,7 +44,7 @@ def packed(batch: Evaluated) -> bytes:
             dataclasses.
     """
     outputs, tensors = batch
-    tensors = tensors._replace(raw=map_columns(as_tensor, tensors.raw))
+    tensors = tensors._replace(raw=tree.map(as_tensor, tensors.raw))
     buffer = BytesIO()
     torch.save(_plain((outputs, tensors)), buffer)
     return buffer.getvalue()

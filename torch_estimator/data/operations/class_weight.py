@@ -1,0 +1,107 @@
+"""Class weights: a column of example weights by label."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.columns import Array, Column, from_objects, is_strings, to_numpy
+from torch_estimator.data.lists import is_lists
+from torch_estimator.data.stream import ChunkMapStream, Stream
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassWeight:
+    """Adds the weight of every row's label to the features. A column of weights that exists already is multiplied.
+
+    Attributes:
+        weights: Label -> weight; labels without an entry have the weight 1.
+        column: Name of the column of weights.
+    """
+
+    weights: Mapping[Any, float] = field(hash=False)
+    column: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.weights, Mapping):
+            raise InvalidTypeError(f"class_weight takes a dict label -> weight, but got {self.weights!r}.")
+        if not isinstance(self.column, str):
+            raise InvalidTypeError(f"weight_column must be the name of a column, but got {self.column!r}.")
+        for label, weight in self.weights.items():
+            if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
+                raise InvalidTypeError(f"the weight of label {label!r} must be a number, but got {weight!r}.")
+            if not (math.isfinite(weight) and weight >= 0):
+                raise InvalidValueError(
+                    f"the weight of label {label!r} must be finite and not negative, but got {weight}."
+                )
+
+    def apply(self, chunk: Chunk) -> Chunk:
+        """Return the chunk with weights (float32 ``[rows]``).
+
+        Raises:
+            DataError: There is not one label per row, the features have no names, or existing weights are not numbers.
+        """
+        if chunk.labels is None or isinstance(chunk.labels, dict | tuple):
+            found = "none" if chunk.labels is None else f"a {type(chunk.labels).__name__} of them"
+            raise DataError(f"{chunk.locate(0)}: class_weight needs one column of labels, but there is {found}.")
+        if not isinstance(chunk.features, dict):
+            raise DataError(
+                f"{chunk.locate(0)}: class_weight adds the column {self.column!r}, but the features have no names; "
+                "give a dict."
+            )
+        try:
+            weights = self._label_weights(chunk.labels)
+        except RowError as error:
+            raise chunk.error(error) from error
+        if self.column in chunk.features:
+            weights = weights * self._existing_weights(chunk)
+        return chunk.with_columns({**chunk.features, self.column: weights}, chunk.labels)
+
+    def stream(self, upstream: Stream) -> Stream:
+        """Return `upstream` with weights."""
+        return ChunkMapStream(self.apply, upstream)
+
+    def signature(self) -> str:
+        """Return an empty text: weights do not change what a position means."""
+        return ""
+
+    def _label_weights(self, labels: Column) -> Array:
+        if isinstance(labels, np.ndarray) and is_strings(labels):
+            labels = from_objects(labels, convert=True)
+        if is_lists(labels) or (isinstance(labels, np.ndarray) and labels.size != len(labels)):
+            raise RowError("class_weight needs one label per row", row=0)
+        if isinstance(labels, np.ndarray):
+            distinct, indices = np.unique(labels.reshape(-1), return_inverse=True)
+            values = distinct.tolist()
+        else:
+            encoded = labels if isinstance(labels, pa.DictionaryArray) else labels.dictionary_encode()
+            values, indices = encoded.dictionary.to_pylist(), to_numpy(encoded.indices)
+        self._check_kind(values)
+        lookup = np.array([self.weights.get(value, 1.0) for value in values], dtype=np.float32)
+        return np.asarray(lookup[indices.reshape(-1)])
+
+    def _check_kind(self, labels: list[Any]) -> None:
+        """Check that labels and the keys of the weights have one type; otherwise no weight would ever be used."""
+        if labels and self.weights and all(isinstance(one, str) for one in self.weights) != isinstance(labels[0], str):
+            raise RowError(
+                f"class_weight has weights for {', '.join(map(repr, self.weights))}, but labels like {labels[0]!r}; "
+                "give the keys the labels' type",
+                row=0,
+            )
+
+    def _existing_weights(self, chunk: Chunk) -> Array:
+        column = to_numpy(chunk.features[self.column])
+        if column.dtype.kind not in "biuf" or column.size != len(column):
+            raise DataError(
+                f"{chunk.locate(0)}: column {self.column!r} must hold one weight per row to be multiplied with class "
+                f"weights, but holds {column.dtype} of shape {list(column.shape)}."
+            )
+        return column.reshape(-1).astype(np.float32)

@@ -1,0 +1,179 @@
+"""Prefetching: a thread reads the input while the main thread computes."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from torch_estimator.data.arguments import check_count
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.stream import State, Stream
+
+_EXIT_SECONDS = 10.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefetch:
+    """Reads up to `count` batches ahead in a thread; 0 does not prefetch."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        check_count("prefetch's count", self.count, at_least=0)
+
+    def stream(self, upstream: Stream) -> Stream:
+        """Return `upstream` prefetched in a thread."""
+        if self.count == 0 or isinstance(upstream, PrefetchStream):
+            return upstream
+        return PrefetchStream(upstream, self.count)
+
+    def signature(self) -> str:
+        """Return an empty text: prefetching does not change what a position means."""
+        return ""
+
+
+class PrefetchStream(Stream):
+    """Reads another stream in a thread. Its position is that of the last chunk returned, not of the last one read."""
+
+    def __init__(self, upstream: Stream, count: int) -> None:
+        self._upstream = upstream
+        self._count = count
+        self._position = upstream.state()
+        self._thread: PrefetchThread[Chunk] | None = None
+
+    def start(self, epoch: int) -> None:
+        self._stop()
+        self._upstream.start(epoch)
+        self._position = self._upstream.state()
+
+    def next(self) -> Chunk | None:
+        if self._thread is None:
+            # The thread must not refer to this object; see PrefetchThread.
+            upstream = self._upstream
+            self._thread = PrefetchThread(lambda: (upstream.next(), upstream.state()), self._count)
+        chunk, self._position = self._thread.take()
+        return chunk
+
+    def state(self) -> State:
+        return self._position
+
+    def restore(self, state: State) -> None:
+        self._stop()
+        self._upstream.restore(state)
+        self._position = state
+
+    def close(self) -> None:
+        self._stop()
+        self._upstream.close()
+
+    def _stop(self) -> None:
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+
+class PrefetchThread(Generic[T]):
+    """Calls a function repeatedly in a thread and keeps a few results. The thread ends when this object is deleted.
+
+    Args:
+        read: Returns the next result (None at the end) and the position after it. The function must not refer to the
+            owner of this object: the running thread refers to the function, so the owner would never be deleted.
+        count: Maximum number of results to keep.
+    """
+
+    def __init__(self, read: Callable[[], tuple[T | None, State]], count: int) -> None:
+        self._buffer: _Buffer[T] = _Buffer(count)
+        # A daemon thread does not keep the process alive if an iterator is never closed.
+        self._thread = threading.Thread(target=_fill, args=(read, self._buffer), name="te-prefetch", daemon=True)
+        weakref.finalize(self, self._buffer.stop)
+        self._thread.start()
+        _running[self._thread] = self._buffer
+
+    def take(self) -> tuple[T | None, State]:
+        """Wait for the next result and return it. An exception that `read` raised is raised here."""
+        return self._buffer.take()
+
+    def stop(self) -> None:
+        """Stop the thread and wait until it has ended."""
+        self._buffer.stop()
+        self._thread.join()
+
+
+class _Buffer(Generic[T]):
+    """A bounded queue between two threads that also carries the end of the stream or an error."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._items: deque[tuple[T, State]] = deque()
+        self._end: State | BaseException | None = None
+        self._stopped = False
+        self._changed = threading.Condition()
+
+    def put(self, item: T, position: State) -> bool:
+        """Wait for free space and add an item. Return False if the buffer was stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or len(self._items) < self._count)
+            self._items.append((item, position))
+            self._changed.notify_all()
+            return not self._stopped
+
+    def end(self, how: State | BaseException) -> None:
+        """Mark the end: the position there, or the error that ended the reading."""
+        with self._changed:
+            self._end = how
+            self._changed.notify_all()
+
+    def take(self) -> tuple[T | None, State]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._end is not None)
+            if self._items:
+                self._changed.notify_all()
+                return self._items.popleft()
+            if isinstance(self._end, BaseException):
+                raise self._end
+            assert self._end is not None
+            return None, self._end
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._items.clear()
+            self._changed.notify_all()
+
+
+_running: weakref.WeakKeyDictionary[threading.Thread, _Buffer[Any]] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Stop all threads before the interpreter exits: a thread that is inside Arrow then could crash the process."""
+    running = list(_running.items())
+    for _, buffer in running:
+        buffer.stop()
+    for thread, _ in running:
+        with contextlib.suppress(RuntimeError):
+            thread.join(_EXIT_SECONDS)
+
+
+def _fill(read: Callable[[], tuple[T | None, State]], buffer: _Buffer[T]) -> None:
+    try:
+        while True:
+            item, position = read()
+            if item is None:
+                buffer.end(position)
+                return
+            if not buffer.put(item, position):
+                return
+            # Drop this reference, so that the consumer can free the memory of the item.
+            del item
+    except BaseException as error:
+        # Raised again by `take`, in the thread that asks for the next batch.
+        buffer.end(error)

@@ -1,0 +1,221 @@
+"""Pipelines: from a source and the operations of a Dataset to the streams that carry them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.iterator import Batch, DatasetIterator
+from torch_estimator.data.label import Label
+from torch_estimator.data.operations.batching import Batching, PadStream
+from torch_estimator.data.operations.bucketing import Bucketing
+from torch_estimator.data.operations.cache import Cache
+from torch_estimator.data.operations.class_weight import ClassWeight
+from torch_estimator.data.operations.map import Map, function_identity
+from torch_estimator.data.operations.prefetch import Prefetch
+from torch_estimator.data.operations.shuffle import Shuffle
+from torch_estimator.data.operations.take_skip_shard import Shard
+from torch_estimator.data.sources.base import Reader, ReadRequest, Source
+from torch_estimator.data.sources.iterable import IterableSource
+from torch_estimator.data.sources.windows import WindowStream
+from torch_estimator.data.stream import ChunkMapStream, Signature, Stream
+from torch_estimator.data.transform import AS_NUMPY, Transform, apply_transform, wants_others
+from torch_estimator.errors import InvalidValueError
+
+_CACHE_FORMAT = 1
+
+
+class Operation(Protocol):
+    """One step of a Dataset."""
+
+    def stream(self, upstream: Stream) -> Stream:
+        """Return the stream that applies the operation to `upstream`."""
+
+    def signature(self) -> str:
+        """Return what a saved position depends on, or an empty text."""
+
+
+def make_iterator(
+    source: Source | IterableSource,
+    operations: Sequence[Operation],
+    transform: Transform | None,
+    convert: Callable[[Batch], Any] | None = None,
+) -> DatasetIterator:
+    """Return an iterator over the batches that the operations, in their order, make of the source.
+
+    The transform is applied to whole windows and as early as possible, which is faster than batch by batch. This is
+    correct because it treats rows independently. Only operations that need raw columns, which are a map and a cache in
+    a file, come before it.
+    """
+    pipeline = _Pipeline(operations, transform)
+    if isinstance(source, IterableSource):
+        stream, signature = pipeline.over_iterable(source)
+    else:
+        stream, signature = pipeline.over_rows(source)
+    steps = [step for step in (operation.signature() for operation in operations) if step]
+    return DatasetIterator(stream, {**signature, "steps": steps}, convert=convert, prefetch=pipeline.prefetch)
+
+
+class _Pipeline:
+    """Builds the streams of a Dataset.
+
+    Labels and class weights that come before any map are applied where rows are read, once per window. Their order
+    relative to shuffling or batching does not matter, because they treat rows independently.
+
+    Attributes:
+        prefetch: Whether the iterator, instead of a stream, reads ahead in a thread. It hands over many batches at
+            once, which is faster, but not if a user's function produces the batches one by one.
+    """
+
+    def __init__(self, operations: Sequence[Operation], transform: Transform | None) -> None:
+        self._given = tuple(operations)
+        self._transform = transform
+        maps = [place for place, operation in enumerate(operations) if isinstance(operation, Map)]
+        early = [one for one in operations[: maps[0] if maps else None] if isinstance(one, Label | ClassWeight)]
+        self._mapped = bool(maps)
+        self._labels = [one for one in early if isinstance(one, Label)]
+        self._weights = [one for one in early if isinstance(one, ClassWeight)]
+        kept = [one for one in operations if not any(one is other for other in early)]
+        self._operations = [_pad_like_missing(one, transform) for one in kept]
+        # Whether the transform is applied after one of the operations, instead of where rows are read.
+        self._late = any(map(_needs_raw_columns, self._operations))
+        self.prefetch = False
+        self._buckets = next((one for one in operations if isinstance(one, Bucketing)), None)
+
+    def over_iterable(self, source: IterableSource) -> tuple[Stream, Signature]:
+        """Return the stream over batches that a user's iterable yields, and the signature of the source."""
+        operations = self._operations
+        elements = source.stream(own_random=any(isinstance(one, Cache | Shard) for one in self._given))
+        if elements.from_loader:
+            # A DataLoader draws from torch's global generator. If a thread did this while a model draws from the same
+            # generator, the results of both would depend on timing. A DataLoader prefetches by itself (num_workers).
+            operations = [operation for operation in operations if not isinstance(operation, Prefetch)]
+        stream: Stream = elements
+        for label in self._labels:
+            stream = label.stream(stream)
+        stream = ChunkMapStream(self._prepare, stream)
+        signature = source.signature()
+        return PadStream(self._append(stream, operations, signature, None)), signature
+
+    def over_rows(self, source: Source) -> tuple[Stream, Signature]:
+        """Return the stream over the rows of files or arrays, and the signature of the source."""
+        operations = self._without_prefetch(self._operations)
+        shuffle = operations.pop(0) if operations and isinstance(operations[0], Shuffle) else None
+        assert shuffle is None or isinstance(shuffle, Shuffle)
+        shuffled = shuffle is not None and shuffle.buffer > 1
+        reader = source.open(self._request(shuffled))
+        shards = 0
+        while shards < len(operations) and isinstance(operations[shards], Shard):
+            shards += 1
+        windows = WindowStream(
+            reader,
+            shuffling=shuffle.shuffling() if shuffle is not None and shuffled else None,
+            # Rows of other shards need not be prepared.
+            prepare=self._prepare if not shards else None,
+        )
+        stream: Stream = windows
+        for shard in operations[:shards]:
+            stream = shard.stream(stream)
+        if shards:
+            stream = ChunkMapStream(self._prepare, stream)
+        # A position counts windows. How a source is cut into windows may depend on the columns that are read.
+        signature = {**reader.signature(), "pieces": [reader.ranges, windows.count]}
+        stream = self._append(stream, operations[shards:], signature, reader)
+        return PadStream(stream) if self._mapped else stream, signature
+
+    def _request(self, shuffled: bool) -> ReadRequest:
+        required = self._transform.required if self._transform is not None and not self._mapped else None
+        return ReadRequest(
+            columns=required,
+            label=self._labels[0] if self._labels else None,
+            shuffled=shuffled,
+            extra=() if self._buckets is None else (self._buckets.column,),
+            optional=frozenset(weight.column for weight in self._weights),
+            others=required is not None and wants_others(self._transform),
+            missing=getattr(self._transform, "missing", {}),
+        )
+
+    def _prepare(self, chunk: Chunk) -> Chunk:
+        """Apply everything that treats rows independently: once per window instead of once per batch."""
+        for weight in self._weights:
+            chunk = weight.apply(chunk)
+        if not self._late:
+            return self._transformed(chunk)
+        # A user's function expects numpy arrays.
+        return apply_transform(AS_NUMPY, chunk) if self._mapped else chunk
+
+    def _transformed(self, chunk: Chunk) -> Chunk:
+        if self._transform is None:
+            return chunk
+        if self._buckets is not None:
+            # The transform may drop the column that decides about the bucket.
+            chunk = self._buckets.measure(chunk)
+        return apply_transform(self._transform, chunk)
+
+    def _append(
+        self, stream: Stream, operations: Sequence[Operation], signature: Signature, reader: Reader | None
+    ) -> Stream:
+        """Return `stream` with the operations, and with the transform after the last one that needs raw columns."""
+        last = max((place for place, operation in enumerate(operations) if _needs_raw_columns(operation)), default=None)
+        for place, operation in enumerate(operations):
+            if isinstance(operation, Cache):
+                applied = self._transform if last is None or place > last else None
+                stream = self._cached(operation, stream, signature, reader, applied)
+            else:
+                stream = operation.stream(stream)
+            if place == last and self._transform is not None:
+                buckets = [one for one in operations[:place] if isinstance(one, Bucketing)]
+                late = self._transformed if not buckets else partial(apply_transform, self._transform)
+                stream = ChunkMapStream(late, stream)
+        return stream
+
+    def _cached(
+        self, cache: Cache, stream: Stream, signature: Signature, reader: Reader | None, applied: Transform | None
+    ) -> Stream:
+        before = self._given[: next(place for place, one in enumerate(self._given) if one is cache)]
+        early: list[Operation] = [*self._labels, *self._weights]
+        if cache.path is None:
+            owner = cache if applied is None else applied
+            return cache.shared_stream(stream, [signature, list(map(repr, early))], owner)
+        if reader is None:
+            raise InvalidValueError(
+                f"cache({cache.path!r}) cannot tell whether an iterable gives the same in another run; use cache() "
+                "without a filename."
+            )
+        steps = [_identity(one) for one in (*early, *before) if not isinstance(one, Prefetch)]
+        return cache.file_stream(stream, [_CACHE_FORMAT, reader.identity(), signature, steps])
+
+    def _without_prefetch(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Return the operations without those that prefetch, if the iterator prefetches in their place.
+
+        With a map they stay, because the user's function may be what takes the time.
+        """
+        prefetches = [operation for operation in operations if isinstance(operation, Prefetch) and operation.count]
+        self.prefetch = bool(prefetches) and not self._mapped
+        return [operation for operation in operations if not (self.prefetch and isinstance(operation, Prefetch))]
+
+
+def _pad_like_missing(operation: Operation, transform: Transform | None) -> Operation:
+    """Return an operation that makes batches with the padding that a model's columns take for missing values."""
+    values = getattr(transform, "list_padding", None)
+    if not values or not isinstance(operation, Batching | Bucketing) or operation.padding.values is not None:
+        return operation
+    return replace(operation, padding=replace(operation.padding, values=values))
+
+
+def _needs_raw_columns(operation: Operation) -> bool:
+    """Return whether an operation must come before the transform: it reads raw columns, or keeps them for any model."""
+    if isinstance(operation, Cache):
+        return operation.path is not None
+    return isinstance(operation, Map | Label | ClassWeight)
+
+
+def _identity(operation: Operation) -> Any:
+    """Return JSON that is equal in another run only if the operation does the same there."""
+    if isinstance(operation, Map):
+        return ["map", operation.of_batches, function_identity(operation.function)]
+    # A drawn seed of a shuffle is part of the position, which the cache compares, too.
+    return operation.signature() if isinstance(operation, Shuffle | Cache) else repr(operation)

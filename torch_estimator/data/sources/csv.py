@@ -1,0 +1,247 @@
+"""CSV files as a source: read in ranges of whole lines, parsed by Arrow a window at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_estimator.data import arrow
+from torch_estimator.data.arguments import by_column, column_names
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.column_types import (
+    as_column_type,
+    check_default,
+    schema_defaults,
+    schema_missing,
+    schema_types,
+)
+from torch_estimator.data.columns import Array, Column, replace_empty
+from torch_estimator.data.label import LabelColumns, label_columns
+from torch_estimator.data.sources.base import Reader, ReadRequest, Source
+from torch_estimator.data.sources.csv_format import CsvFormat
+from torch_estimator.data.sources.csv_parser import CsvParser, split_lists
+from torch_estimator.data.sources.csv_schema import CsvSchema, read_header, resolve_schema
+from torch_estimator.data.sources.input_files import (
+    ByteFile,
+    Files,
+    as_patterns,
+    expand,
+    file_version,
+    files_signature,
+    identify,
+)
+from torch_estimator.data.sources.text_lines import (
+    BYTE_ORDER_MARK,
+    LineLocator,
+    LineRanges,
+    Piece,
+    first_line,
+    named_files,
+    open_text_file,
+)
+from torch_estimator.data.stream import Signature
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CsvSource:
+    """CSV files, one record a line.
+
+    Attributes:
+        patterns: Paths, URLs and globs.
+        format: Delimiter, quotes, and whether there is a header.
+        column_names: Names of the columns; None for those in the header.
+        column_types: Types that the user gave.
+        defaults: Column -> what a missing value becomes.
+        select_columns: Columns to use; None for all.
+        list_separator: Text between the values of a list, or None.
+        missing: Column -> the integer that a missing integer without a default becomes.
+    """
+
+    patterns: tuple[str, ...]
+    format: CsvFormat
+    column_names: tuple[str, ...] | None = None
+    column_types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    select_columns: tuple[str, ...] | None = None
+    list_separator: str | None = None
+    missing: Mapping[str, int] = field(default_factory=dict)
+
+    def open(self, request: ReadRequest) -> Reader:
+        """Find the files, and decide about columns and types.
+
+        Raises:
+            DataError: There is no file or no row, a file is empty or has another header, or a column is missing.
+        """
+        opened = [open_text_file(path) for path in expand(self.patterns)]
+        starts, names = self._headers(opened)
+        ranges = LineRanges(opened, starts)
+        pieces = ranges.sample()
+        sample = b"".join(bytes(piece.data) for piece in pieces)
+        schema = resolve_schema(self, request, names, where=named_files(opened), sample=sample)
+        if not sample:
+            raise DataError(f"{named_files(opened)} has no rows.")
+        reader = _CsvReader(ranges, opened, schema, request)
+        reader.check_inferred(pieces, sample)
+        return reader
+
+    def _headers(self, opened: Sequence[ByteFile]) -> tuple[list[int], tuple[str, ...]]:
+        """Return the position at which the rows of each file begin, and the names of the columns."""
+        starts: list[int] = []
+        names = self.column_names
+        for file in opened:
+            line = first_line(file) if self.format.header else file.read(0, len(BYTE_ORDER_MARK))
+            mark = len(BYTE_ORDER_MARK) if line.startswith(BYTE_ORDER_MARK) else 0
+            line = line[mark:] if self.format.header else b""
+            starts.append(mark + len(line))
+            if self.column_names is not None:
+                continue
+            header = read_header(line, self.format, file.url)
+            if names is not None and header != names:
+                raise DataError(
+                    f"{file.url}, line 1: the header is {', '.join(header)}, but that of {opened[0].url} is "
+                    f"{', '.join(names)}."
+                )
+            names = header
+        assert names is not None
+        return starts, names
+
+
+def csv_source(
+    files: Files,
+    *,
+    names: Sequence[str] | None,
+    header: bool | None,
+    column_types: Mapping[str, Any] | Sequence[Any] | None,
+    defaults: Mapping[str, Any] | Sequence[Any] | None,
+    select_columns: Sequence[str] | None,
+    schema: pa.Schema | None,
+    label: LabelColumns | None,
+    delimiter: str,
+    quote_char: str | None,
+    list_separator: str | None,
+) -> Source:
+    """Check the arguments of `Dataset.from_csv` and return its source."""
+    known = None if names is None else column_names("column_names", names)
+    has_header = known is None if header is None else header
+    if schema is not None:
+        if column_types is not None or select_columns is not None:
+            raise InvalidValueError("from_csv takes a schema, or column_types and select_columns, not both.")
+        column_types = schema_types(schema)
+        select_columns = [*dict.fromkeys((*schema.names, *label_columns(label)))]
+        if known is None and not has_header and select_columns == list(schema.names):
+            known = tuple(schema.names)
+        defaults = schema_defaults(schema) | by_column(defaults, "defaults", select_columns)
+    selected = None if select_columns is None else column_names("select_columns", select_columns)
+    if known is None and not has_header:
+        raise InvalidValueError("CSV files without a header need column_names.")
+    by_default = {name: _unwrapped(value) for name, value in by_column(defaults, "defaults", selected or known).items()}
+    types = by_column(column_types, "column_types", known)
+    # As in tf.data's column_defaults, a type in the place of a default means that the value is required.
+    types |= {name: value for name, value in by_default.items() if isinstance(value, type) and name not in types}
+    return CsvSource(
+        patterns=as_patterns(files),
+        format=CsvFormat(delimiter=delimiter, quote_char=quote_char, header=has_header),
+        column_names=known,
+        column_types={name: as_column_type(kind, name) for name, kind in types.items() if kind is not None},
+        defaults={
+            name: check_default(value, name) for name, value in by_default.items() if not isinstance(value, type)
+        },
+        select_columns=selected,
+        list_separator=_check_separator(list_separator, delimiter, quote_char),
+        missing=schema_missing(schema),
+    )
+
+
+def _unwrapped(default: Any) -> Any:
+    if isinstance(default, list | tuple):
+        return default[0] if default else None
+    return default
+
+
+def _check_separator(separator: Any, delimiter: str, quote_char: str | None) -> str | None:
+    if separator is None:
+        return None
+    if not isinstance(separator, str):
+        raise InvalidTypeError(f"list_separator must be a string, but got {separator!r}.")
+    if not separator or separator in (delimiter, quote_char):
+        raise InvalidValueError(
+            f"list_separator must be a string other than the delimiter and the quote character, but got {separator!r}."
+        )
+    return separator
+
+
+class _CsvReader(Reader):
+    def __init__(self, lines: LineRanges, opened: Sequence[ByteFile], schema: CsvSchema, request: ReadRequest) -> None:
+        self._lines = lines
+        self._files = opened
+        self._schema = schema
+        self._request = request
+        self._parser = CsvParser(schema)
+        self.ranges = len(lines)
+        self.bytes_per_row = schema.bytes_per_line
+        self.rows_per_range = lines.bytes / max(len(lines), 1) / self.bytes_per_row
+
+    def read(self, ranges: Array) -> Chunk:
+        pieces = self._lines.read(ranges)
+        data = pieces[0].data if len(pieces) == 1 else b"".join(piece.data for piece in pieces)
+        try:
+            columns = {name: self._column(name, array) for name, array in self._parser.parse(data).items()}
+        except pa.ArrowInvalid as error:
+            raise self._locator(pieces).parse_error(error) from error
+        except RowError as error:
+            raise self._locator(pieces).row_error(error) from error
+        rows = len(next(iter(columns.values()))) if columns else self._parser.count_rows(data)
+        # Locating a row reads its range again, so that a chunk does not keep the text of its rows.
+        chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).locate(row))
+        return self._request.labelled(chunk)
+
+    def check_inferred(self, pieces: Sequence[Piece], sample: bytes) -> None:
+        """Check that no column of integers would be read as floats because int64 cannot hold some of the first rows.
+
+        Args:
+            pieces: The first rows.
+            sample: Their text.
+
+        Raises:
+            DataError: A column would.
+        """
+        try:
+            self._parser.check_inferred(sample)
+        except RowError as error:
+            raise self._locator(pieces).row_error(error) from error
+
+    def signature(self) -> Signature:
+        return {"source": "csv", "files": files_signature([identify(file) for file in self._files])}
+
+    def identity(self) -> Signature:
+        schema = self._schema
+        types = {name: str(kind) for name, kind in schema.types.items()}
+        types |= {name: f"list<{kind}> by {schema.list_separator}" for name, kind in schema.lists.items()}
+        return {
+            **self.signature(),
+            "versions": [file_version(file.url) for file in self._files],
+            "types": types,
+            "format": repr(schema.format),
+            "defaults": {name: repr(value) for name, value in schema.defaults.items()},
+        }
+
+    def _column(self, name: str, array: pa.Array) -> Column:
+        if name in self._schema.lists:
+            return split_lists(array, str(self._schema.list_separator), self._schema.lists[name], name)
+        default = self._schema.defaults.get(name)
+        if isinstance(array, pa.DictionaryArray):
+            return replace_empty(array, default) if default else array
+        if array.null_count:
+            if default is None:
+                row = int(np.flatnonzero(arrow.to_numpy(array.is_null()))[0])
+                raise RowError("the value is missing and has no default", row=row, column=name)
+            array = array.fill_null(default)
+        return arrow.to_numpy(array)
+
+    def _locator(self, pieces: Sequence[Piece]) -> LineLocator:
+        return LineLocator(self._files, pieces, self._parser.parse, self._parser.problem)

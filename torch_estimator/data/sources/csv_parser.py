@@ -1,0 +1,242 @@
+"""Parsing of CSV text with Arrow, in the calling thread, and what is wrong with lines that it refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+
+from torch_estimator.data import arrow
+from torch_estimator.data.coerce import check_integers, has_large_integers
+from torch_estimator.data.columns import STRINGS
+from torch_estimator.data.sources.csv_format import CsvFormat, count_filled
+from torch_estimator.data.sources.text_lines import first_words, is_finite, is_nan, type_in_words
+from torch_estimator.errors import RowError
+
+if TYPE_CHECKING:
+    from torch_estimator.data.sources.csv_schema import CsvSchema
+
+_MAX_BLOCK_BYTES = 2**30
+_MAX_SHOWN = 40
+_INTEGER = re.compile(r"[+-]?\d{1,4000}")
+
+
+class CsvParser:
+    """Parses lines, without a header, into Arrow arrays: strings dictionary encoded, missing numbers null."""
+
+    def __init__(self, schema: CsvSchema) -> None:
+        self.schema = schema
+        self._parse_options = _parse_options(schema.format)
+        self._convert_options = _convert_options(schema.types)
+
+    def parse(self, data: bytes | memoryview, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
+        """Return the columns of the schema.
+
+        Args:
+            data: Whole lines.
+            columns: Columns to return; None for all of the schema.
+
+        Raises:
+            pyarrow.ArrowInvalid: A line has too few or too many fields, a field cannot be read or does not end on its
+                line, or a number is not finite although the column's default is not NaN.
+        """
+        types = self.schema.types
+        options = self._convert_options
+        if columns is not None:
+            types = {name: types[name] for name in columns}
+            options = _convert_options(types)
+        if _is_blank(data):
+            return {name: pa.array([], kind) for name, kind in types.items()}
+        table = _read(data, self.schema.names, self._parse_options, options)
+        if self.schema.format.joins_lines(bytes(data), table.num_rows):
+            raise pa.ArrowInvalid("A quoted field does not end on its line")
+        return {name: self._checked(_one_array(table.column(name)), name) for name in types}
+
+    def count_rows(self, data: bytes | memoryview) -> int:
+        """Return the number of lines that Arrow reads as rows, which are those that are not blank."""
+        return count_filled(bytes(data))
+
+    def check_inferred(self, sample: bytes) -> None:
+        """Check that columns read as floats because their first rows look so do not hold large integers.
+
+        Arrow infers float64 for integers beyond int64, and ids would silently lose their last digits.
+
+        Raises:
+            RowError: A column holds integers, and int64 cannot hold one of them.
+        """
+        names = [name for name in self.schema.inferred if pa.types.is_floating(self.schema.types[name])]
+        if not names or not has_large_integers(sample):
+            return
+        texts = _read(
+            sample, self.schema.names, self._parse_options, _convert_options(dict.fromkeys(names, pa.string()))
+        )
+        for name in names:
+            cure = f"give column_types={{{name!r}: 'string'}}, or 'uint64' or 'float32' where it holds that"
+            check_integers([_as_integer(text) for text in texts.column(name).to_pylist()], name, cure)
+
+    def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
+        """Return what is wrong with a line that cannot be parsed.
+
+        Args:
+            line: The line.
+            error: Raised by Arrow.
+        """
+        schema = self.schema
+        text = line.decode("utf-8", errors="replace")
+        fields = schema.format.fields(text)
+        if schema.format.is_open(text):
+            return schema.format.open_quote_problem()
+        if len(fields) != len(schema.names):
+            return f"{len(fields)} fields, but there are {len(schema.names)} columns ({', '.join(schema.names)})"
+        for name, kind in schema.types.items():
+            try:
+                self.parse(line, [name])
+            except pa.ArrowInvalid:
+                value = fields[schema.names.index(name)]
+                if _is_number(value) and pa.types.is_floating(kind):
+                    nan = f"defaults={{{name!r}: float('nan')}}"
+                    return f"column {name!r}: {_shorten(value)} is not a finite number ({kind}); give {nan} to allow it"
+                hint = ""
+                if name in schema.inferred and not pa.types.is_dictionary(kind):
+                    hint = f" (inferred from the first rows; if that is wrong, give column_types={{{name!r}: ...}})"
+                return f"column {name!r}: {_shorten(value)} is not {type_in_words(kind)}{hint}"
+        return first_words(error)
+
+    def _checked(self, array: pa.Array, name: str) -> pa.Array:
+        if not pa.types.is_floating(array.type) or is_nan(self.schema.defaults.get(name)) or is_finite(array):
+            return array
+        raise pa.ArrowInvalid(f"A number of column {name} is not finite")
+
+
+def infer_types(
+    form: CsvFormat, names: Sequence[str], columns: Sequence[str], sample: bytes
+) -> Mapping[str, pa.DataType]:
+    """Return the types that columns seem to have.
+
+    Args:
+        form: How lines are written.
+        names: All columns of the files.
+        columns: Columns whose types to infer.
+        sample: The first lines; without rows, no types are returned.
+    """
+    if not sample.strip():
+        return {}
+    options = arrow_csv.ConvertOptions(
+        include_columns=list(columns), null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=True
+    )
+    try:
+        table = _read(sample, names, _parse_options(form), options)
+    except pa.ArrowInvalid:
+        # The reader parses the same lines again, and its error names the line.
+        return {name: pa.string() for name in columns}
+    return {name: table.schema.field(name).type for name in columns}
+
+
+def split_lists(fields: pa.DictionaryArray, separator: str, value_type: pa.DataType, name: str) -> pa.ListArray:
+    """Return the lists that are written in text fields. An empty field is an empty list.
+
+    Args:
+        fields: The fields, dictionary encoded, so that equal ones are split once.
+        separator: Text between the values of a list.
+        value_type: Type of the values; spaces around numbers are dropped.
+        name: Name of the column, for messages.
+
+    Raises:
+        RowError: A value is not a number of the type.
+    """
+    distinct = fields.dictionary.cast(pa.string())
+    lists = pc.split_pattern(distinct, separator)
+    empty = pc.equal(distinct, "")
+    lists = pc.if_else(empty, pa.scalar([], pa.list_(pa.string())), lists)
+    if not pa.types.is_string(value_type):
+        lists = _lists_of_numbers(lists, value_type, fields, name)
+    return lists.take(fields.indices)
+
+
+def _lists_of_numbers(
+    lists: pa.ListArray, value_type: pa.DataType, fields: pa.DictionaryArray, name: str
+) -> pa.ListArray:
+    texts = pc.utf8_trim_whitespace(lists.flatten())
+    lengths = arrow.to_numpy(lists.value_lengths())
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    try:
+        return pa.ListArray.from_arrays(arrow.from_numpy(offsets), texts.cast(value_type))
+    except pa.ArrowInvalid as error:
+        place, text = next((i, one) for i, one in enumerate(texts.to_pylist()) if not _can_cast(one, value_type))
+        code = int(np.searchsorted(offsets, place, side="right")) - 1
+        row = int(np.flatnonzero(arrow.to_numpy(fields.indices) == code)[0])
+        wanted = "whole number" if pa.types.is_integer(value_type) else "number"
+        raise RowError(f"{text!r} in the list is not a {wanted} ({value_type})", row=row, column=name) from error
+
+
+def _can_cast(text: str, value_type: pa.DataType) -> bool:
+    try:
+        pa.array([text]).cast(value_type)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _as_integer(text: str) -> int | float | None:
+    """Return an integer as it is, any other number or text as 0.5, and an empty text as None."""
+    if _INTEGER.fullmatch(text.strip()):
+        return int(text)
+    return 0.5 if text else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _shorten(value: str) -> str:
+    return repr(value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}…")
+
+
+def _is_blank(data: bytes | memoryview) -> bool:
+    # Most data shows in its first bytes that it is not blank, without a copy of all of it.
+    return not bytes(data[:64]).strip() and not bytes(data).strip()
+
+
+def _read(
+    data: bytes | memoryview,
+    names: Sequence[str],
+    parse: arrow_csv.ParseOptions,
+    convert: arrow_csv.ConvertOptions,
+) -> pa.Table:
+    read = arrow_csv.ReadOptions(
+        use_threads=False, column_names=list(names), block_size=min(len(data) + 1, _MAX_BLOCK_BYTES)
+    )
+    return arrow_csv.read_csv(
+        pa.BufferReader(pa.py_buffer(data)), read_options=read, parse_options=parse, convert_options=convert
+    )
+
+
+def _parse_options(form: CsvFormat) -> arrow_csv.ParseOptions:
+    return arrow_csv.ParseOptions(
+        delimiter=form.delimiter, quote_char=False if form.quote_char is None else form.quote_char
+    )
+
+
+def _convert_options(types: Mapping[str, pa.DataType]) -> arrow_csv.ConvertOptions:
+    return arrow_csv.ConvertOptions(
+        include_columns=list(types),
+        column_types=dict(types),
+        null_values=[""],
+        strings_can_be_null=False,
+        quoted_strings_can_be_null=True,
+    )
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    array = arrow.one_array(column)
+    # Joining several chunks may widen the indices of dictionary encoded strings.
+    return array.cast(STRINGS) if pa.types.is_dictionary(array.type) and column.num_chunks != 1 else array

@@ -1,0 +1,157 @@
+"""The columns of CSV files: names, types, defaults, and which of them are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from torch_estimator.data.arguments import duplicates, missing_column
+from torch_estimator.data.column_types import as_arrow_type, default_as, inferred, type_of_default
+from torch_estimator.data.columns import STRINGS
+from torch_estimator.data.lists import is_list_type
+from torch_estimator.data.sources.base import ReadRequest
+from torch_estimator.data.sources.csv_format import CsvFormat
+from torch_estimator.data.sources.csv_parser import infer_types
+from torch_estimator.errors import DataError, InvalidValueError
+
+if TYPE_CHECKING:
+    from torch_estimator.data.sources.csv import CsvSource
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CsvSchema:
+    """What to read from CSV files and how.
+
+    Attributes:
+        format: How lines are written.
+        names: All columns of the files, in order.
+        types: The columns to read and the types to read them as. Columns of lists are in it as strings.
+        defaults: What missing values become, in the types of their columns.
+        inferred: Columns whose type was inferred from the first rows.
+        bytes_per_line: Mean length of a line in the first rows.
+        lists: Types of the values in those columns that hold lists.
+        list_separator: Text between the values of a list.
+    """
+
+    format: CsvFormat
+    names: tuple[str, ...]
+    types: Mapping[str, pa.DataType]
+    defaults: Mapping[str, Any]
+    inferred: frozenset[str]
+    bytes_per_line: float
+    lists: Mapping[str, pa.DataType]
+    list_separator: str | None
+
+
+def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
+    """Return the names in a header.
+
+    Args:
+        line: First line of the file.
+        form: How the line is written.
+        url: Name of the file, for messages.
+
+    Raises:
+        DataError: The header is not text, a quoted field does not end, or two columns have the same name.
+    """
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{url}, line 1: the header is not UTF-8 text.") from error
+    if form.is_open(text):
+        raise DataError(f"{url}, line 1: {form.open_quote_problem()}.")
+    names = tuple(name.strip() for name in form.fields(text))
+    twice = duplicates(names)
+    if twice:
+        raise DataError(f"{url}, line 1: two columns are called {twice[0]!r}.")
+    if not any(names):
+        raise DataError(f"{url}, line 1: there is no header; give column_names if the files have none.")
+    return names
+
+
+def resolve_schema(
+    source: CsvSource, request: ReadRequest, names: tuple[str, ...], *, where: str, sample: bytes
+) -> CsvSchema:
+    """Decide which columns are read and as which type.
+
+    The type of a column is the one that the user gave, else the one that the model reads, else that of the default,
+    else the type that the first rows have.
+
+    Args:
+        source: The user's arguments.
+        request: What the model and the Dataset need.
+        names: Columns of the files.
+        where: Name of the files, for messages.
+        sample: The first lines, from which types are inferred.
+
+    Raises:
+        DataError: A column is missing, or the sample cannot be parsed.
+        InvalidValueError: A default does not fit the type of its column.
+    """
+    for given in (source.column_types, source.defaults, source.select_columns or ()):
+        for name in given:
+            if name not in names:
+                raise missing_column(name, where, names)
+    read = _columns_to_read(source, request, names, where)
+    types = {name: _known_type(name, source, request) for name in read}
+    lists = {name: kind.value_type for name, kind in types.items() if kind is not None and is_list_type(kind)}
+    for name in lists:
+        if source.list_separator is None:
+            raise InvalidValueError(
+                f"column {name!r} holds lists, but a field of CSV holds one value; give from_csv(list_separator=...) "
+                "what stands between the values of a list, such as '|', or use Parquet or JSON."
+            )
+        # Read as text first, which `split_lists` splits.
+        types[name] = STRINGS
+    unknown = [name for name, kind in types.items() if kind is None]
+    lines = max(len(sample.splitlines()), 1)
+    if unknown:
+        found = infer_types(source.format, names, unknown, sample)
+        types |= {name: inferred(found[name]) if name in found else pa.float32() for name in unknown}
+    defaults = {name: value for name, value in source.defaults.items() if value is not None}
+    integers = [name for name, kind in types.items() if pa.types.is_integer(kind)]
+    replacements = request.missing_integers(source.missing)
+    defaults = {name: replacements[name] for name in integers if name in replacements} | defaults
+    return CsvSchema(
+        format=source.format,
+        names=names,
+        types=types,
+        defaults={
+            name: default_as(defaults[name], kind, name)
+            for name, kind in types.items()
+            if name in defaults and name not in lists
+        },
+        inferred=frozenset(unknown),
+        bytes_per_line=max(len(sample) / lines, 1),
+        lists=lists,
+        list_separator=source.list_separator,
+    )
+
+
+def _columns_to_read(source: CsvSource, request: ReadRequest, names: tuple[str, ...], where: str) -> list[str]:
+    labels = request.label.columns if request.label is not None else ()
+    for label in labels:
+        if label not in names:
+            raise missing_column(label, where, names)
+    selected = [name for name in (source.select_columns or names) if name not in labels]
+    used = request.names(selected)
+    if used is not None:
+        for name in used:
+            if name in labels:
+                raise DataError(f"column {name!r} is the label, so that it cannot be a feature, too.")
+            if name not in selected:
+                raise missing_column(name, where, selected)
+        selected = [name for name in selected if name in used]
+    return [*selected, *labels]
+
+
+def _known_type(name: str, source: CsvSource, request: ReadRequest) -> pa.DataType | None:
+    if name in source.column_types:
+        return source.column_types[name]
+    kind = request.columns.get(name) if request.columns is not None else None
+    if kind is not None:
+        return kind if is_list_type(kind) else as_arrow_type(kind, name)
+    return type_of_default(source.defaults.get(name))

@@ -1,0 +1,227 @@
+"""Files of JSON lines as a source: read in ranges of whole lines, parsed by Arrow a window at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from torch_estimator.data.arguments import by_column, column_names, missing_column
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.column_types import (
+    as_arrow_type,
+    as_column_type,
+    check_default,
+    inferred,
+    schema_defaults,
+    schema_missing,
+    schema_types,
+    type_of_default,
+)
+from torch_estimator.data.columns import Array, Column, from_arrow
+from torch_estimator.data.label import LabelColumns, label_columns
+from torch_estimator.data.lists import is_list_type
+from torch_estimator.data.sources.base import Reader, ReadRequest, Source
+from torch_estimator.data.sources.input_files import (
+    ByteFile,
+    Files,
+    as_patterns,
+    expand,
+    file_version,
+    files_signature,
+    identify,
+)
+from torch_estimator.data.sources.json_parser import BLANK, JsonParser, check_inferred_floats, infer_json_types
+from torch_estimator.data.sources.text_lines import (
+    BYTE_ORDER_MARK,
+    LineLocator,
+    LineRanges,
+    Piece,
+    named_files,
+    open_text_file,
+)
+from torch_estimator.data.stream import Signature
+from torch_estimator.errors import DataError, InvalidValueError, RowError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class JsonSource:
+    """Files of JSON objects, one a line.
+
+    Attributes:
+        patterns: Paths, URLs and globs.
+        column_types: Types that the user gave.
+        defaults: Column -> what a missing value becomes.
+        select_columns: Columns to use; None for those in the first lines.
+        missing: Column -> the integer that a missing integer without a default becomes, in a list or not.
+    """
+
+    patterns: tuple[str, ...]
+    column_types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    select_columns: tuple[str, ...] | None = None
+    missing: Mapping[str, int] = field(default_factory=dict)
+
+    def open(self, request: ReadRequest) -> Reader:
+        """Find the files, and decide about columns and types.
+
+        Raises:
+            DataError: There is no file or no row, a column is missing, or the first lines cannot be read.
+        """
+        opened = [open_text_file(path) for path in expand(self.patterns)]
+        mark = len(BYTE_ORDER_MARK)
+        lines = LineRanges(opened, [mark if file.read(0, mark) == BYTE_ORDER_MARK else 0 for file in opened])
+        pieces = lines.sample()
+        if not pieces:
+            raise DataError(f"{named_files(opened)} has no rows.")
+        sample = b"".join(bytes(piece.data) for piece in pieces)
+        infer = partial(infer_json_types, known=self.column_types)
+        problem = JsonParser(self.column_types, self.defaults).problem
+        try:
+            found = infer(sample)
+        except pa.ArrowInvalid as error:
+            raise LineLocator(opened, pieces, infer, problem, BLANK).parse_error(error) from error
+        types = self._types(request, found, named_files(opened))
+        rows = sum(1 for line in sample.splitlines() if line.strip(BLANK))
+        self._check_inferred(types, request, sample, LineLocator(opened, pieces, infer, problem, BLANK))
+        return _JsonReader(lines, opened, JsonParser(types, self.defaults), self, request, len(sample) / rows)
+
+    def _check_inferred(
+        self, types: Mapping[str, pa.DataType], request: ReadRequest, sample: bytes, locator: LineLocator
+    ) -> None:
+        """Check that no column of integers would be read as floats because int64 cannot hold some of the first rows."""
+        declared = {*self.column_types, *(request.columns or ())}
+        values = {name: kind.value_type if is_list_type(kind) else kind for name, kind in types.items()}
+        floats = [name for name, kind in values.items() if pa.types.is_floating(kind) and name not in declared]
+        try:
+            check_inferred_floats(sample, [name for name in floats if type(self.defaults.get(name)) is not float])
+        except RowError as error:
+            raise locator.row_error(error) from error
+
+    def _types(self, request: ReadRequest, found: Mapping[str, pa.DataType], where: str) -> dict[str, pa.DataType]:
+        labels = request.label.columns if request.label is not None else ()
+        selected = self.select_columns if self.select_columns is not None else tuple(found)
+        names = request.names(selected)
+        for label in labels:
+            if names is not None and label in names:
+                raise DataError(f"column {label!r} is the label, so that it cannot be a feature, too.")
+        names = [*([name for name in selected if name not in labels] if names is None else names), *labels]
+        for name in (*names, *self.column_types):
+            # A key that the first rows lack may be rare: a default says that it may be missing.
+            if (name not in found and name not in self.defaults) or (name not in selected and name not in labels):
+                raise missing_column(name, where, found)
+        return {name: self._type(name, request, found.get(name)) for name in names}
+
+    def _type(self, name: str, request: ReadRequest, found: pa.DataType | None) -> pa.DataType:
+        if name in self.column_types:
+            return self.column_types[name]
+        known = type_of_default(self.defaults.get(name))
+        if found is not None and known is not None and pa.types.is_integer(known) and pa.types.is_floating(found):
+            known = inferred(found)
+        if request.columns is not None and name in request.columns:
+            kind = request.columns[name]
+            if is_list_type(kind):
+                return kind
+            # A model reads booleans as numbers.
+            is_bool = found is not None and pa.types.is_boolean(found) and not pa.types.is_string(kind)
+            known = pa.bool_() if is_bool else as_arrow_type(kind, name)
+        if found is not None and (pa.types.is_struct(found) or _holds_nested(found)):
+            raise DataError(
+                f"column {name!r} must hold numbers, strings or lists of them, but is {found}; leave it out with "
+                "select_columns."
+            )
+        if found is None or not is_list_type(found):
+            return known if known is not None else pa.string() if found is None else inferred(found)
+        value_type = inferred(found.value_type) if known is None else known
+        return pa.list_(pa.string() if pa.types.is_dictionary(value_type) else value_type)
+
+
+def json_source(
+    files: Files,
+    *,
+    column_types: Mapping[str, Any] | None,
+    select_columns: Sequence[str] | None,
+    schema: pa.Schema | None,
+    defaults: Mapping[str, Any] | None,
+    label: LabelColumns | None,
+) -> Source:
+    """Check the arguments of `Dataset.from_json` and return its source."""
+    types = {name: as_column_type(kind, name) for name, kind in by_column(column_types, "column_types", None).items()}
+    if schema is not None:
+        if types or select_columns is not None:
+            raise InvalidValueError("from_json takes a schema, or column_types and select_columns, not both.")
+        types = schema_types(schema)
+        select_columns = [*dict.fromkeys((*schema.names, *label_columns(label)))]
+        defaults = schema_defaults(schema) | dict(defaults or {})
+    return JsonSource(
+        patterns=as_patterns(files),
+        column_types=types,
+        defaults={name: check_default(value, name) for name, value in (defaults or {}).items()},
+        select_columns=None if select_columns is None else column_names("select_columns", select_columns),
+        missing=schema_missing(schema),
+    )
+
+
+def _holds_nested(kind: pa.DataType) -> bool:
+    return is_list_type(kind) and (is_list_type(kind.value_type) or pa.types.is_struct(kind.value_type))
+
+
+class _JsonReader(Reader):
+    def __init__(
+        self,
+        lines: LineRanges,
+        opened: Sequence[ByteFile],
+        parser: JsonParser,
+        source: JsonSource,
+        request: ReadRequest,
+        bytes_per_row: float,
+    ) -> None:
+        self._lines = lines
+        self._files = opened
+        self._parser = parser
+        self._defaults = source.defaults
+        self._missing = request.missing_integers(source.missing)
+        self._request = request
+        self.ranges = len(lines)
+        self.bytes_per_row = bytes_per_row
+        self.rows_per_range = lines.bytes / max(len(lines), 1) / bytes_per_row
+
+    def read(self, ranges: Array) -> Chunk:
+        pieces = self._lines.read(ranges)
+        data = b"".join(bytes(piece.data) for piece in pieces)
+        try:
+            arrays = self._parser.parse(data)
+        except pa.ArrowInvalid as error:
+            raise self._locator(pieces).parse_error(error) from error
+        try:
+            columns = {name: self._column(name, array) for name, array in arrays.items()}
+        except RowError as error:
+            raise self._locator(pieces).row_error(error) from error
+        rows = len(next(iter(arrays.values()))) if arrays else 0
+        # Locating a row reads its range again, so that a chunk does not keep the text of its rows.
+        chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).locate(row))
+        return self._request.labelled(chunk)
+
+    def signature(self) -> Signature:
+        return {"source": "json", "files": files_signature([identify(file) for file in self._files])}
+
+    def identity(self) -> Signature:
+        versions = [file_version(file.url) for file in self._files]
+        types = {name: str(kind) for name, kind in self._parser.types.items()}
+        defaults = {name: repr(value) for name, value in self._defaults.items()}
+        missing = {name: value for name, value in self._missing.items() if name in types}
+        return {**self.signature(), "versions": versions, "types": types, "defaults": defaults, "missing": missing}
+
+    def _column(self, name: str, array: pa.Array) -> Column:
+        try:
+            return from_arrow(array, name=name, default=self._defaults.get(name), missing=self._missing.get(name))
+        except RowError:
+            raise
+        except InvalidValueError as error:
+            raise DataError(f"{named_files(self._files)}: {error}") from error
+
+    def _locator(self, pieces: Sequence[Piece]) -> LineLocator:
+        return LineLocator(self._files, pieces, self._parser.parse, self._parser.problem, BLANK)

@@ -1,0 +1,226 @@
+"""Parsing of JSON lines with Arrow, in the calling thread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as arrow_json
+
+from torch_estimator.data import arrow
+from torch_estimator.data.coerce import check_integers, has_large_integers
+from torch_estimator.data.columns import Array
+from torch_estimator.data.lists import is_list_type
+from torch_estimator.data.sources.text_lines import first_words, is_finite, is_nan, type_in_words
+from torch_estimator.json_text import MOST_DEPTH, parse_json, too_deep_at
+
+_MAX_BLOCK_BYTES = 2**30
+_MAX_SHOWN = 40
+_MAX_DIGITS = 1000
+
+BLANK = b" \t\r\n"
+
+
+class JsonParser:
+    """Parses JSON lines into Arrow arrays; missing values are null.
+
+    Attributes:
+        types: The columns to read and their types.
+        defaults: Column -> what a missing value becomes. A default of NaN allows NaN in the data.
+    """
+
+    def __init__(self, types: Mapping[str, pa.DataType], defaults: Mapping[str, Any]) -> None:
+        self.types = types
+        self._defaults = defaults
+        self._schema = pa.schema({name: _parsed_as(kind) for name, kind in types.items()})
+
+    def parse(self, data: bytes, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
+        """Return the columns.
+
+        Args:
+            data: Whole lines.
+            columns: Columns to return; None for all.
+
+        Raises:
+            pyarrow.ArrowInvalid: A line is not a JSON object, or a value has another type, is not finite or not UTF-8.
+        """
+        names = list(self.types) if columns is None else list(columns)
+        if not data.strip(BLANK):
+            return {name: pa.array([], self.types[name]) for name in names}
+        table = _read(data, pa.schema([self._schema.field(name) for name in names]), "ignore")
+        return {name: self._checked(arrow.one_array(table.column(name)), name) for name in names}
+
+    def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
+        """Return what is wrong with a line that cannot be parsed.
+
+        Args:
+            line: The line.
+            error: Raised by Arrow.
+        """
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as reason:
+            return f"not UTF-8 text: byte {reason.start} of the line is {line[reason.start]:#04x}"
+        if too_deep_at(text) is not None:
+            return f"lists and objects in it nest deeper than {MOST_DEPTH} levels"
+        try:
+            found = parse_json(text)
+        except ValueError as reason:
+            return f"not JSON ({str(reason).splitlines()[0]}), or an object that does not end on its line"
+        if not isinstance(found, dict):
+            return f"a line must hold a JSON object, but this is {_shorten(found)}"
+        for name, kind in self.types.items():
+            try:
+                self.parse(line, [name])
+            except pa.ArrowInvalid:
+                what = f"a list; each value {_in_words(kind.value_type)}" if is_list_type(kind) else _in_words(kind)
+                return f"column {name!r}: {_shorten(found.get(name))} is not {what}"
+        return first_words(error).removeprefix("JSON parse error: ").partition(" in row ")[0].rstrip(".")
+
+    def _checked(self, array: pa.Array, name: str) -> pa.Array:
+        values = array.flatten() if is_list_type(array.type) else array
+        if pa.types.is_string(values.type):
+            # Arrow's parser does not check that strings are UTF-8.
+            values.validate(full=True)
+        if pa.types.is_floating(values.type) and not is_nan(self._defaults.get(name)) and not is_finite(values):
+            raise pa.ArrowInvalid(f"A number of column {name} is not finite")
+        kind = self.types[name]
+        return array if array.type == kind or pa.types.is_dictionary(kind) else array.cast(kind)
+
+
+def infer_json_types(data: bytes, known: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Return the keys in some lines and the Arrow types of their values.
+
+    Args:
+        data: The lines.
+        known: Types of some keys, which are not inferred.
+
+    Raises:
+        pyarrow.ArrowInvalid: The lines cannot be parsed.
+    """
+    explicit = pa.schema({name: _parsed_as(kind) for name, kind in known.items()})
+    table = _read(data, explicit, "infer")
+    try:
+        names = table.column_names
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid("A key is not UTF-8") from error
+    # Arrow also returns a column for a known key that no line has.
+    found = (name for name in names if name not in known or table.column(name).null_count < len(table))
+    return {name: table.schema.field(name).type for name in found}
+
+
+def check_inferred_floats(data: bytes, columns: Sequence[str]) -> None:
+    """Check that columns that are inferred as floats do not hold integers beyond int64.
+
+    Args:
+        data: The lines.
+        columns: The columns that were inferred as floats.
+
+    Raises:
+        RowError: A column holds only integers, and int64 cannot hold one of them.
+    """
+    if not columns or not has_large_integers(data):
+        return
+    texts = [line.decode(errors="replace") for line in data.splitlines() if line.strip(BLANK)]
+    rows = [_as_python(text) for text in texts]
+    for name in columns:
+        values = [row.get(name) for row in rows]
+        kinds = (
+            ("pa.list_(pa.uint64())", "pa.list_(pa.float32())")
+            if list in map(type, values)
+            else ("'uint64'", "'float32'")
+        )
+        cure = f"give column_types={{{name!r}: {kinds[0]}}}, or {kinds[1]} where that is what it holds"
+        check_integers(values, name, cure)
+
+
+def _as_python(line: str) -> dict[str, Any]:
+    try:
+        # Python refuses to convert thousands of digits. The first ones are enough to see that the number is large.
+        row: dict[str, Any] = json.loads(line, parse_int=lambda digits: int(digits[:_MAX_DIGITS]))
+    except ValueError:
+        # Arrow accepts some texts that Python does not, such as the number Inf.
+        return {}
+    return row
+
+
+def _read(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
+    lines = _check_lines(data)
+    options = arrow_json.ParseOptions(
+        explicit_schema=schema, unexpected_field_behavior=unexpected, newlines_in_values=False
+    )
+    read = arrow_json.ReadOptions(use_threads=False, block_size=min(len(data) + 1, _MAX_BLOCK_BYTES))
+    table = arrow_json.read_json(pa.BufferReader(pa.py_buffer(data)), read_options=read, parse_options=options)
+    if table.num_rows != lines:
+        raise pa.ArrowInvalid("A line must hold one JSON object")
+    return table
+
+
+def _check_lines(data: bytes) -> int:
+    """Return the number of lines that are not blank; Arrow can parse these safely.
+
+    Arrow reads a stream of values and ignores lines. A `null` in the place of an object becomes a row without values,
+    or crashes the process (SIGSEGV) if it comes first. Deeply nested values crash it, too, because Arrow's parser is
+    recursive.
+
+    Raises:
+        pyarrow.ArrowInvalid: A line does not begin and end with braces, or nests deeper than `MOST_DEPTH`.
+    """
+    # numpy, because a loop over the lines in Python takes half as long as parsing them.
+    characters = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(characters == ord("\n")) + 1
+    if not data.endswith(b"\n"):
+        ends = np.append(ends, len(data))
+    begins = np.concatenate([[0], ends[:-1]])
+    _check_depth(data, characters, begins, ends)
+    returns = characters[ends - 2] == ord("\r")
+    are_objects = (characters[begins] == ord("{")) & (characters[ends - 2 - returns] == ord("}"))
+    if are_objects.all() and np.count_nonzero(characters == ord("\r")) == np.count_nonzero(returns):
+        return len(begins)
+    filled = [line for line in (line.strip(BLANK) for line in data.splitlines()) if line]
+    if not all(line.startswith(b"{") and line.endswith(b"}") for line in filled):
+        raise pa.ArrowInvalid("A line must hold one JSON object")
+    return len(filled)
+
+
+def _check_depth(data: bytes, characters: Array, begins: Array, ends: Array) -> None:
+    # "[" and "{" differ in this bit only.
+    opens = (characters | 0x20) == ord("{")
+    if np.count_nonzero(opens) <= MOST_DEPTH + len(begins):
+        return
+    for number in np.flatnonzero(np.add.reduceat(opens, begins) > MOST_DEPTH):
+        line = data[begins[number] : ends[number]]
+        if _may_be_deep(line) and too_deep_at(line.decode(errors="replace")) is not None:
+            raise pa.ArrowInvalid(f"A line nests deeper than {MOST_DEPTH} levels")
+
+
+def _may_be_deep(line: bytes) -> bool:
+    """Return False if a line is certainly not nested too deeply. Takes a tenth of the time of `too_deep_at`."""
+    # Remove escaped backslashes first and then escaped quotes, so that a quote after an escaped backslash is kept.
+    characters = np.frombuffer(line.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
+    quoted = np.bitwise_xor.accumulate((characters == ord('"')).view(np.uint8))
+    kinds = (characters | 0x20)[quoted == 0]
+    brackets = kinds[(kinds == ord("{")) | (kinds == ord("}"))]
+    return bool(np.where(brackets == ord("{"), 1, -1).cumsum().max(initial=0) > MOST_DEPTH)
+
+
+def _parsed_as(kind: pa.DataType) -> pa.DataType:
+    """Return a type that Arrow's parser knows, in the place of one that it does not."""
+    if is_list_type(kind):
+        return pa.list_(_parsed_as(kind.value_type))
+    if pa.types.is_dictionary(kind):
+        return pa.string()
+    return pa.float32() if pa.types.is_float16(kind) else kind
+
+
+def _in_words(kind: pa.DataType) -> str:
+    return "a string" if pa.types.is_string(kind) or pa.types.is_dictionary(kind) else type_in_words(kind)
+
+
+def _shorten(value: Any) -> str:
+    # JSON can hold half of a surrogate pair, which cannot be encoded as UTF-8.
+    text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

@@ -1,0 +1,232 @@
+"""Arrays and pandas frames in memory as a source. Nothing here imports pandas."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_estimator import tree
+from torch_estimator.data.arguments import duplicates, missing_column
+from torch_estimator.data.chunk import Chunk, LabelColumn, as_columns, count_rows
+from torch_estimator.data.columns import Array, Column, as_column, from_arrow, from_objects, is_incomplete, take
+from torch_estimator.data.label import Label
+from torch_estimator.data.sources.base import Reader, ReadRequest
+from torch_estimator.data.stream import Signature
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
+
+_MAX_RANGES = 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MemorySource:
+    """Columns in memory.
+
+    Attributes:
+        features: A column, or a dict or tuple of columns.
+        labels: The same, or None.
+        rows: Number of rows.
+    """
+
+    features: Any
+    labels: Any
+    rows: int
+
+    def open(self, request: ReadRequest) -> Reader:
+        """Return a reader of the requested columns."""
+        features, labels, label_column = self.features, self.labels, None
+        if isinstance(features, dict):
+            features = self._complete(request)
+        if request.label is not None:
+            label_column = request.label.label_column
+            features, labels = self._with_label(features, request.label)
+        names = request.names(list(features)) if isinstance(features, dict) else None
+        if names is not None:
+            for name in names:
+                if name not in features:
+                    raise missing_column(name, "the features", features)
+            features = {name: features[name] for name in names}
+        return _MemoryReader(features, labels, self.rows, label_column)
+
+    def _complete(self, request: ReadRequest) -> dict[str, Column]:
+        """Return the features with missing integers replaced in the columns that are read."""
+        replacements = request.missing_integers({})
+        labels = request.label.columns if request.label is not None else ()
+        names = request.names(list(self.features))
+        read = self.features if names is None else {*names, *labels}
+        try:
+            return {
+                name: from_arrow(column, name=name, missing=replacements.get(name))
+                if is_incomplete(column) and name in read
+                else column
+                for name, column in self.features.items()
+            }
+        except RowError as error:
+            problem = f"{error.problem}; fill it, as with fillna of pandas"
+            raise DataError(f"row {error.row} (from 0): column {error.column!r}: {problem}.") from error
+
+    def _with_label(self, features: Any, label: Label) -> tuple[dict[str, Column], Any]:
+        if self.labels is not None:
+            raise InvalidValueError(f"{label} cannot be the label: the data has labels already.")
+        if not isinstance(features, dict):
+            raise InvalidValueError(f"{label} cannot be the label: the features have no names.")
+        for name in label.columns:
+            if name not in features:
+                raise missing_column(name, "the features", features)
+        try:
+            return label.without(features), label.select(features)
+        except RowError as error:
+            raise DataError(f"row {error.row} (from 0): column {error.column!r}: {error.problem}.") from error
+
+
+def memory_source(features: Any, labels: Any = None) -> MemorySource:
+    """Return a source of arrays.
+
+    Args:
+        features: An array, or a dict or tuple of arrays: numpy, torch, Arrow, pandas or lists, rows first.
+        labels: The same, or None.
+
+    Raises:
+        InvalidValueError: Columns differ in length, or there are no rows.
+        DataError: A number is missing.
+    """
+    try:
+        if isinstance(features, Mapping):
+            features = {name: _named_column(value, str(name)) for name, value in features.items()}
+        else:
+            features = as_columns(features)
+        labels = as_columns(labels, "labels", lists=True)
+    except RowError as error:
+        where = f"column {error.column!r}: " if error.column is not None else ""
+        raise DataError(f"row {error.row} (from 0): {where}{error.problem}.") from error
+    rows = count_rows(features, labels)
+    if rows == 0:
+        raise InvalidValueError("features must have at least one row, but have none.")
+    return MemorySource(features=features, labels=labels, rows=rows)
+
+
+def _named_column(value: Any, name: str) -> Any:
+    """Return a column with missing integers kept, or a structure of columns.
+
+    Only the model knows whether a missing integer has a meaning; see `ReadRequest.missing`.
+    """
+    if isinstance(value, Mapping | tuple):
+        return as_columns(value, name)
+    return None if value is None else as_column(value, name, incomplete=True)
+
+
+class _MemoryReader(Reader):
+    def __init__(self, features: Any, labels: Any, rows: int, label_column: LabelColumn) -> None:
+        self._features = features
+        self._labels = labels
+        self._rows = rows
+        self._label_column = label_column
+        self._range = -(-rows // _MAX_RANGES)
+        self.ranges = -(-rows // self._range)
+        self.rows_per_range = rows / self.ranges
+        self.bytes_per_row = sum(column.nbytes for column in self._columns()) / rows
+
+    def read(self, ranges: Array) -> Chunk:
+        rows = self._indices(ranges)
+        if isinstance(rows, slice):
+            chosen = rows
+
+            def pick(column: Any) -> Any:
+                return column[chosen]
+
+            count, first = rows.stop - rows.start, rows.start
+            locate = _Locator(np.arange(first, first + count))
+        else:
+            indices = rows
+
+            def pick(column: Any) -> Any:
+                return take(column, indices)
+
+            count, locate = len(rows), _Locator(rows)
+        return Chunk(tree.map(pick, self._features), tree.map(pick, self._labels), count, locate, self._label_column)
+
+    def signature(self) -> Signature:
+        kinds = [str(column.type if not isinstance(column, np.ndarray) else column.dtype) for column in self._columns()]
+        return {"source": "memory", "rows": self._rows, "columns": ", ".join(kinds)}
+
+    def identity(self) -> Signature:
+        digest = sha256()
+        for column in self._columns():
+            digest.update(pickle.dumps(column, protocol=5))
+        return {**self.signature(), "content": digest.hexdigest()}
+
+    def _columns(self) -> list[Column]:
+        return [*tree.leaves(self._features), *tree.leaves(self._labels)]
+
+    def _indices(self, ranges: Array) -> slice | Array:
+        """Return the rows of some ranges: a slice, which needs no copy, if the ranges are consecutive."""
+        if len(ranges) and (np.diff(ranges) == 1).all():
+            return slice(int(ranges[0]) * self._range, min((int(ranges[-1]) + 1) * self._range, self._rows))
+        if self._range == 1:
+            return ranges
+        rows = (ranges[:, None] * self._range + np.arange(self._range)).ravel()
+        return rows[rows < self._rows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Locator:
+    rows: Array
+
+    def __call__(self, row: int) -> str:
+        return f"row {self.rows[row]} (from 0)"
+
+
+def is_frame(value: object) -> bool:
+    """Return whether a value is a pandas DataFrame."""
+    return _is_pandas(value, "DataFrame")
+
+
+def is_series(value: object) -> bool:
+    """Return whether a value is a pandas Series."""
+    return _is_pandas(value, "Series")
+
+
+def frame_columns(frame: Any) -> dict[str, Column]:
+    """Return the columns of a DataFrame; its index is dropped.
+
+    Raises:
+        InvalidTypeError: `frame` is not a DataFrame.
+        InvalidValueError: Two columns have the same name.
+        DataError: A value of a column of nullable floats is missing.
+    """
+    if not is_frame(frame):
+        raise InvalidTypeError(f"from_pandas takes a pandas.DataFrame, but got {type(frame).__name__}.")
+    names = [str(name) for name in frame.columns]
+    twice = duplicates(names)
+    if twice:
+        raise InvalidValueError(f"the frame has several columns called {twice[0]!r}; rename them.")
+    return {name: series_column(frame.iloc[:, place], name) for place, name in enumerate(names)}
+
+
+def series_column(series: Any, name: str) -> Column:
+    """Return a Series as a column: missing strings become empty, NaNs stay, missing integers stay missing.
+
+    Raises:
+        DataError: A value of nullable floats is missing, or strings and numbers are mixed.
+    """
+    try:
+        if series.dtype.kind in "biuf" and type(series.dtype).__module__.startswith("numpy"):
+            return as_column(series.to_numpy(), name)
+        if series.dtype.kind == "O":
+            column = from_objects(series.to_numpy(object), name, incomplete=True)
+            if isinstance(column, pa.Array):
+                return column
+        return as_column(pa.array(series, from_pandas=True), name, incomplete=True)
+    except RowError as error:
+        raise DataError(f"row {error.row} (from 0): column {name!r}: {error.problem}.") from error
+    except (pa.ArrowException, OverflowError, UnicodeError) as error:
+        raise DataError(f"column {name!r} of the frame cannot be used: {str(error).splitlines()[0]}.") from error
+
+
+def _is_pandas(value: object, name: str) -> bool:
+    return any(kind.__name__ == name and kind.__module__.partition(".")[0] == "pandas" for kind in type(value).__mro__)

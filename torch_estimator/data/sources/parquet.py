@@ -1,0 +1,270 @@
+"""Parquet files as a source: read in whole row groups if shuffled, else in slices of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from torch_estimator import files
+from torch_estimator.data import arrow
+from torch_estimator.data.arguments import column_names, missing_column
+from torch_estimator.data.chunk import Chunk, concat_chunks
+from torch_estimator.data.column_types import schema_defaults, schema_missing, schema_types
+from torch_estimator.data.columns import Array, Column, from_arrow
+from torch_estimator.data.label import LabelColumns, label_columns
+from torch_estimator.data.sources.base import Reader, ReadRequest, Source
+from torch_estimator.data.sources.input_files import (
+    FileIdentity,
+    Files,
+    as_patterns,
+    check_regular,
+    expand,
+    file_version,
+    files_signature,
+    identify,
+)
+from torch_estimator.data.stream import Signature
+from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
+
+_SLICE_ROWS = 65_536
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ParquetSource:
+    """Parquet files.
+
+    Attributes:
+        patterns: Paths, URLs and globs.
+        columns: Columns to use; None for all.
+        types: Types to convert columns to.
+        defaults: Column -> what a missing value becomes.
+        missing: Column -> the integer that a missing integer without a default becomes, in a list or not.
+    """
+
+    patterns: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
+
+    def open(self, request: ReadRequest) -> Reader:
+        """Read the files' metadata, and decide about columns.
+
+        Raises:
+            DataError: There is no file or no row, a file cannot be read, or a column is missing.
+        """
+        groups: list[_Group] = []
+        texts: dict[str, list[str]] = {}
+        stored: list[FileIdentity] = []
+        urls = expand(self.patterns)
+        for url in urls:
+            with _opened(url) as file:
+                names = self._columns_to_read(request, file.schema_arrow, url)
+                texts[url] = [name for name in names if _is_text(file.schema_arrow.field(name).type)]
+                groups += _groups(url, file.metadata)
+            stored.append(identify(url))
+        if not groups:
+            raise DataError(f"{', '.join(urls[:3])}{', ...' if len(urls) > 3 else ''} has no rows.")
+        ranges = groups if request.shuffled else [part for group in groups for part in group.slices()]
+        return _ParquetReader(self, ranges, names, texts, stored, request)
+
+    def _columns_to_read(self, request: ReadRequest, schema: pa.Schema, url: str) -> list[str]:
+        labels = request.label.columns if request.label is not None else ()
+        available = [name for name in (self.columns or schema.names) if name not in labels]
+        names = request.names(available)
+        used = available if names is None else names
+        for name in used:
+            if name not in available:
+                raise missing_column(name, url, available)
+        used = [*used, *labels]
+        for name in (*used, *self.defaults):
+            if name not in schema.names:
+                raise missing_column(name, url, schema.names)
+        return used
+
+
+def parquet_source(
+    files: Files,
+    *,
+    columns: Sequence[str] | None,
+    schema: pa.Schema | None,
+    defaults: Mapping[str, Any] | None,
+    label: LabelColumns | None,
+) -> Source:
+    """Check the arguments of `Dataset.from_parquet` and return its source."""
+    types = {} if schema is None else schema_types(schema)
+    if schema is not None:
+        if columns is not None:
+            raise InvalidValueError("from_parquet takes a schema or columns, not both.")
+        columns = [*dict.fromkeys((*schema.names, *label_columns(label)))]
+        defaults = schema_defaults(schema) | dict(defaults or {})
+    selected = None if columns is None else column_names("columns", columns)
+    return ParquetSource(
+        patterns=as_patterns(files),
+        columns=selected,
+        types=types,
+        defaults=dict(defaults or {}),
+        missing=schema_missing(schema),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Group:
+    """Some consecutive rows of a row group.
+
+    Attributes:
+        url: The file.
+        group: Number of the row group in the file.
+        first: Number of the first row of the row group in the file.
+        start: Number of the first of these rows in the row group.
+        rows: Number of these rows.
+        bytes: Their size, uncompressed.
+    """
+
+    url: str
+    group: int
+    first: int
+    start: int
+    rows: int
+    bytes: int
+
+    def slices(self) -> Iterator[_Group]:
+        """Yield the same rows in smaller parts."""
+        for start in range(0, self.rows, _SLICE_ROWS):
+            rows = min(_SLICE_ROWS, self.rows - start)
+            yield _Group(
+                url=self.url,
+                group=self.group,
+                first=self.first,
+                start=start,
+                rows=rows,
+                bytes=self.bytes * rows // self.rows,
+            )
+
+
+class _ParquetReader(Reader):
+    def __init__(
+        self,
+        source: ParquetSource,
+        groups: Sequence[_Group],
+        names: Sequence[str],
+        texts: Mapping[str, list[str]],
+        stored: Sequence[FileIdentity],
+        request: ReadRequest,
+    ) -> None:
+        self._source = source
+        self._groups = groups
+        self._names = names
+        self._texts = texts
+        self._stored = stored
+        self._request = request
+        self._missing = request.missing_integers(source.missing)
+        self._table: tuple[tuple[str, int], pa.Table] | None = None
+        rows = sum(group.rows for group in groups)
+        self.ranges = len(groups)
+        self.rows_per_range = rows / max(len(groups), 1)
+        self.bytes_per_row = sum(group.bytes for group in groups) / max(rows, 1)
+
+    def read(self, ranges: Array) -> Chunk:
+        return concat_chunks([self._read(self._groups[number]) for number in ranges])
+
+    def signature(self) -> Signature:
+        return {"source": "parquet", "files": files_signature(self._stored)}
+
+    def identity(self) -> Signature:
+        versions = [file_version(url) for url in dict.fromkeys(group.url for group in self._groups)]
+        defaults = {name: repr(value) for name, value in self._source.defaults.items()}
+        types = {name: str(self._source.types.get(name, "")) for name in self._names}
+        missing = {name: value for name, value in self._missing.items() if name in self._names}
+        return {**self.signature(), "versions": versions, "types": types, "defaults": defaults, "missing": missing}
+
+    def _read(self, group: _Group) -> Chunk:
+        table = self._row_group(group).slice(group.start, group.rows)
+        begin = group.first + group.start
+
+        def locate(row: int) -> str:
+            return f"{group.url}, row {begin + row} (from 0)"
+
+        chunk = Chunk({}, None, group.rows, locate)
+        try:
+            chunk.features = {name: self._column(name, table.column(name), group.url) for name in self._names}
+        except RowError as error:
+            raise chunk.error(error) from error
+        return self._request.labelled(chunk)
+
+    def _row_group(self, group: _Group) -> pa.Table:
+        # Consecutive ranges are slices of the same row group, which is therefore decoded once and kept for the next.
+        key = (group.url, group.group)
+        if self._table is None or self._table[0] != key:
+            self._table = None
+            with _opened(group.url, self._texts[group.url]) as file:
+                table = file.read_row_group(group.group, columns=list(self._names), use_threads=False)
+                # Reading does not check that strings are UTF-8, nor that indices are within their dictionary.
+                table.validate(full=True)
+            self._table = key, table
+        return self._table[1]
+
+    def _column(self, name: str, values: pa.ChunkedArray, url: str) -> Column:
+        array = arrow.one_array(values)
+        try:
+            if name in self._source.types:
+                array = _converted(array, self._source.types[name])
+            default, missing = self._source.defaults.get(name), self._missing.get(name)
+            return from_arrow(array, name=name, default=default, missing=missing)
+        except RowError:
+            raise
+        except (InvalidTypeError, InvalidValueError) as error:
+            raise DataError(f"{url}: {error}") from error
+        except pa.ArrowException as error:
+            problem = str(error).splitlines()[0].rstrip(".")
+            raise DataError(f"{url}: column {name!r} ({array.type}) cannot be used: {problem}.") from error
+
+
+def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    # `from_arrow` encodes strings as dictionaries.
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if isinstance(array, pa.DictionaryArray):
+        if array.type.value_type == kind:
+            return array
+        array = array.dictionary_decode()
+    return array if array.type == kind else array.cast(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+@contextmanager
+def _opened(url: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """Open a file.
+
+    Args:
+        url: Path or URL.
+        texts: Columns of strings to read dictionary encoded, as most files store them.
+    """
+    try:
+        if files.is_local(url):
+            check_regular(url)
+            with pq.ParquetFile(url, read_dictionary=texts) as file:
+                yield file
+            return
+        import fsspec
+
+        with fsspec.open(url, "rb") as stream, pq.ParquetFile(stream, read_dictionary=texts) as file:
+            yield file
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{url} cannot be read as Parquet: {files.reason(error)}.") from error
+
+
+def _groups(url: str, metadata: pq.FileMetaData) -> Iterator[_Group]:
+    first = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if group.num_rows:
+            yield _Group(url=url, group=number, first=first, start=0, rows=group.num_rows, bytes=group.total_byte_size)
+        first += group.num_rows

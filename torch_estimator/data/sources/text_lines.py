@@ -1,0 +1,282 @@
+"""Text files read in ranges of whole lines, and the errors of their lines.
+
+CSV and JSON share this: random access by ranges, and the search for the line that a parser refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from torch_estimator.data.columns import Array
+from torch_estimator.data.sources.input_files import ByteFile, open_byte_file
+from torch_estimator.errors import DataError, RowError
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_SLACK_BYTES = 4096
+_COUNT_BYTES = 2**22
+_MAX_RANGES = 2**18
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive whole lines of a file.
+
+    Attributes:
+        file: Number of the file.
+        start: Position in the file at which the first line begins, in bytes.
+        data: The bytes; the last line ends with a newline.
+    """
+
+    file: int
+    start: int
+    data: bytes | memoryview
+
+
+class LineRanges:
+    """The lines of several files, divided into small numbered ranges. A line belongs to the range in which it begins.
+
+    Args:
+        opened: The files.
+        starts: Position in each file at which the first line begins, after a header.
+    """
+
+    def __init__(self, opened: Sequence[ByteFile], starts: Sequence[int]) -> None:
+        self._files = opened
+        self._first = starts
+        total = sum(file.size for file in opened)
+        step = max([file.range_bytes for file in opened] + [-(-total // _MAX_RANGES)])
+        files: list[Array] = []
+        begins: list[Array] = []
+        for number, (file, first) in enumerate(zip(opened, starts, strict=True)):
+            begin = np.arange(first, file.size, step, dtype=np.int64)
+            files.append(np.full(len(begin), number, dtype=np.int32))
+            begins.append(begin)
+        self._file = np.concatenate(files)
+        self._begin = np.concatenate(begins)
+        self._step = step
+        self.bytes = total - sum(starts)
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def read(self, ranges: Array) -> list[Piece]:
+        """Return the lines of some ranges. Neighbouring ranges are read at once and returned as one piece.
+
+        Args:
+            ranges: Numbers of the ranges, in the order in which their lines are returned.
+        """
+        runs = list(self._runs(ranges))
+        pieces: list[Piece | None] = [None] * len(runs)
+        by_file: dict[int, list[int]] = {}
+        for place, (file, _, _) in enumerate(runs):
+            by_file.setdefault(file, []).append(place)
+        for file, places in by_file.items():
+            for place, piece in zip(places, self._read_file(file, [runs[i][1:] for i in places]), strict=True):
+                pieces[place] = piece
+        return [piece for piece in pieces if piece is not None and len(piece.data)]
+
+    def sample(self) -> list[Piece]:
+        """Return the first range that does not only have blank lines; an empty list if there is none."""
+        for number in range(len(self)):
+            pieces = self.read(np.array([number]))
+            if pieces and bytes(pieces[0].data).strip():
+                return pieces
+        return []
+
+    def _runs(self, ranges: Array) -> Iterator[tuple[int, int, int]]:
+        """Yield the file, start and stop of every run of neighbouring ranges."""
+        if not len(ranges):
+            return
+        files = self._file[ranges]
+        breaks = np.flatnonzero((np.diff(ranges) != 1) | (np.diff(files) != 0)) + 1
+        for first, last in zip([0, *breaks], [*breaks, len(ranges)], strict=True):
+            file = int(files[first])
+            start = int(self._begin[ranges[first]])
+            yield file, start, min(int(self._begin[ranges[last - 1]]) + self._step, self._files[file].size)
+
+    def _read_file(self, number: int, runs: Sequence[tuple[int, int]]) -> list[Piece]:
+        file, first = self._files[number], self._first[number]
+        # Read one byte more at the beginning, to see whether a line begins exactly at `start`, and some bytes more at
+        # the end, for the rest of the last line.
+        wide = [(max(start - 1, first), stop + _SLACK_BYTES) for start, stop in runs]
+        return [
+            _lines(file, number, data, begin, start, stop, at_start=start == first)
+            for (start, stop), (begin, _), data in zip(runs, wide, file.read_many(wide), strict=True)
+        ]
+
+
+def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, stop: int, *, at_start: bool) -> Piece:
+    """Return the lines that begin in ``start:stop``.
+
+    Args:
+        file: The file.
+        number: Number of the file.
+        data: The bytes of the file from `begin` to a little after `stop`.
+        begin: Position of `data` in the file.
+        start: Beginning of the range in the file.
+        stop: End of the range.
+        at_start: Whether `start` is the beginning of the first line of the file.
+    """
+    cut = 0 if at_start else data.find(b"\n") + 1
+    if (cut == 0 and not at_start) or begin + cut >= stop:
+        return Piece(number, start, b"")
+    end = data.find(b"\n", stop - 1 - begin)
+    while end < 0 and begin + len(data) < file.size:
+        # The last line is longer than the bytes read after the range: read more until it ends.
+        known = len(data)
+        data += file.read(begin + known, begin + known + max(known, _SLACK_BYTES))
+        end = data.find(b"\n", known)
+    if end >= 0:
+        return Piece(number, begin + cut, memoryview(data)[cut : end + 1])
+    return Piece(number, begin + cut, data[cut:] + b"\n")
+
+
+def open_text_file(path: str) -> ByteFile:
+    """Open a file of lines.
+
+    Raises:
+        DataError: The file cannot be read, or is empty.
+    """
+    file = open_byte_file(path)
+    if file.size == 0:
+        raise DataError(f"{path} is empty.")
+    return file
+
+
+def named_files(opened: Sequence[ByteFile]) -> str:
+    """Return the name of the first file and the number of the others."""
+    more = len(opened) - 1
+    return opened[0].url + (f" (and {more} more file{'s' if more > 1 else ''})" if more else "")
+
+
+def count_lines(file: ByteFile, stop: int) -> int:
+    """Return the number of lines that end before `stop`. A carriage return ends a line, with or without a newline."""
+    lines, last = 0, b""
+    for start in range(0, stop, _COUNT_BYTES):
+        data = last + file.read(start, min(start + _COUNT_BYTES, stop))
+        # A carriage return and its newline may be on both sides of the border between two blocks.
+        last = data[-1:]
+        lines += _ends(data) - _ends(last)
+    return lines + _ends(last)
+
+
+def _ends(data: bytes) -> int:
+    return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
+
+
+def first_line(file: ByteFile) -> bytes:
+    """Return the first line, with its end if it has one."""
+    data = b""
+    # If the last byte is a carriage return, the newline that belongs to it may follow.
+    while not _ends(data[:-1]) and not data.endswith(b"\n") and len(data) < file.size:
+        data += file.read(len(data), len(data) + max(len(data), _SLACK_BYTES))
+    return data.splitlines(keepends=True)[0] if data else data
+
+
+class LineLocator:
+    """Finds the lines of a window in its files. This is slow and only done for error messages.
+
+    Args:
+        files: The files.
+        pieces: The lines of the window, in order.
+        parse: Parses lines; raises `pyarrow.ArrowInvalid` if it cannot.
+        problem: Returns what is wrong with a line, given the line and the error that Arrow raised.
+        blank: Characters of which lines without a row consist.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[ByteFile],
+        pieces: Sequence[Piece],
+        parse: Callable[[bytes], Any],
+        problem: Callable[[bytes, pa.ArrowInvalid], str],
+        blank: bytes = b"\r\n",
+    ) -> None:
+        self._files = files
+        self._pieces = pieces
+        self._parse = parse
+        self._problem = problem
+        self._blank = blank
+
+    def locate(self, row: int) -> str:
+        """Return the file and the line (from 1) of a row. Blank lines count as lines, but hold no rows."""
+        filled = (place for place, line in self._lines() if line.strip(self._blank))
+        for _ in range(row):
+            next(filled, None)
+        where = next(filled, None)
+        return self._files[0].url if where is None else self._named(*where)
+
+    def row_error(self, error: RowError) -> DataError:
+        """Return the error about a row whose value cannot be used."""
+        return DataError(f"{self.locate(error.row)}: column {error.column!r}: {error.problem}.")
+
+    def parse_error(self, error: pa.ArrowInvalid) -> DataError:
+        """Return the error about the first line that cannot be parsed.
+
+        Args:
+            error: Raised by Arrow for the whole window.
+        """
+        lines = list(self._lines())
+        # Bisect: the lines before `good` can be parsed, and one of the lines from `good` to `bad` cannot.
+        good, bad = 0, len(lines)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            if self._can_parse(b"".join(line for _, line in lines[good:middle])):
+                good = middle
+            else:
+                bad = middle
+        place, line = lines[good]
+        return DataError(f"{self._named(*place)}: {self._problem(line, error)}.")
+
+    def _lines(self) -> Iterator[tuple[tuple[int, int], bytes]]:
+        """Yield the file and offset, and the text, of every line."""
+        for piece in self._pieces:
+            offset = piece.start
+            for line in bytes(piece.data).splitlines(keepends=True):
+                yield (piece.file, offset), line
+                offset += len(line)
+
+    def _named(self, file: int, offset: int) -> str:
+        opened = self._files[file]
+        return f"{opened.url}, line {count_lines(opened, offset) + 1}"
+
+    def _can_parse(self, lines: bytes) -> bool:
+        try:
+            self._parse(lines)
+        except pa.ArrowInvalid:
+            return False
+        return True
+
+
+def first_words(error: pa.ArrowException) -> str:
+    """Return the first line of an error message of Arrow."""
+    return str(error).splitlines()[0].rstrip(".")
+
+
+def type_in_words(kind: pa.DataType) -> str:
+    """Return what a column of a type holds, with an article, such as "a whole number (int64)"."""
+    if pa.types.is_dictionary(kind):
+        return "UTF-8 text"
+    if pa.types.is_integer(kind):
+        return f"a whole number ({kind})"
+    return "true or false" if pa.types.is_boolean(kind) else f"a number ({kind})"
+
+
+def is_finite(array: pa.Array) -> bool:
+    """Return whether no number is NaN or infinite; nulls do not count."""
+    # The sum is several times faster, and nearly always enough: it is finite only if all numbers are.
+    total = pc.sum(array).as_py()
+    return total is None or math.isfinite(total) or bool(pc.all(pc.is_finite(array)).as_py())
+
+
+def is_nan(value: object) -> bool:
+    """Return whether a column's default is NaN, which allows NaN in the data."""
+    return isinstance(value, float) and math.isnan(value)

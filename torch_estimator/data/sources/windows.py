@@ -1,0 +1,138 @@
+"""Windows: the rows of a source that are read, prepared and shuffled at once.
+
+Random orders depend on nothing but a seed and a position, so that a restored stream repeats them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from torch_estimator.data.chunk import Chunk
+from torch_estimator.data.columns import Array
+from torch_estimator.data.sources.base import Reader
+from torch_estimator.data.stream import State, Stream
+
+WINDOW_ROWS = 65_536
+"""Rows in a window. So many make the work per batch small."""
+
+WINDOW_BYTES = 64 * 2**20
+"""Memory of a window. Windows of wide rows have fewer rows, so that they take about this much."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Shuffling:
+    """How a stream is shuffled: at least `buffer` rows at a time, in the order that `seed` gives."""
+
+    buffer: int
+    seed: int
+
+
+class WindowStream(Stream):
+    """The chunks of a source: each is a window of consecutive ranges or, if shuffled, of ranges in random order.
+
+    A shuffled stream permutes all ranges of the source anew in every epoch. It reads the ranges of a window as one
+    chunk, prepares it, and permutes its rows. A source that fits into one window is fully shuffled and read only once.
+
+    Args:
+        reader: The open source.
+        shuffling: How to shuffle; None for the order of the source.
+        prepare: Applied to every window after it was read. Must treat rows independently and be deterministic, since
+            the result may be kept for all epochs.
+
+    Attributes:
+        count: Number of windows.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        shuffling: Shuffling | None = None,
+        prepare: Callable[[Chunk], Chunk] | None = None,
+    ) -> None:
+        self._reader = reader
+        self._shuffling = shuffling
+        self._prepare = prepare
+        self.count = window_count(reader, buffer=shuffling.buffer if shuffling is not None else 1)
+        self._only_window: Chunk | None = None
+        self._ranges: Array = np.arange(reader.ranges)
+        self.start(0)
+
+    def start(self, epoch: int) -> None:
+        self._go_to(epoch, 0)
+
+    def next(self) -> Chunk | None:
+        while self._window < self.count:
+            chunk = self._read(self._window)
+            if self._shuffling is not None and chunk.rows > 1:
+                order = permute_rows(chunk.rows, seed=self._shuffling.seed, epoch=self._epoch, window=self._window)
+                chunk = chunk.take(order)
+            self._window += 1
+            if chunk.rows:
+                return chunk
+        return None
+
+    def state(self) -> State:
+        state: State = {"epoch": self._epoch, "window": self._window}
+        if self._shuffling is not None:
+            state["seed"] = self._shuffling.seed
+        return state
+
+    def restore(self, state: State) -> None:
+        if self._shuffling is not None:
+            self._shuffling.seed = state["seed"]
+        self._go_to(state["epoch"], state["window"])
+
+    def close(self) -> None:
+        self._only_window = None
+
+    def _go_to(self, epoch: int, window: int) -> None:
+        self._epoch = epoch
+        self._window = window
+        # A single window is shuffled completely by the permutation of its rows. Its ranges stay in order, so that the
+        # window can be kept for the next epoch.
+        if self._shuffling is not None and self.count > 1:
+            self._ranges = permute_ranges(self._reader.ranges, seed=self._shuffling.seed, epoch=epoch)
+
+    def _read(self, window: int) -> Chunk:
+        if self._only_window is not None:
+            return self._only_window
+        first = window * len(self._ranges) // self.count
+        last = (window + 1) * len(self._ranges) // self.count
+        chunk = self._reader.read(self._ranges[first:last])
+        if self._prepare is not None and chunk.rows:
+            chunk = self._prepare(chunk)
+        if self.count == 1:
+            self._only_window = chunk
+        return chunk
+
+
+def window_count(reader: Reader, *, buffer: int) -> int:
+    """Return the number of windows that a source is read in. Their sizes differ by at most one range.
+
+    Args:
+        reader: The open source.
+        buffer: Minimum number of rows to shuffle at once.
+    """
+    if not reader.ranges:
+        return 0
+    rows = max(buffer, min(WINDOW_ROWS, int(WINDOW_BYTES / max(reader.bytes_per_row, 1))), 1)
+    return max(1, min(reader.ranges, int(reader.ranges * reader.rows_per_range / rows)))
+
+
+def permute_ranges(count: int, *, seed: int, epoch: int) -> Array:
+    """Return the order of the ranges of a source in one epoch: int64 ``[count]``."""
+    return _generator(seed, epoch, 0).permutation(count)
+
+
+def permute_rows(count: int, *, seed: int, epoch: int, window: int) -> Array:
+    """Return the order of the rows in one window: int64 ``[count]``."""
+    # Stream 0 of an epoch is the order of the ranges.
+    return _generator(seed, epoch, window + 1).permutation(count)
+
+
+def _generator(seed: int, epoch: int, stream: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64([seed, epoch, stream]))

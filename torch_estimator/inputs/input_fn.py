@@ -1,0 +1,97 @@
+"""Input functions: how an estimator calls one, and what it can tell the function about the cluster."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch_estimator.data.arguments import check_count
+from torch_estimator.errors import InvalidValueError
+
+
+@dataclass(frozen=True, slots=True)
+class InputContext:
+    """The part of the input that a process reads. An ``input_fn`` with a parameter ``input_context`` gets it.
+
+    In a job of one process, that is the first of one input pipeline.
+
+    >>> context = InputContext(num_input_pipelines=4, input_pipeline_id=1, num_replicas_in_sync=4)
+    >>> context.get_per_replica_batch_size(256)
+    64
+
+    Args:
+        num_input_pipelines: Number of processes that read input.
+        input_pipeline_id: Number of this process among them, from 0.
+        num_replicas_in_sync: Number of replicas that take a training step together.
+
+    Raises:
+        InvalidTypeError: An argument is not a whole number.
+        InvalidValueError: A number is too small, or `input_pipeline_id` is too large.
+    """
+
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+    num_replicas_in_sync: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("num_input_pipelines", self.num_input_pipelines, at_least=1)
+        check_count("input_pipeline_id", self.input_pipeline_id, at_least=0)
+        check_count("num_replicas_in_sync", self.num_replicas_in_sync, at_least=1)
+        if self.input_pipeline_id >= self.num_input_pipelines:
+            raise InvalidValueError(
+                f"input_pipeline_id must be less than num_input_pipelines {self.num_input_pipelines}, but got "
+                f"{self.input_pipeline_id}."
+            )
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """Return the number of rows of a batch that one replica computes.
+
+        Raises:
+            InvalidValueError: `global_batch_size` is not divisible by the number of replicas.
+        """
+        check_count("global_batch_size", global_batch_size, at_least=1)
+        if global_batch_size % self.num_replicas_in_sync:
+            raise InvalidValueError(
+                f"global_batch_size {global_batch_size} is not divisible by num_replicas_in_sync "
+                f"{self.num_replicas_in_sync}; choose a multiple of it."
+            )
+        return global_batch_size // self.num_replicas_in_sync
+
+
+def call_input_fn(input_fn: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Call an ``input_fn`` with those arguments that it has parameters for.
+
+    As in tf.estimator, ``*args`` and ``**kwargs`` get no arguments. Arguments that a `functools.partial` binds keep
+    their values.
+
+    Args:
+        input_fn: The user's function.
+        given: Arguments that it may take, by name.
+
+    Raises:
+        InvalidValueError: The function needs an argument that is not among `given`, or takes one by position only.
+    """
+    try:
+        parameters = inspect.signature(input_fn).parameters
+    except (TypeError, ValueError):
+        # Some functions that are written in C have no signature.
+        return input_fn()
+    bound = input_fn.keywords if isinstance(input_fn, functools.partial) else {}
+    known = f"may take {', '.join(list(given)[:-1])} and {list(given)[-1]}"
+    named: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name in bound:
+            continue
+        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
+            raise InvalidValueError(f"input_fn {known} by name, but takes {name!r} by position only.")
+        if name in given and parameter.kind is not parameter.POSITIONAL_ONLY:
+            named[name] = given[name]
+        elif parameter.default is parameter.empty:
+            raise InvalidValueError(
+                f"input_fn {known}, but needs {name!r}; bind it with functools.partial(input_fn, {name}=...) or a "
+                "lambda."
+            )
+    return input_fn(**named)

@@ -1,0 +1,112 @@
+"""Structures of values: dicts, tuples and lists, nested as deep as wanted.
+
+Features, labels, weights and the outputs of a module may each be one array or tensor, or several in such a structure.
+Code that treats every array alike walks the structure with these functions instead of asking for its type again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def map(function: Callable[[Any], Any], structure: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """Return a structure of the same form with `function` applied to every leaf.
+
+    A leaf is anything but a dict, a tuple, a list or None. None stays None. A mapping becomes a dict, and a named tuple
+    stays one.
+
+    Args:
+        function: Called with one leaf; its result takes the place of the leaf.
+        structure: The structure, or a single leaf.
+        is_leaf: Returns whether to treat a dict, tuple or list as one leaf; None treats none of them so.
+
+    >>> map(len, {"x": "abc", "y": ("de", None)})
+    {'x': 3, 'y': (2, None)}
+    >>> map(len, {"x": [1, 2], "y": [3]}, is_leaf=lambda value: isinstance(value, list))
+    {'x': 2, 'y': 1}
+    """
+    if structure is None:
+        return None
+    if is_leaf is not None and is_leaf(structure):
+        return function(structure)
+    # The common types come first, since a test for Mapping takes several times as long.
+    if isinstance(structure, dict):
+        return {key: map(function, value, is_leaf=is_leaf) for key, value in structure.items()}
+    if isinstance(structure, tuple | list):
+        return _like(structure, [map(function, value, is_leaf=is_leaf) for value in structure])
+    if isinstance(structure, Mapping):
+        return map(function, dict(structure), is_leaf=is_leaf)
+    return function(structure)
+
+
+def leaves(structure: Any) -> list[Any]:
+    """Return the leaves of a structure in order, without None.
+
+    >>> leaves({"x": 1, "y": (2, None, [3])})
+    [1, 2, 3]
+    """
+    found: list[Any] = []
+    _collect(structure, found)
+    return found
+
+
+def slice_rows(structure: Any, start: int, stop: int) -> Any:
+    """Return rows ``start:stop`` of every leaf, as views where a slice of the leaf is one.
+
+    >>> slice_rows({"x": "abcd", "y": ("efgh", None)}, 1, 3)
+    {'x': 'bc', 'y': ('fg', None)}
+    """
+    return map(lambda leaf: leaf[start:stop], structure)
+
+
+def split_rows(structure: Any, parts: int) -> Sequence[Any]:
+    """Return the rows of every leaf in several parts of equal length, each of the form of `structure`.
+
+    Args:
+        structure: Arrays or tensors with ``parts * n`` rows; a part has `n`. Parts are views.
+        parts: Number of parts.
+
+    >>> split_rows({"x": "abcdef", "y": None}, 3)
+    [{'x': 'ab', 'y': None}, {'x': 'cd', 'y': None}, {'x': 'ef', 'y': None}]
+    """
+    # All parts of a leaf at once, and then the leaves of each part: this is several times faster than slicing the
+    # structure once per part, of which an input makes a thousand at a time.
+    if structure is None:
+        return [None] * parts
+    if isinstance(structure, Mapping):
+        if not structure:
+            return [{}] * parts
+        rows = zip(*(split_rows(value, parts) for value in structure.values()), strict=True)
+        return [dict(zip(structure, row, strict=True)) for row in rows]
+    if isinstance(structure, tuple | list):
+        if not structure:
+            return [structure] * parts
+        return [_like(structure, row) for row in zip(*(split_rows(value, parts) for value in structure), strict=True)]
+    size = len(structure) // parts
+    if hasattr(structure, "unsafe_split"):
+        # A module may change its batch in place. Parts made by `split` would make that an error of autograd, because
+        # they are views of one tensor.
+        return structure.unsafe_split(size)  # type: ignore[no-any-return]
+    return [structure[start : start + size] for start in range(0, parts * size, size)]
+
+
+def _collect(structure: Any, found: list[Any]) -> None:
+    if isinstance(structure, dict):
+        for value in structure.values():
+            _collect(value, found)
+    elif isinstance(structure, tuple | list):
+        for value in structure:
+            _collect(value, found)
+    elif isinstance(structure, Mapping):
+        _collect(dict(structure), found)
+    elif structure is not None:
+        found.append(structure)
+
+
+def _like(structure: tuple[Any, ...] | list[Any], values: Sequence[Any]) -> Any:
+    """Return `values` as a tuple, list or named tuple, as `structure` is."""
+    make = getattr(type(structure), "_make", None)
+    if make is not None:
+        return make(values)
+    return list(values) if isinstance(structure, list) else tuple(values)
