@@ -7,7 +7,9 @@ import fcntl
 import json
 import logging
 import os
+import signal
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -28,12 +30,12 @@ def failing(number: int) -> Callable[..., NoReturn]:
 
 def assert_holds_nothing(cache: StepCache) -> None:
     """Nothing is found and nothing kept, and yet a step can be compiled, for one run."""
-    assert cache.folder("key") is None
-    assert cache.of_machine("machine") is None
+    assert cache.find("key") is None
+    assert cache.machine_file("machine") is None
     reserved = cache.reserve("key")
     assert reserved is not None
     reserved.close()
-    built = cache.workplace()
+    built = cache.make_build_folder()
     assert not cache.can_keep(built)
     assert cache.keep(built, "key") == built
     cache.remove(built)
@@ -76,9 +78,9 @@ def test_the_cache_of_a_user_without_a_home_directory_holds_nothing(monkeypatch:
 
 def test_what_lies_on_a_read_only_file_system_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = StepCache(tmp_path)
-    kept = cache.keep(cache.workplace(), "key")
+    kept = cache.keep(cache.make_build_folder(), "key")
     monkeypatch.setattr(os, "utime", failing(errno.EROFS))
-    assert cache.folder("key") == kept
+    assert cache.find("key") == kept
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL])
@@ -93,7 +95,7 @@ def test_where_files_cannot_be_locked_nobody_is_waited_for(
 
 def kept(cache: StepCache) -> Path:
     """An entry of the key "key"."""
-    built = cache.workplace()
+    built = cache.make_build_folder()
     (built / "step.so").write_bytes(bytes(range(256)) * 16)
     (built / "step.json").write_text("{}")
     return cache.keep(built, "key")
@@ -138,17 +140,17 @@ def test_what_another_user_planted_as_the_machines_is_not_used(tmp_path: Path) -
     (tmp_path / "machine").mkdir(mode=0o777)
     give_away(tmp_path / "machine")
     cache = StepCache(tmp_path)
-    assert cache.folder("key") is None
+    assert cache.find("key") is None
     assert kept(cache) == tmp_path / "steps" / "key"
-    assert cache.of_machine("machine") is None
+    assert cache.machine_file("machine") is None
 
 
 def test_in_a_directory_for_all_like_tmp_the_cache_is_used(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     cache = StepCache(tmp_path / "cache")
-    assert cache.folder("key") is None
-    assert kept(cache) == cache.folder("key") == tmp_path / "cache" / "steps" / "key"
-    assert cache.of_machine("machine") == tmp_path / "cache" / "machine" / "machine.json"
+    assert cache.find("key") is None
+    assert kept(cache) == cache.find("key") == tmp_path / "cache" / "steps" / "key"
+    assert cache.machine_file("machine") == tmp_path / "cache" / "machine" / "machine.json"
 
 
 def test_all_that_the_cache_makes_is_for_this_user_alone(tmp_path: Path) -> None:
@@ -159,7 +161,7 @@ def test_all_that_the_cache_makes_is_for_this_user_alone(tmp_path: Path) -> None
         os.umask(before)
     made = [entry, *entry.parents[:3], *entry.iterdir()]
     assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in made} == {0}
-    assert StepCache(tmp_path / "new" / "cache").folder("key") == entry
+    assert StepCache(tmp_path / "new" / "cache").find("key") == entry
 
 
 def test_a_lock_is_not_opened_through_a_link(tmp_path: Path) -> None:
@@ -201,13 +203,13 @@ def test_a_damaged_entry_is_removed_with_one_warning_and_can_be_built_again(
 ) -> None:
     cache = StepCache(tmp_path)
     entry = kept(cache)
-    assert cache.folder("key") == entry
+    assert cache.find("key") == entry
     DAMAGES[damage](entry)
-    assert cache.folder("key") is None
+    assert cache.find("key") is None
     assert not os.path.lexists(entry)
     (told,) = caplog.messages
     assert told == f"The compiled step in {entry} is damaged or of another user; it is compiled again."
-    assert kept(cache) == entry == cache.folder("key")
+    assert kept(cache) == entry == cache.find("key")
 
 
 @needs_root
@@ -215,7 +217,7 @@ def test_an_entry_of_another_user_is_not_used(tmp_path: Path) -> None:
     cache = StepCache(tmp_path)
     for given in (lambda entry: entry, lambda entry: entry / "step.so"):
         give_away(given(kept(cache)))
-        assert cache.folder("key") is None
+        assert cache.find("key") is None
 
 
 def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,8 +230,45 @@ def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "fsync", note)
     cache = StepCache(tmp_path)
-    built = cache.workplace()
+    built = cache.make_build_folder()
     (built / "step.so").write_bytes(b"code")
     cache.keep(built, "key")
     assert {*map(str, (built / "step.so", built / DIGESTS))} == {*synced[:2]}
     assert synced[2:] == [str(built), str(tmp_path / "steps")]
+
+
+def test_a_step_is_reserved_until_all_who_hold_it_are_gone(tmp_path: Path) -> None:
+    cache = StepCache(tmp_path)
+    reserved = cache.reserve("key")
+    assert reserved is not None
+    assert cache.reserve("key") is None
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    reserved.close()
+    assert cache.reserve("key") is None
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    again = cache.reserve("key")
+    assert again is not None
+    again.close()
+
+
+def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = StepCache(tmp_path)
+    kept = cache.keep(cache.make_build_folder(), "key")
+    assert cache.find("key") == kept == tmp_path / "steps" / "key"
+    (tmp_path / "steps").chmod(0o777)
+    assert cache.find("key") is None
+    assert "because other users can change" in caplog.text
+    elsewhere = cache.make_build_folder()
+    assert cache.keep(elsewhere, "other") == elsewhere
+    elsewhere.rmdir()
+
+
+def test_the_oldest_steps_are_removed(tmp_path: Path) -> None:
+    cache = StepCache(tmp_path)
+    os.utime(cache.make_build_folder(), (0, 0))
+    for number in range(70):
+        os.utime(cache.keep(cache.make_build_folder(), f"{number}"), (number, number))
+    assert {one.name for one in (tmp_path / "steps").iterdir()} == {f"{number}" for number in range(6, 70)}

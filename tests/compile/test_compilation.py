@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import pytest
 from torch_estimator.compile import compilation
 from torch_estimator.compile.cache import StepCache
 from torch_estimator.compile.compilation import Compilation
-from torch_estimator.compile.tracing import CannotBeCompiled
+from torch_estimator.compile.trace_checks import CannotBeCompiled
 
 # Far longer than it takes, and only waited for where the test fails.
 SOON = 20.0
@@ -35,10 +36,10 @@ def started(
         (),
         none,
         folder,
-        machine=None,
+        machine_file=None,
         reserved=reserved,
         keep=keep,
-        fingerprint=none,
+        compute_key=none,
         threads=1,
         is_background=is_background,
     )
@@ -146,3 +147,44 @@ def test_a_compilation_that_is_left_leaves_no_files_and_no_process(
     started(tmp_path / "next", reserved_in(tmp_path)).stop()
     with pytest.raises(ChildProcessError):
         os.waitpid(running._process, os.WNOHANG)
+
+
+def endless(monkeypatch: pytest.MonkeyPatch, folder: Path, keep: Callable[[Path], Path] | None = None) -> Compilation:
+    """Start a compilation that does not end within ten minutes."""
+    monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
+    with open(os.devnull, "rb") as reserved:
+        return started(folder, reserved, keep=keep)
+
+
+def test_a_compilation_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = endless(monkeypatch, tmp_path / "work")
+    assert not running.is_over()
+    running.stop()
+    assert running.is_over()
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_compilation_goes_on_for_later_runs_only_where_they_can_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = endless(monkeypatch, tmp_path / "kept", keep=lambda folder: folder)
+    left.leave()
+    assert not left.is_over()
+    left.stop()
+    ended = endless(monkeypatch, tmp_path / "of no use")
+    ended.leave()
+    assert ended.is_over()
+
+
+def test_a_compilation_that_is_killed_or_takes_too_long_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = endless(monkeypatch, tmp_path / "killed")
+    os.kill(running._process, signal.SIGKILL)
+    running.wait()
+    assert running.result() == "the compiling process died of SIGKILL"
+    running.remove()
+    monkeypatch.setattr(compilation, "_MAX_SECS", 0.1)
+    running = endless(monkeypatch, tmp_path / "slow")
+    running.wait()
+    assert str(running.result()).startswith("compiling took more than")

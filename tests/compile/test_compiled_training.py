@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
-from torch_estimator.compile import compilation, steps
+from torch_estimator.compile import compilation, compiled_runner
 from torch_estimator.compile.building import DESCRIPTION, STEP_LIBRARY
 from torch_estimator.compile.cache import DIGESTS, StepCache
 from torch_estimator.compile.compilation import Compilation
-from torch_estimator.compile.maker import StepMaker
+from torch_estimator.compile.step_compiler import StepCompiler
 
 
 class Network(nn.Module):
@@ -82,7 +82,7 @@ def _one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """``"auto"`` finds every job worth compiling for."""
-    monkeypatch.setattr(steps, "is_worth_compiling_beside", lambda *_: True)
+    monkeypatch.setattr(compiled_runner, "is_worth_compiling_beside", lambda *_: True)
 
 
 def assert_close(one: te.Estimator, other: te.Estimator) -> None:
@@ -161,8 +161,8 @@ def test_a_hook_that_changes_the_model_is_followed(
                 context.module.factor = 2.0  # type: ignore[union-attr,assignment]
 
     close_looks: list[int] = []
-    is_outdated = StepMaker.is_outdated
-    monkeypatch.setattr(StepMaker, "is_outdated", lambda self: close_looks.append(1) or is_outdated(self))
+    is_outdated = StepCompiler.is_outdated
+    monkeypatch.setattr(StepCompiler, "is_outdated", lambda self: close_looks.append(1) or is_outdated(self))
     eager, compiled = (
         job(tmp_path / str(compile), compile).train(lambda: data().repeat(), steps=40, hooks=[Factor()])
         for compile in (False, True)
@@ -187,7 +187,7 @@ def test_a_change_that_only_a_close_look_sees_is_followed_some_steps_later(
         def after_step(self, context: te.RunContext) -> None:
             monkeypatch.setattr(Network, "of_the_class", 1, raising=False)
 
-    monkeypatch.setattr(steps, "_MOST_CHANGES", 1)
+    monkeypatch.setattr(compiled_runner, "_MOST_CHANGES", 1)
     job(tmp_path, True).train(lambda: data().repeat(), steps=900, hooks=[Looked(), Changing()])
     assert [one for one in caplog.messages if "is changed again and again" in one]
 
@@ -233,7 +233,7 @@ def test_a_listener_that_changes_the_model_is_followed_and_who_does_so_often_is_
         trained_module: Any = None
         return estimator.train(lambda: data().repeat(), steps=12, hooks=[Module()], saving_listeners=[Factor()])
 
-    monkeypatch.setattr(steps, "_MOST_CHANGES", 1)
+    monkeypatch.setattr(compiled_runner, "_MOST_CHANGES", 1)
     compiled = trained("compiled", True)
     told = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
     assert told == [
@@ -365,7 +365,7 @@ def test_batches_with_strings_say_why_they_are_not_compiled_where_others_would_b
     worth: bool,
     told: int,
 ) -> None:
-    monkeypatch.setattr(steps, "is_worth_compiling_beside", lambda *_: worth)
+    monkeypatch.setattr(compiled_runner, "is_worth_compiling_beside", lambda *_: worth)
     rows = {"x": np.ones((4, 1), np.float32), "id": np.arange(4), "name": np.array(["a", "b", "c", "d"])}
     named = te.data.Dataset.from_arrays(rows, np.ones(4, np.float32)).batch(2).repeat()
     job(tmp_path, compile).train(lambda: named, steps=20)
@@ -421,25 +421,8 @@ def test_a_damaged_step_is_compiled_again_and_what_is_known_of_the_machine_need_
     (folder / STEP_LIBRARY).write_bytes(damaged)
     job(tmp_path / "two", True).train(lambda: data().repeat(), steps=3)
     assert compilations() == [4]
-    assert StepCache().folder(folder.name) == folder
+    assert StepCache().find(folder.name) == folder
     assert json.loads(machine.read_text())
-
-
-def test_a_step_is_reserved_until_all_who_hold_it_are_gone(tmp_path: Path) -> None:
-    cache = StepCache(tmp_path)
-    reserved = cache.reserve("key")
-    assert reserved is not None
-    assert cache.reserve("key") is None
-    child = os.fork()
-    if child == 0:
-        time.sleep(600)
-    reserved.close()
-    assert cache.reserve("key") is None
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    again = cache.reserve("key")
-    assert again is not None
-    again.close()
 
 
 def test_what_another_process_compiles_is_taken_when_it_is_there(
@@ -451,68 +434,17 @@ def test_what_another_process_compiles_is_taken_when_it_is_there(
     caplog.set_level(logging.INFO, "torch_estimator")
     first = job(tmp_path / "first", True).train(lambda: data().repeat(), steps=40)
     compilations()
-    folder = StepCache.folder
+    find = StepCache.find
     absent = [None] * 3
-    monkeypatch.setattr(StepCache, "folder", lambda self, key: absent.pop() if absent else folder(self, key))
+    monkeypatch.setattr(StepCache, "find", lambda self, key: absent.pop() if absent else find(self, key))
     monkeypatch.setattr(StepCache, "reserve", lambda self, key: None)
-    monkeypatch.setattr(steps, "_LOOK_UP_EVERY_SECS", 0.01)
+    monkeypatch.setattr(compiled_runner, "_LOOK_UP_EVERY_SECS", 0.01)
     caplog.clear()
     second = job(tmp_path / "second", True).train(lambda: data().repeat(), steps=40)
     told = [record.getMessage() for record in caplog.records if "compiling" in record.getMessage()]
     assert told == ["Another process is compiling the training step for batches of 4; this takes some seconds."]
     assert compilations() == []
     assert_same_variables(second, first)
-
-
-def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache = StepCache(tmp_path)
-    kept = cache.keep(cache.workplace(), "key")
-    assert cache.folder("key") == kept == tmp_path / "steps" / "key"
-    (tmp_path / "steps").chmod(0o777)
-    assert cache.folder("key") is None
-    assert "because other users can change" in caplog.text
-    elsewhere = cache.workplace()
-    assert cache.keep(elsewhere, "other") == elsewhere
-    elsewhere.rmdir()
-
-
-def test_the_oldest_steps_are_removed(tmp_path: Path) -> None:
-    cache = StepCache(tmp_path)
-    os.utime(cache.workplace(), (0, 0))
-    for number in range(70):
-        os.utime(cache.keep(cache.workplace(), f"{number}"), (number, number))
-    assert {one.name for one in (tmp_path / "steps").iterdir()} == {f"{number}" for number in range(6, 70)}
-
-
-def waiting(monkeypatch: pytest.MonkeyPatch, folder: Path, keep: Any = None) -> Compilation:
-    """A compilation that never ends."""
-    monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
-    folder.mkdir()
-    none: Any = None
-    with open(os.devnull, "rb") as reserved:
-        return Compilation(
-            none, (), none, folder, machine=None, reserved=reserved, keep=keep, fingerprint=none, threads=1
-        )
-
-
-def test_a_compilation_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = waiting(monkeypatch, tmp_path / "work")
-    assert not running.is_over()
-    running.stop()
-    assert running.is_over()
-    assert not (tmp_path / "work").exists()
-
-
-def test_a_compilation_goes_on_for_later_runs_only_where_they_can_use_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left = waiting(monkeypatch, tmp_path / "kept", keep=lambda folder: folder)
-    left.leave()
-    assert not left.is_over()
-    left.stop()
-    ended = waiting(monkeypatch, tmp_path / "of no use")
-    ended.leave()
-    assert ended.is_over()
 
 
 @pytest.mark.usefixtures("at_once")
@@ -528,7 +460,7 @@ def test_a_training_that_ends_first_leaves_a_whole_step_for_the_next_one(
     assert "The training ended before its step was compiled; compiling goes on for later runs." in caplog.messages
     wait_for_the_compiler(tmp_path / "cache")
     (entry,) = (one for one in (tmp_path / "cache" / "steps").iterdir() if not one.name.endswith(".lock"))
-    assert StepCache().folder(entry.name) == entry
+    assert StepCache().find(entry.name) == entry
     assert compilations() == []
     job(tmp_path / "second", True).train(lambda: data().repeat(), steps=3)
     assert not [message for message in caplog.messages if message.startswith("Compiling")]
@@ -580,17 +512,3 @@ def test_a_training_that_is_cut_short_leaves_no_compiler(
     # At once, or else the test would wait for ten minutes.
     wait_for_the_compiler(tmp_path / "cache")
     assert [one.suffix for one in (tmp_path / "cache" / "steps").iterdir()] == [".lock"]
-
-
-def test_a_compilation_that_is_killed_or_takes_too_long_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = waiting(monkeypatch, tmp_path / "killed")
-    os.kill(running._process, signal.SIGKILL)
-    running.wait()
-    assert running.result() == "the compiling process died of SIGKILL"
-    running.remove()
-    monkeypatch.setattr(compilation, "_MOST_SECONDS", 0.1)
-    running = waiting(monkeypatch, tmp_path / "slow")
-    running.wait()
-    assert str(running.result()).startswith("compiling took more than")

@@ -18,8 +18,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
 import torch_estimator as te
-from torch_estimator.compile.cache_key import fingerprint
-from torch_estimator.compile.tracing import WRAPS, CannotBeCompiled, trace
+from torch_estimator.compile.cache_key import cache_key
+from torch_estimator.compile.trace_checks import CannotBeCompiled
+from torch_estimator.compile.tracing import WRAPS, trace
 from torch_estimator.feature_column.table import Piece, Table
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.live_group import LiveGroup
@@ -73,7 +74,7 @@ class Traced:
 
     def __init__(self, step: TrainStep, batch: TensorBatch, roots: Sequence[Any] = ()) -> None:
         def now() -> Any:
-            return fingerprint(step.module, step.optimizers, *roots, leave_out=LiveGroup.MOVING)
+            return cache_key(step.module, step.optimizers, *roots, leave_out=LiveGroup.MOVING)
 
         self.groups = step.groups
         state = [*(tensor for _, tensor in now().tensors), *step.scratch()]

@@ -102,7 +102,7 @@ def test_hooks_that_steps_at_once_brings_after_a_step_are_those_due_there(
         if due := schedule.due_at(step):
             taken = 1
         else:
-            # An input may end a stroke early.
+            # An input may end a call early.
             taken = min(cut, schedule.steps_at_once(step, most))
             due = schedule.due_after(step + taken - 1)
             assert taken == 1 or not any(isinstance(hook, ToldBefore) for hook in due)

@@ -99,7 +99,7 @@ class EagerRunner(StepRunner):
 
     def invalidate(self) -> None:
         """Have the next step look for parameters that were frozen or unfrozen; Python sees every other change."""
-        self._step.look_again()
+        self._step.warn_if_unfrozen()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
         """Train on batches one after the other; return the loss of each."""

@@ -181,8 +181,8 @@ class TrainStep:
         self.schedules.advance()
         return loss
 
-    def look_again(self) -> None:
-        """After somebody else's code has run: says what that has changed without any effect."""
+    def warn_if_unfrozen(self) -> None:
+        """Warn of parameters that were unfrozen after training began, which has no effect."""
         thawed = [name for name, parameter in self._frozen if parameter.requires_grad]
         if thawed:
             self._frozen = []

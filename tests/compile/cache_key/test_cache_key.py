@@ -1,4 +1,4 @@
-"""Fingerprints mean the same in every process, and say where they do not."""
+"""Cache keys mean the same in every process, and say so if they do not."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.compile.cache_key import fingerprint_models as models
-from tests.compile.cache_key.fingerprint_models import Everything, of_everything, taken_of
-from torch_estimator.compile.cache_key import fingerprint
+from tests.compile.cache_key import models
+from tests.compile.cache_key.models import Everything, of_everything, taken_of
+from torch_estimator.compile.cache_key import cache_key
 from torch_estimator.compile.cache_key.libraries import _roots, library_of_file, library_of_module
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,7 +45,7 @@ def test_a_model_made_again_has_the_same_digest_and_the_same_order_of_tensors() 
 def test_two_processes_have_the_same_digests(tmp_path: Path) -> None:
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.compile.cache_key.fingerprint_models"],
+            [sys.executable, "-m", "tests.compile.cache_key.models"],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
@@ -94,11 +94,11 @@ def made_of(source: str, name: str, file: str = "model.py") -> Any:
 
 
 def test_lines_and_files_do_not_count_but_code_does() -> None:
-    one = fingerprint(made_of(SOURCE % "1.0", "one"))
-    assert fingerprint(made_of("\n\n\n" + SOURCE % "1.0", "two", "other/model.py")) == one
-    assert fingerprint(made_of(SOURCE % "2.0", "one")) != one
-    assert fingerprint(made_of(SOURCE % "1", "one")) != one
-    assert fingerprint(made_of((SOURCE % "1.0").replace('"a": 1.0', '"a": 2.0'), "one")) != one
+    one = cache_key(made_of(SOURCE % "1.0", "one"))
+    assert cache_key(made_of("\n\n\n" + SOURCE % "1.0", "two", "other/model.py")) == one
+    assert cache_key(made_of(SOURCE % "2.0", "one")) != one
+    assert cache_key(made_of(SOURCE % "1", "one")) != one
+    assert cache_key(made_of((SOURCE % "1.0").replace('"a": 1.0', '"a": 2.0'), "one")) != one
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_what_code_reads_of_other_modules_counts(body: str, monkeypatch: Patch) 
     monkeypatch.setitem(sys.modules, "made_config", config)
     scope: dict[str, Any] = {"config": config, "__name__": "made"}
     exec(f"def loss(x):\n    {body}", scope)
-    before = fingerprint(scope["loss"])
+    before = cache_key(scope["loss"])
     vars(config)["OTHER"] = 2.0
-    assert fingerprint(scope["loss"]) == before
+    assert cache_key(scope["loss"]) == before
     vars(config)["SCALE"] = 2.0
-    assert fingerprint(scope["loss"]) != before
+    assert cache_key(scope["loss"]) != before
 
 
 PACKAGE = {
@@ -189,21 +189,21 @@ def test_settings_that_an_installed_package_reads_count(
         "called": scope["called"],
         "read of the module": scope["through"],
     }
-    before = fingerprint(roots[of])
+    before = cache_key(roots[of])
     assert before.portable
     monkeypatch.setattr(own_package.settings, "unread", 1)
-    assert fingerprint(roots[of]) == before
+    assert cache_key(roots[of]) == before
     SETTINGS[change](monkeypatch, own_package)
-    assert fingerprint(roots[of]) != before
+    assert cache_key(roots[of]) != before
 
 
 def test_what_getenv_says_counts(monkeypatch: Patch) -> None:
     def loss(x: Any) -> Any:
         return x * float(os.getenv("ALPHA", "1"))
 
-    before = fingerprint(loss)
+    before = cache_key(loss)
     monkeypatch.setenv("ALPHA", "2")
-    assert fingerprint(loss) != before
+    assert cache_key(loss) != before
 
 
 @pytest.mark.parametrize(
@@ -225,48 +225,48 @@ def test_objects_of_libraries_count_with_what_they_hold(body: str, tmp_path: Pat
     assert library_of_module("installed") == "installed"
     scope: dict[str, Any] = {"flags": installed, "FLAGS": installed.FLAGS, "__name__": "made"}
     exec(f"def loss(x):\n    {body}", scope)
-    before = fingerprint(scope["loss"])
+    before = cache_key(scope["loss"])
     assert before.portable
-    assert fingerprint(scope["loss"]) == before
+    assert cache_key(scope["loss"]) == before
     installed.FLAGS.scale = 2.0
-    assert fingerprint(scope["loss"]) != before
+    assert cache_key(scope["loss"]) != before
 
 
 def test_what_others_draw_from_generators_of_all_does_not_count() -> None:
     module = Everything()
-    before = fingerprint(module)
+    before = cache_key(module)
     models.draw(), models.rand(), torch.rand(())
-    assert fingerprint(module) == before
+    assert cache_key(module) == before
 
 
 def test_aliases_are_told_from_copies() -> None:
     one, other = torch.zeros(2), torch.zeros(2)
-    assert fingerprint([one, one]) != fingerprint([one, other])
-    assert fingerprint([one, other]) == fingerprint([other, one])
+    assert cache_key([one, one]) != cache_key([one, other])
+    assert cache_key([one, other]) == cache_key([other, one])
     memory = torch.zeros(4)
-    assert fingerprint([memory[:2], memory[:2]]) != fingerprint([one, other])
-    assert fingerprint([memory[:2], memory[2:]]) != fingerprint([memory[:2], memory[:2]])
+    assert cache_key([memory[:2], memory[:2]]) != cache_key([one, other])
+    assert cache_key([memory[:2], memory[2:]]) != cache_key([memory[:2], memory[:2]])
 
 
 def test_cycles_and_long_chains_end() -> None:
     ring: list[Any] = []
     ring.append(ring)
-    assert fingerprint(ring) == fingerprint(ring)
+    assert cache_key(ring) == cache_key(ring)
     chain: list[Any] = []
     for _ in range(5000):
         chain = [chain]
-    assert fingerprint(chain).portable
-    assert fingerprint([chain]) != fingerprint(chain)
+    assert cache_key(chain).portable
+    assert cache_key([chain]) != cache_key(chain)
 
 
 def test_values_that_look_alike_are_told_apart() -> None:
     values = [1, 1.0, True, "1", b"1", (1,), [1], {1}, {1: None}, None, "None", np.int64(1), np.array(1), 1j, ()]
-    digests = [fingerprint(value).digest for value in values]
+    digests = [cache_key(value).digest for value in values]
     assert len(set(digests)) == len(values)
     texts = [["a", "b"], ["a\0b"], ["a', 'b"], [["a"], "b"], ["a", ["b"]], [["a", "b"]], ["+"], ["@0"], ["\n"]]
-    assert len({fingerprint(text).digest for text in texts}) == len(texts)
+    assert len({cache_key(text).digest for text in texts}) == len(texts)
     arrays = [np.zeros(4), np.zeros((2, 2)), np.zeros(4, np.float32), np.zeros(8, np.float32), np.zeros(4, np.int64)]
-    assert len({fingerprint(array).digest for array in arrays}) == len(arrays)
+    assert len({cache_key(array).digest for array in arrays}) == len(arrays)
 
 
 class Held(nn.Module):
@@ -279,12 +279,12 @@ class Held(nn.Module):
 def test_what_only_its_identity_tells_is_named_with_its_path(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as file:
         module = Held(file)
-        found = fingerprint(module)
+        found = cache_key(module)
         assert not found.portable
         assert found.obstacle == "module.encoder.lookup['by'][0]: an object of type _io.TextIOWrapper"
-        assert fingerprint(module) == found
+        assert cache_key(module) == found
         with (tmp_path / "log").open("w") as other:
-            assert fingerprint(Held(other)) != found
+            assert cache_key(Held(other)) != found
 
 
 def counted() -> Iterator[int]:
@@ -300,7 +300,7 @@ def counted() -> Iterator[int]:
     ],
 )
 def test_other_things_without_a_known_state_are_named(value: Any, words: str) -> None:
-    found = fingerprint({"model": Held(value)})
+    found = cache_key({"model": Held(value)})
     assert not found.portable
     assert found.obstacle.startswith("model.encoder.lookup['by'][0]")
     assert words in found.obstacle
@@ -308,7 +308,7 @@ def test_other_things_without_a_known_state_are_named(value: Any, words: str) ->
 
 def test_while_a_fingerprint_lives_nothing_takes_the_place_of_what_it_told_by_identity() -> None:
     module = Held(memoryview(b"x"))
-    found = fingerprint(module)
+    found = cache_key(module)
     kept = weakref.ref(module.encoder.lookup["by"][0])
     module.encoder.lookup["by"][0] = None
     gc.collect()
@@ -330,16 +330,16 @@ class StubbornError(Stubborn, Exception):
 
 
 def test_what_does_not_let_itself_be_looked_at_is_told_by_identity() -> None:
-    assert fingerprint(Stubborn()).portable
-    assert fingerprint(StubbornNumber(1)).portable
-    assert fingerprint([StubbornError()]).obstacle.endswith("fingerprint.StubbornError")
+    assert cache_key(Stubborn()).portable
+    assert cache_key(StubbornNumber(1)).portable
+    assert cache_key([StubbornError()]).obstacle.endswith("cache_key.StubbornError")
 
 
 def test_locks_and_loggers_have_no_bearing() -> None:
     one, other = (Held([threading.Lock(), threading.RLock(), threading.Event(), models]) for _ in range(2))
-    assert fingerprint(one).portable
-    assert fingerprint(one) == fingerprint(other)
-    assert fingerprint(Held(logging.getLogger("a"))) == fingerprint(Held(logging.getLogger("a")))
+    assert cache_key(one).portable
+    assert cache_key(one) == cache_key(other)
+    assert cache_key(Held(logging.getLogger("a"))) == cache_key(Held(logging.getLogger("a")))
 
 
 def test_attributes_that_a_class_leaves_out_do_not_count() -> None:
@@ -352,8 +352,8 @@ def test_attributes_that_a_class_leaves_out_do_not_count() -> None:
 
     module = CountingToo()
     module.calls = 1
-    before = fingerprint(module)
+    before = cache_key(module)
     module.calls = 2
-    assert fingerprint(module) == before
+    assert cache_key(module) == before
     module.other = 2
-    assert fingerprint(module) != before
+    assert cache_key(module) != before

@@ -14,12 +14,12 @@ from torch import nn
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
 from torch_estimator import feature_column as fc
-from torch_estimator.compile import choice, jit_steps
+from torch_estimator.compile import runner_choice, torch_compile_runner
 
 
 @pytest.fixture(autouse=True)
 def _no_process_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "SUPPORTED", False)
+    monkeypatch.setattr(runner_choice, "SUPPORTED", False)
 
 
 def adamw(named: Any) -> Any:
@@ -62,7 +62,7 @@ def test_a_schedule_and_a_partial_batch_compile_once_and_resume_bit_for_bit(tmp_
 def test_auto_compiles_once_that_is_worth_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(jit_steps, "is_worth_compiling", lambda secs, steps, left: steps >= 5)
+    monkeypatch.setattr(torch_compile_runner, "is_worth_waiting", lambda secs, steps, left: steps >= 5)
     caplog.set_level("INFO", "torch_estimator")
     auto = job(tmp_path / "auto", "auto").train(lambda: data().repeat(), steps=20)
     assert len(re.findall("Compiling the training step for batches of 4", caplog.text)) == 1
@@ -85,7 +85,7 @@ def test_with_an_older_pytorch_auto_trains_in_python_and_only_true_is_an_error(
 
     settings = torch._dynamo.config
     monkeypatch.setattr(torch._dynamo, "config", Older())
-    monkeypatch.setattr(jit_steps, "is_worth_compiling", lambda secs, steps, left: steps >= 5)
+    monkeypatch.setattr(torch_compile_runner, "is_worth_waiting", lambda secs, steps, left: steps >= 5)
     auto = job(tmp_path / "auto", "auto").train(lambda: data().repeat(), steps=20)
     (told,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
     why = f"it needs a newer PyTorch than {torch.__version__}"

@@ -1,4 +1,4 @@
-"""What changes a computation changes its fingerprint, what does not leaves it."""
+"""A change of the computation changes its cache key; other changes do not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 import torch_estimator as te
-from tests.compile.cache_key import fingerprint_models as models
-from tests.compile.cache_key.fingerprint_models import Color, Everything, Settings, of_everything, taken_of
+from tests.compile.cache_key import models
+from tests.compile.cache_key.models import Color, Everything, Settings, of_everything, taken_of
 
 Roots = dict[str, Any]
 Patch = pytest.MonkeyPatch

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_estimator.compile.idle import IdleCores
-from torch_estimator.compile.worth import is_worth_compiling_beside
+from torch_estimator.compile.policy import IdleCores, is_worth_compiling_beside
 
 LONG, SHORT = 1e6, 10.0
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from torch_estimator import feature_column as fc
-from torch_estimator.compile.cache_key import Fingerprint, environment_digest, fingerprint
+from torch_estimator.compile.cache_key import CacheKey, cache_key, environment_digest
 
 SCALE = 2.0
 TABLE = {"a": [1, 2, {"b": 3}]}
@@ -197,17 +197,17 @@ def of_everything() -> dict[str, Any]:
 MODELS: dict[str, Callable[[], Any]] = {"everything": of_everything, "canned": canned}
 
 
-def taken() -> dict[str, Fingerprint]:
-    return {name: fingerprint(make()) for name, make in MODELS.items()}
+def taken() -> dict[str, CacheKey]:
+    return {name: cache_key(make()) for name, make in MODELS.items()}
 
 
 MOVING = ("lr", "initial_lr")
 """Keys of optimizers' groups that schedules move."""
 
 
-def taken_of(roots: Any) -> Fingerprint:
+def taken_of(roots: Any) -> CacheKey:
     """As training takes it: the numbers that the step is given anew do not count."""
-    return fingerprint(roots, leave_out=(*MOVING, "betas"))
+    return cache_key(roots, leave_out=(*MOVING, "betas"))
 
 
 if __name__ == "__main__":
