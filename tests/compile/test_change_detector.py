@@ -45,7 +45,7 @@ CHANGES: dict[str, Callable[[Any, Any], object]] = {
 
 
 @pytest.mark.parametrize("change", [None, *CHANGES])
-def test_changes_are_seen_and_training_is_not(change: str | None) -> None:
+def test_a_snapshot_sees_changes_but_not_training(change: str | None) -> None:
     model = Model()
     optimizer = torch.optim.Adam(model.parameters())
     model.inner[0](torch.ones(1, 3)).sum().backward()
@@ -71,7 +71,7 @@ def _closing_over(loss: Loss) -> Any:
 
 
 @pytest.mark.parametrize("form", [lambda loss: loss, lambda loss: loss.of, _closing_over, FunctionHead])
-def test_changes_of_a_loss_are_seen(form: Callable[[Loss], Any]) -> None:
+def test_a_snapshot_sees_changes_of_a_loss(form: Callable[[Loss], Any]) -> None:
     loss = Loss()
     given = FunctionHead(loss, None, None) if form is FunctionHead else form(loss)
     before = ModelSnapshot(given)

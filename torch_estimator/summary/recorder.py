@@ -1,4 +1,4 @@
-"""Where `torch_estimator.summary` puts what it is told while a step is observed."""
+"""Recorder of the summaries that a model makes while one of its steps is observed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Summary:
     """One number, histogram or image under a tag.
 
     Args:
-        kind: How ``value`` is to be shown.
-        tag: Its name.
+        kind: How TensorBoard shows ``value``.
+        tag: Name of the summary.
         value: A number; the numbers of a histogram, of any shape; or an image, uint8 ``[height, width, channels]``.
     """
 
@@ -26,7 +26,11 @@ class Summary:
 
 
 class _Recorder:
-    """Holds the list being filled; None while nobody observes, so that a compiled step has nothing to trace."""
+    """Holds the list of summaries that is being filled.
+
+    The list is None while no step is observed. Then the functions of `torch_estimator.summary` return at once, and
+    leave nothing in the graph of a step that is being traced.
+    """
 
     def __init__(self) -> None:
         self.summaries: list[Summary] | None = None
@@ -37,7 +41,7 @@ RECORDER = _Recorder()
 
 @contextmanager
 def recording() -> Iterator[list[Summary]]:
-    """Records what `torch_estimator.summary` is told in the body; a tag met again gets ``_1``, ``_2``, … behind it."""
+    """Collect the summaries made in the body into the returned list."""
     before = RECORDER.summaries
     summaries: list[Summary] = []
     RECORDER.summaries = summaries
@@ -48,11 +52,11 @@ def recording() -> Iterator[list[Summary]]:
 
 
 def record(summary: Summary) -> None:
-    """Adds a summary to those being recorded."""
+    """Add a summary to the list being filled; a tag that is there already gets ``_1``, ``_2``, … appended."""
     assert RECORDER.summaries is not None
     taken = {other.tag for other in RECORDER.summaries}
-    tag, again = summary.tag, 0
+    tag, number = summary.tag, 0
     while tag in taken:
-        again += 1
-        tag = f"{summary.tag}_{again}"
+        number += 1
+        tag = f"{summary.tag}_{number}"
     RECORDER.summaries.append(Summary(summary.kind, tag, summary.value))

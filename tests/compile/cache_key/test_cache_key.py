@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from tests.compile.cache_key import models
-from tests.compile.cache_key.models import Everything, of_everything, taken_of
+from tests.compile.cache_key.models import Everything, key_of, of_everything
 from torch_estimator.compile.cache_key import cache_key
 from torch_estimator.compile.cache_key.libraries import _roots, library_of_file, library_of_module
 
@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[3]
 Patch = pytest.MonkeyPatch
 
 
-def test_a_model_made_again_has_the_same_digest_and_the_same_order_of_tensors() -> None:
-    one, other = taken_of(of_everything()), taken_of(of_everything())
+def test_a_model_that_is_built_again_has_the_same_digest_and_the_same_order_of_tensors() -> None:
+    one, other = key_of(of_everything()), key_of(of_everything())
     assert one == other
     assert one.portable
     assert one.obstacle == ""
@@ -59,7 +59,7 @@ def test_two_processes_have_the_same_digests(tmp_path: Path) -> None:
 
 def test_every_tensor_is_there_once_with_its_path() -> None:
     roots = of_everything()
-    tensors = taken_of(roots).tensors
+    tensors = key_of(roots).tensors
     by_path = dict(tensors)
     assert len({id(tensor) for _, tensor in tensors}) == len(tensors)
     module = roots["module"]
@@ -111,7 +111,7 @@ def test_lines_and_files_do_not_count_but_code_does() -> None:
         "return [part * config.SCALE for part in x]",
     ],
 )
-def test_what_code_reads_of_other_modules_counts(body: str, monkeypatch: Patch) -> None:
+def test_members_of_other_modules_that_code_reads_count(body: str, monkeypatch: Patch) -> None:
     config = types.ModuleType("made_config")
     vars(config).update(SCALE=1.0, OTHER=1.0, inner=config)
     monkeypatch.setitem(sys.modules, "made_config", config)
@@ -153,7 +153,7 @@ PACKAGE = {
 
 @pytest.fixture
 def own_package(tmp_path: Path, monkeypatch: Patch) -> Any:
-    """Two modules installed in site-packages; returns that of the losses."""
+    """Return the module of losses of a package with two modules in a directory called site-packages."""
     folder = tmp_path / "site-packages" / "own_package"
     folder.mkdir(parents=True)
     for name, text in PACKAGE.items():
@@ -197,7 +197,7 @@ def test_settings_that_an_installed_package_reads_count(
     assert cache_key(roots[of]) != before
 
 
-def test_what_getenv_says_counts(monkeypatch: Patch) -> None:
+def test_environment_variables_that_code_reads_count(monkeypatch: Patch) -> None:
     def loss(x: Any) -> Any:
         return x * float(os.getenv("ALPHA", "1"))
 
@@ -210,7 +210,7 @@ def test_what_getenv_says_counts(monkeypatch: Patch) -> None:
     "body",
     ["return x * flags.FLAGS.scale", "from installed import FLAGS; return x * FLAGS.scale", "return x * FLAGS.scale"],
 )
-def test_objects_of_libraries_count_with_what_they_hold(body: str, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_objects_of_libraries_count_with_their_attributes(body: str, tmp_path: Path, monkeypatch: Patch) -> None:
     package = tmp_path / "site-packages" / "installed.py"
     package.parent.mkdir()
     package.write_text("class Flags:\n    pass\nFLAGS = Flags()\nFLAGS.scale = 1.0\n")
@@ -232,14 +232,14 @@ def test_objects_of_libraries_count_with_what_they_hold(body: str, tmp_path: Pat
     assert cache_key(scope["loss"]) != before
 
 
-def test_what_others_draw_from_generators_of_all_does_not_count() -> None:
+def test_draws_from_global_random_generators_do_not_count() -> None:
     module = Everything()
     before = cache_key(module)
     models.draw(), models.rand(), torch.rand(())
     assert cache_key(module) == before
 
 
-def test_aliases_are_told_from_copies() -> None:
+def test_aliases_differ_from_copies() -> None:
     one, other = torch.zeros(2), torch.zeros(2)
     assert cache_key([one, one]) != cache_key([one, other])
     assert cache_key([one, other]) == cache_key([other, one])
@@ -259,7 +259,7 @@ def test_cycles_and_long_chains_end() -> None:
     assert cache_key([chain]) != cache_key(chain)
 
 
-def test_values_that_look_alike_are_told_apart() -> None:
+def test_similar_values_have_different_digests() -> None:
     values = [1, 1.0, True, "1", b"1", (1,), [1], {1}, {1: None}, None, "None", np.int64(1), np.array(1), 1j, ()]
     digests = [cache_key(value).digest for value in values]
     assert len(set(digests)) == len(values)
@@ -276,7 +276,7 @@ class Held(nn.Module):
         self.encoder.lookup = {"by": [held]}
 
 
-def test_what_only_its_identity_tells_is_named_with_its_path(tmp_path: Path) -> None:
+def test_an_object_known_by_its_identity_only_is_named_with_its_path(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as file:
         module = Held(file)
         found = cache_key(module)
@@ -299,14 +299,14 @@ def counted() -> Iterator[int]:
         (memoryview(b"x"), "an object of type memoryview"),
     ],
 )
-def test_other_things_without_a_known_state_are_named(value: Any, words: str) -> None:
+def test_objects_without_a_readable_state_are_named(value: Any, words: str) -> None:
     found = cache_key({"model": Held(value)})
     assert not found.portable
     assert found.obstacle.startswith("model.encoder.lookup['by'][0]")
     assert words in found.obstacle
 
 
-def test_while_a_fingerprint_lives_nothing_takes_the_place_of_what_it_told_by_identity() -> None:
+def test_a_cache_key_keeps_objects_alive_that_are_known_by_their_identity() -> None:
     module = Held(memoryview(b"x"))
     found = cache_key(module)
     kept = weakref.ref(module.encoder.lookup["by"][0])
@@ -329,20 +329,20 @@ class StubbornError(Stubborn, Exception):
     pass
 
 
-def test_what_does_not_let_itself_be_looked_at_is_told_by_identity() -> None:
+def test_an_object_that_cannot_be_inspected_counts_by_its_identity() -> None:
     assert cache_key(Stubborn()).portable
     assert cache_key(StubbornNumber(1)).portable
     assert cache_key([StubbornError()]).obstacle.endswith("cache_key.StubbornError")
 
 
-def test_locks_and_loggers_have_no_bearing() -> None:
+def test_locks_and_loggers_do_not_count() -> None:
     one, other = (Held([threading.Lock(), threading.RLock(), threading.Event(), models]) for _ in range(2))
     assert cache_key(one).portable
     assert cache_key(one) == cache_key(other)
     assert cache_key(Held(logging.getLogger("a"))) == cache_key(Held(logging.getLogger("a")))
 
 
-def test_attributes_that_a_class_leaves_out_do_not_count() -> None:
+def test_attributes_named_in_not_in_fingerprint_do_not_count() -> None:
     class Counting(nn.Module):
         not_in_fingerprint = ("calls",)
         calls = 0

@@ -37,8 +37,8 @@ def rows(classes: int) -> te.data.Dataset:
 
 
 def digests_of_training(estimator: te.Estimator, dataset: te.data.Dataset) -> list[CacheKey]:
-    """Before the first of some steps, and after each."""
-    model = Model(estimator._model_fn(mode=ModeKeys.TRAIN))
+    """Return the cache keys before the first of four steps, and after each of them."""
+    model = Model(estimator._builder.spec(ModeKeys.TRAIN, {}, estimator.config))
     optimizers, schedules = model.make_optimizers()
     step = TrainStep(model.module, model.loss, optimizers, schedules=schedules)
 
@@ -48,7 +48,7 @@ def digests_of_training(estimator: te.Estimator, dataset: te.data.Dataset) -> li
     found = [now()]
     with closing(model.batches(dataset)) as batches:
         for batch in itertools.islice(batches, 4):
-            model.meet(batch)
+            model.note_structure(batch)
             step(batch.features, batch.labels, batch.weights)
             found.append(now())
     assert found[-1].portable, found[-1].obstacle
@@ -79,7 +79,7 @@ CANNED: dict[str, Callable[..., te.Estimator]] = {
 def test_training_a_canned_model_does_not_change_its_digest(make: Callable[..., te.Estimator], tmp_path: Path) -> None:
     classes = 3 if getattr(make, "keywords", {}).get("head") else 2
     found = digests_of_training(make(model_dir=str(tmp_path)), rows(classes))
-    # Optimizers of torch make their state in their first step.
+    # Optimizers of `torch.optim` make their state in their first step.
     made = 1 if isinstance(getattr(make, "keywords", {}).get("optimizer"), partial) else 0
     assert found[made:] == found[-1:] * (5 - made)
 
