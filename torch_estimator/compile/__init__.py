@@ -1,6 +1,6 @@
 """Compiled training steps: traced once, compiled beside the training, and cached for later runs.
 
-A step of a small model takes Python longer than it takes the processor. So on Linux with a CPU, the whole step
+In a step of a small model, Python takes longer than the computation itself. So on a CPU with Linux the whole step
 (forward pass, loss, gradients, update) becomes a library of machine code, and one call of C takes up to 128 steps.
 The life of a compiled step, in order:
 
@@ -25,6 +25,6 @@ The life of a compiled step, in order:
    what Python would compute. If not, `compiled_runner` drops it and begins again at 2.
 9. A step that cannot be compiled runs in Python, and one warning says why.
 
-What users see never depends on whether a step is compiled: losses and weights agree to float32 rounding, random numbers
-are drawn from the same generator in the same order, and an error is raised by the Python step that repeats the failure.
+Users see no difference between the two but speed. Losses and weights agree up to float32 rounding. Random numbers come
+from the same generator in the same order. If a compiled step fails, Python repeats it and raises the error.
 """
