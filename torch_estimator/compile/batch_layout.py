@@ -1,7 +1,7 @@
 """Batches as flat lists of tensors, and the layout that a compiled step is specific to.
 
-A compiled step receives addresses only. So everything else about a batch has to be fixed when the step is compiled: the
-names and nesting of its tensors, and the shape, strides and dtype of each.
+A compiled step receives addresses only. Everything else about a batch is fixed when the step is compiled: the names
+and nesting of its tensors, and the shape, strides and dtype of each.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BatchLayout(NamedTuple):
 
 
 class BatchBlock(NamedTuple):
-    """What a runner knows of batches that follow each other in one piece of memory.
+    """Batches of equal layout that follow each other in one piece of memory.
 
     Attributes:
         whole: All rows of these batches.
@@ -56,7 +56,7 @@ class BatchBlock(NamedTuple):
 
 
 def block_of(batches: Batches) -> BatchBlock:
-    """Return what a runner has to know of the block of memory that batches are in."""
+    """Return the layout and the addresses of the block of memory that batches are in."""
     first = dataclasses.replace(batches, start=0, count=1).batch(0)
     inputs = step_inputs(first)
     tensors = flatten(inputs)

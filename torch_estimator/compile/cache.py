@@ -1,6 +1,6 @@
 """Cache of compiled steps, kept from run to run.
 
-An entry is a folder of machine code that a training loads, so the cache has to be as safe as a program's own directory:
+An entry is a folder of machine code that a training loads. So the cache needs the same care as installed programs:
 
 - It is used only if no other user can change it. Otherwise another user could run code in this user's name.
 - An entry is used only if its files have the digests that `StepCache.keep` wrote. After a power cut an entry may have
@@ -70,7 +70,7 @@ class StepCache:
         return folder
 
     def make_build_folder(self) -> Path:
-        """Return a new folder to build in: inside the cache if it can be used, so that `keep` only has to rename it."""
+        """Return a new folder to build in: inside the cache if it can be used, so that `keep` can rename it."""
         if self._is_ready(self._directory):
             with contextlib.suppress(OSError):
                 return Path(tempfile.mkdtemp(prefix=".building-", dir=self._directory))

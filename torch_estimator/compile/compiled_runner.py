@@ -44,7 +44,7 @@ _LOOK_UP_EVERY_SECS = 1.0
 
 @dataclasses.dataclass(slots=True)
 class _LayoutState:
-    """What is known of batches of one layout.
+    """State of compilation for batches of one layout.
 
     Attributes:
         threads: Number of threads that the step is compiled for.
@@ -230,7 +230,7 @@ class CompiledRunner(StepRunner):
         self._layouts, self._compiler, self._detector = {}, None, None
 
     def _give_up(self, reason: str) -> None:
-        """Take all further steps in Python, and log the reason, which has to fit after "because"."""
+        """Take all further steps in Python, and log the reason, in words that fit after "because"."""
         if not self._has_given_up:
             self._has_given_up = True
             self._drop()
@@ -290,7 +290,7 @@ class CompiledRunner(StepRunner):
 
         Returns:
             float32 ``[steps, settings]``, such as learning rates. There are fewer steps than asked for if a schedule
-            changes a setting that is a constant in the compiled step: the detector then has to see the change first.
+            changes a setting that is a constant in the compiled step. The next call then detects the change.
         """
         groups, schedules = self._step.groups, self._step.schedules
         rows = [[number for group in groups for number in group.numbers()]]

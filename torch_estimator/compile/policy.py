@@ -1,9 +1,9 @@
 """Policy of compilation: which batch shapes are compiled, and when compiling pays.
 
 `ShapePolicy` answers the first question. The second depends on what a compiler costs: 10 to 20 seconds of one core,
-after which a step is three to ten times as fast. A runner that has to stop training meanwhile asks `is_worth_waiting`;
-a runner that compiles in another process asks `is_worth_compiling_beside`, which measures with `IdleCores` whether that
-process would take a core away from somebody.
+after which a step is three to ten times as fast. A runner that pauses the training for it asks `is_worth_waiting`. A
+runner that compiles in another process asks `is_worth_compiling_beside`, which measures with `IdleCores` whether a core
+is free for that process.
 """
 
 from __future__ import annotations

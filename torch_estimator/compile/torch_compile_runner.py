@@ -67,8 +67,8 @@ class TorchCompileRunner(StepRunner):
         self._compiles = when is True
         self._has_given_up = False
         self._eager_secs, self._eager_steps = 0.0, 0
-        # Dynamo counts recompilations per code object of the whole process, and stops after some. A copy of the code
-        # gives each training a count of its own.
+        # Dynamo counts recompilations per code object of the whole process, and stops after some. With a copy
+        # of the code, each training has a separate count.
         compute = TrainStep.compute
         copied = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
         self._on_gpu = any(parameter.is_cuda for parameter in step.module.parameters())
@@ -139,7 +139,7 @@ class TorchCompileRunner(StepRunner):
                 return self._step.finish(loss.clone() if self._on_gpu else loss, left)
 
     def _give_up(self, reason: str) -> None:
-        """Take all further steps in Python, and log the reason, which has to fit after "because"."""
+        """Take all further steps in Python, and log the reason, in words that fit after "because"."""
         self._has_given_up = True
         logger.warning("The training step is not compiled, because %s; training goes on without.", reason)
 
@@ -155,7 +155,7 @@ class TorchCompileRunner(StepRunner):
         return loss
 
     def _is_compiled(self, inputs: _Inputs, context: RunContext) -> bool:
-        """Return whether a batch takes the compiled step, for which `torch.compile` may have to compile first."""
+        """Return whether a batch takes the compiled step, which is compiled at the first batch of each shape."""
         rows, shapes = batch_size(inputs[0]), tuple(_shapes(inputs))
         if self._has_given_up:
             return False

@@ -15,7 +15,7 @@ Whatever only its identity distinguishes from others, such as an open file, make
 `environment_digest` covers the rest: the machine, the compiler, versions, flags of torch, and the user's source files.
 
 The files, from the outside in: `walk` visits all objects and collects the text that is hashed; `python_objects`,
-`functions` and `torch_objects` know what to write for each type; `code` reads bytecode; `libraries` tells installed
+`functions` and `torch_objects` write the objects of each type; `code` reads bytecode; `libraries` separates installed
 packages from the user's own code; `environment` has the rest of the key.
 """
 

@@ -1,4 +1,4 @@
-"""What bytecode tells: a digest of what it does, the globals that it names, and the settings that packages read."""
+"""Facts read from bytecode: a digest, the globals that the code names, and the settings that packages read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_ITEMS = 64
 
 
 class CodeFacts(NamedTuple):
-    """What is known of a code object. For code of well-known libraries it is the digest only.
+    """Facts about a code object. For code of well-known libraries there is only the digest.
 
     Attributes:
         code: The code object. Holding it ensures that no other one gets its address.
@@ -48,7 +48,7 @@ _FACTS: dict[int, CodeFacts] = {}
 
 
 def code_facts(code: CodeType) -> CodeFacts:
-    """Return what is known of a code object; it never changes, so it is worked out once per process."""
+    """Return the facts about a code object. Code never changes, so this is computed once per process."""
     known = _FACTS.get(id(code))
     if known is None:
         known = _FACTS[id(code)] = _find_facts(code)

@@ -149,7 +149,7 @@ def _sources() -> Iterator[str]:
             digest = file_digest(file, stat.st_mtime_ns, stat.st_size)
         except OSError:
             continue
-        # If the file was written after this process started, an older version of it may have been imported. The time of
-        # the file then makes a key of its own, which a later process does not have.
+        # If the file was written after this process started, an older version of it may have been imported. Adding the
+        # time of the file gives a key that no later process computes.
         edited = f" while running at {stat.st_mtime_ns}" if stat.st_mtime > _PROCESS_START else ""
         yield f"source {name} {digest}{edited}"

@@ -1,4 +1,4 @@
-"""What a cache key covers of functions, methods, modules and classes.
+"""Parts of a cache key: functions, methods, modules and classes.
 
 The user's own functions count with their bytecode, what they close over, and the values of the globals that the
 bytecode names. The user's classes count with everything that they define. Functions and classes of installed packages
@@ -170,7 +170,7 @@ def _module(walk: Walk, value: ModuleType) -> str:
 
 @writes_inline(BuiltinFunctionType)
 def _builtin(walk: Walk, value: Any) -> str | None:
-    """Return the name of a function written in C; None if it is a method bound to an object that has to count."""
+    """Return the name of a function written in C; None for a method bound to an object, which counts as well."""
     bound_to = value.__self__
     kind = bound_to if isinstance(bound_to, type) else type(bound_to)
     module = value.__module__ or kind.__module__

@@ -1,4 +1,4 @@
-"""What a cache key covers of Python's and numpy's objects: values, containers, and instances of any class."""
+"""Parts of a cache key: Python's and numpy's values and containers, and instances of any class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cache key covers of torch's objects: tensors, modules, optimizers and their hooks.
+"""Parts of a cache key: tensors, modules, optimizers and their hooks.
 
 Of a tensor everything counts but its numbers. Settings in the groups of optimizers that the compiled step reads anew in
 every step count only as being numbers.
