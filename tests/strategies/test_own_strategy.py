@@ -86,7 +86,7 @@ class TwoCopiesSteps:
         return [loss]
 
     def invalidate(self) -> None:
-        self._first.warn_if_unfrozen()
+        self._first.warn_of_thawed()
 
 
 def _copied(module: object, optimizers: object, loss_fn: object) -> tuple[object, object, object]:

@@ -235,11 +235,11 @@ def test_a_parameter_that_is_frozen_or_thawed_in_training_is_told_of(caplog: pyt
     module = Bag(2)
     module.dense.bias.requires_grad_(False)
     step = TrainStep(module, loss_of, [Adagrad(module.parameters(), lr=0.1)])
-    step.warn_if_unfrozen()
+    step.warn_of_thawed()
     assert not caplog.messages
     module.dense.bias.requires_grad_(True)
     for _ in range(2):
-        step.warn_if_unfrozen()
+        step.warn_of_thawed()
     (message,) = caplog.messages
     assert message.startswith("dense.bias may be trained now (requires_grad), but is not")
     module.dense.weight.requires_grad_(False)

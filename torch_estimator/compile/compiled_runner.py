@@ -147,7 +147,7 @@ class CompiledRunner(StepRunner):
         """Have the next step look for changes, after code that is not this package's has run."""
         if self._detector is not None:
             self._detector.note_foreign_code()
-        self._step.warn_if_unfrozen()
+        self._step.warn_of_thawed()
 
     def refresh_settings(self) -> None:
         """Have the next step compare the optimizers' settings, after a schedule outside of the step has moved them."""

@@ -104,7 +104,7 @@ class TorchCompileRunner(StepRunner):
 
     def invalidate(self) -> None:
         """Warn of parameters that were unfrozen; the guards of `torch.compile` see every other change."""
-        self._step.warn_if_unfrozen()
+        self._step.warn_of_thawed()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
         """Train on batches one after the other; return the loss of each."""

@@ -108,7 +108,7 @@ class EagerRunner(StepRunner):
 
     def invalidate(self) -> None:
         """Warn of parameters that were unfrozen, which has no effect; Python sees every other change by itself."""
-        self._step.warn_if_unfrozen()
+        self._step.warn_of_thawed()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
         """Train on batches one after the other; return the loss of each."""

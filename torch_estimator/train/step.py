@@ -181,8 +181,8 @@ class TrainStep:
         self.schedules.advance()
         return loss
 
-    def warn_if_unfrozen(self) -> None:
-        """Warn of parameters that were unfrozen after training began, which has no effect."""
+    def warn_of_thawed(self) -> None:
+        """Warn of parameters that a hook has unfrozen, which has no effect."""
         thawed = [name for name, parameter in self._frozen if parameter.requires_grad]
         if thawed:
             self._frozen = []
