@@ -13,7 +13,7 @@ from torch_estimator.checkpoint.checkpoint import load_checkpoint
 from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.cli.predict import _json_lines, _request
 from torch_estimator.cluster.tf_config import task_from_tf_config
-from torch_estimator.compile.program import NotThisStep, StepProgram
+from torch_estimator.compile.compiled_step import CompiledStep, StepMismatch
 from torch_estimator.errors import UserError
 from torch_estimator.executors.evaluation_record import EvaluationRecord
 from torch_estimator.executors.training_status import read_status
@@ -86,8 +86,8 @@ def test_the_position_of_a_long_input_is_read_back(tmp_path: Path) -> None:
 
 def test_a_compiled_step_that_nests_too_deep_is_none(tmp_path: Path) -> None:
     (tmp_path / "step.json").write_text(nested(100_000))
-    with pytest.raises(NotThisStep):
-        StepProgram(tmp_path, [], 0, [])
+    with pytest.raises(StepMismatch):
+        CompiledStep(tmp_path, [], 0, [])
 
 
 def test_a_variable_of_the_environment_that_nests_too_deep_is_named() -> None:

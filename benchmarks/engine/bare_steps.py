@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_estimator.compile.program import StepProgram
-from torch_estimator.compile.steps import CompiledSteps
+from torch_estimator.compile.compiled_runner import CompiledRunner
+from torch_estimator.compile.compiled_step import CompiledStep
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.threads import threads_for
 
@@ -46,12 +46,12 @@ class BareSteps:
     def __call__(self, steps: int) -> None:
         """Takes so many steps on the batches kept, over and over, as many in a call as the run took."""
         assert self._take is not None
-        strokes = itertools.cycle(self._batches)
+        calls = itertools.cycle(self._batches)
         threads = torch.get_num_threads()
         torch.set_num_threads(self._threads)
         try:
             while steps > 0:
-                batches, count = next(strokes)
+                batches, count = next(calls)
                 self._take(batches, min(count, steps))
                 steps -= count
         finally:
@@ -61,7 +61,7 @@ class BareSteps:
 @contextmanager
 def recording(steps: BareSteps, *, compiled: bool) -> Iterator[None]:
     """Lets `steps` see what the engine calls in the body, until it has seen enough."""
-    owner: type = CompiledSteps if compiled else TrainStep
+    owner: type = CompiledRunner if compiled else TrainStep
     name = "_take_compiled" if compiled else "__call__"
     replaced = _compiled_take(steps) if compiled else _eager_call(steps)
     original = getattr(owner, name)
@@ -79,11 +79,11 @@ def recording(steps: BareSteps, *, compiled: bool) -> Iterator[None]:
 
 
 def _compiled_take(steps: BareSteps) -> Callable[..., None]:
-    def seen(_: Any, run: CompiledSteps, program: StepProgram, block: Any, batches: Any, start: int, __: Any) -> None:
+    def seen(_: Any, run: CompiledRunner, step: CompiledStep, block: Any, batches: Any, start: int, __: Any) -> None:
         settings = np.array([number for group in run._step.groups for number in group.numbers()], np.float32)
         # The block, held here, is the memory that its addresses are of.
         steps.record(
-            lambda some, count: program.take(some[0].places, some[1], np.tile(settings, (count, 1))),
+            lambda some, count: step.take(some[0].addresses, some[1], np.tile(settings, (count, 1))),
             (block, batches.start + start),
             batches.count - start,
             threads_for(run._step.module, block.rows, beside_input=True),

@@ -1,4 +1,4 @@
-"""Directories of compiled steps that cannot be used as they should be."""
+"""The cache of compiled steps, and directories that it cannot or must not use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import fcntl
 import json
 import logging
 import os
+import signal
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -27,13 +29,13 @@ def failing(number: int) -> Callable[..., NoReturn]:
 
 
 def assert_holds_nothing(cache: StepCache) -> None:
-    """Nothing is found and nothing kept, and yet a step can be compiled, for one run."""
-    assert cache.folder("key") is None
-    assert cache.of_machine("machine") is None
+    """Check that nothing is found and nothing kept, and that a step can be built for one run all the same."""
+    assert cache.find("key") is None
+    assert cache.machine_file("machine") is None
     reserved = cache.reserve("key")
     assert reserved is not None
     reserved.close()
-    built = cache.workplace()
+    built = cache.make_build_folder()
     assert not cache.can_keep(built)
     assert cache.keep(built, "key") == built
     cache.remove(built)
@@ -41,7 +43,7 @@ def assert_holds_nothing(cache: StepCache) -> None:
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Iterator[Path]:
-    """A directory that this user may not look into."""
+    """Return a directory that this user may not search."""
     directory = tmp_path / "of another user"
     directory.mkdir()
     directory.chmod(0)
@@ -54,35 +56,35 @@ def closed(tmp_path: Path) -> Iterator[Path]:
     directory.chmod(0o700)
 
 
-def test_a_directory_of_another_user_holds_nothing_which_is_told_once(
+def test_in_a_directory_of_another_user_nothing_is_found_and_one_line_says_so(
     closed: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "torch_estimator")
     cache = StepCache(closed)
     assert_holds_nothing(cache)
     assert_holds_nothing(cache)
-    (told,) = caplog.messages
-    assert told.startswith("Compiled steps are not kept for later runs: Permission denied (")
-    assert told.endswith("TORCH_ESTIMATOR_CACHE_DIR may name another directory.")
+    (logged,) = caplog.messages
+    assert logged.startswith("Compiled steps are not kept for later runs: Permission denied (")
+    assert logged.endswith("TORCH_ESTIMATOR_CACHE_DIR may name another directory.")
 
 
-def test_the_cache_of_a_user_without_a_home_directory_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_directory_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (DIRECTORY_VARIABLE, "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
-    # Whom no file of users names.
+    # A user id that is not in /etc/passwd.
     monkeypatch.setattr(os, "getuid", lambda: 54321)
     assert_holds_nothing(StepCache())
 
 
-def test_what_lies_on_a_read_only_file_system_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_on_a_read_only_file_system_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = StepCache(tmp_path)
-    kept = cache.keep(cache.workplace(), "key")
+    kept = cache.keep(cache.make_build_folder(), "key")
     monkeypatch.setattr(os, "utime", failing(errno.EROFS))
-    assert cache.folder("key") == kept
+    assert cache.find("key") == kept
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL])
-def test_where_files_cannot_be_locked_nobody_is_waited_for(
+def test_if_files_cannot_be_locked_every_process_may_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(fcntl, "flock", failing(number))
@@ -92,8 +94,8 @@ def test_where_files_cannot_be_locked_nobody_is_waited_for(
 
 
 def kept(cache: StepCache) -> Path:
-    """An entry of the key "key"."""
-    built = cache.workplace()
+    """Make an entry for the key "key"."""
+    built = cache.make_build_folder()
     (built / "step.so").write_bytes(bytes(range(256)) * 16)
     (built / "step.json").write_text("{}")
     return cache.keep(built, "key")
@@ -122,36 +124,36 @@ def test_a_cache_that_other_users_can_change_is_not_used_and_one_warning_names_t
 ) -> None:
     named, change = UNSAFE[case]
     kept(StepCache(tmp_path / "cache"))
-    # A link is no directory of the cache, wherever it leads.
+    # A symbolic link is not accepted as a directory of the cache, wherever it leads.
     (tmp_path / "cache" / "machine").symlink_to(tmp_path / "cache" / "steps")
     change(tmp_path / named)
     cache = StepCache(tmp_path / "cache")
     assert_holds_nothing(cache)
     assert_holds_nothing(cache)
-    (told,) = caplog.messages
-    assert f"because other users can change {tmp_path / named} (owner " in told
+    (logged,) = caplog.messages
+    assert f"because other users can change {tmp_path / named} (owner " in logged
 
 
 @needs_root
-def test_what_another_user_planted_as_the_machines_is_not_used(tmp_path: Path) -> None:
+def test_a_machine_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     (tmp_path / "machine").mkdir(mode=0o777)
     give_away(tmp_path / "machine")
     cache = StepCache(tmp_path)
-    assert cache.folder("key") is None
+    assert cache.find("key") is None
     assert kept(cache) == tmp_path / "steps" / "key"
-    assert cache.of_machine("machine") is None
+    assert cache.machine_file("machine") is None
 
 
-def test_in_a_directory_for_all_like_tmp_the_cache_is_used(tmp_path: Path) -> None:
+def test_inside_a_sticky_directory_such_as_tmp_the_cache_is_used(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     cache = StepCache(tmp_path / "cache")
-    assert cache.folder("key") is None
-    assert kept(cache) == cache.folder("key") == tmp_path / "cache" / "steps" / "key"
-    assert cache.of_machine("machine") == tmp_path / "cache" / "machine" / "machine.json"
+    assert cache.find("key") is None
+    assert kept(cache) == cache.find("key") == tmp_path / "cache" / "steps" / "key"
+    assert cache.machine_file("machine") == tmp_path / "cache" / "machine" / "machine.json"
 
 
-def test_all_that_the_cache_makes_is_for_this_user_alone(tmp_path: Path) -> None:
+def test_files_of_the_cache_are_accessible_to_this_user_only(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         entry = kept(StepCache(tmp_path / "new" / "cache"))
@@ -159,7 +161,7 @@ def test_all_that_the_cache_makes_is_for_this_user_alone(tmp_path: Path) -> None
         os.umask(before)
     made = [entry, *entry.parents[:3], *entry.iterdir()]
     assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in made} == {0}
-    assert StepCache(tmp_path / "new" / "cache").folder("key") == entry
+    assert StepCache(tmp_path / "new" / "cache").find("key") == entry
 
 
 def test_a_lock_is_not_opened_through_a_link(tmp_path: Path) -> None:
@@ -201,13 +203,13 @@ def test_a_damaged_entry_is_removed_with_one_warning_and_can_be_built_again(
 ) -> None:
     cache = StepCache(tmp_path)
     entry = kept(cache)
-    assert cache.folder("key") == entry
+    assert cache.find("key") == entry
     DAMAGES[damage](entry)
-    assert cache.folder("key") is None
+    assert cache.find("key") is None
     assert not os.path.lexists(entry)
-    (told,) = caplog.messages
-    assert told == f"The compiled step in {entry} is damaged or of another user; it is compiled again."
-    assert kept(cache) == entry == cache.folder("key")
+    (logged,) = caplog.messages
+    assert logged == f"The compiled step in {entry} is damaged or of another user; it is compiled again."
+    assert kept(cache) == entry == cache.find("key")
 
 
 @needs_root
@@ -215,10 +217,10 @@ def test_an_entry_of_another_user_is_not_used(tmp_path: Path) -> None:
     cache = StepCache(tmp_path)
     for given in (lambda entry: entry, lambda entry: entry / "step.so"):
         give_away(given(kept(cache)))
-        assert cache.folder("key") is None
+        assert cache.find("key") is None
 
 
-def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_is_synced_to_disk_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     fsync = os.fsync
 
@@ -228,8 +230,45 @@ def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "fsync", note)
     cache = StepCache(tmp_path)
-    built = cache.workplace()
+    built = cache.make_build_folder()
     (built / "step.so").write_bytes(b"code")
     cache.keep(built, "key")
     assert {*map(str, (built / "step.so", built / DIGESTS))} == {*synced[:2]}
     assert synced[2:] == [str(built), str(tmp_path / "steps")]
+
+
+def test_a_key_is_reserved_until_every_copy_of_the_lock_is_closed(tmp_path: Path) -> None:
+    cache = StepCache(tmp_path)
+    reserved = cache.reserve("key")
+    assert reserved is not None
+    assert cache.reserve("key") is None
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    reserved.close()
+    assert cache.reserve("key") is None
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    again = cache.reserve("key")
+    assert again is not None
+    again.close()
+
+
+def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = StepCache(tmp_path)
+    kept = cache.keep(cache.make_build_folder(), "key")
+    assert cache.find("key") == kept == tmp_path / "steps" / "key"
+    (tmp_path / "steps").chmod(0o777)
+    assert cache.find("key") is None
+    assert "because other users can change" in caplog.text
+    elsewhere = cache.make_build_folder()
+    assert cache.keep(elsewhere, "other") == elsewhere
+    elsewhere.rmdir()
+
+
+def test_the_oldest_steps_are_removed(tmp_path: Path) -> None:
+    cache = StepCache(tmp_path)
+    os.utime(cache.make_build_folder(), (0, 0))
+    for number in range(70):
+        os.utime(cache.keep(cache.make_build_folder(), f"{number}"), (number, number))
+    assert {one.name for one in (tmp_path / "steps").iterdir()} == {f"{number}" for number in range(6, 70)}

@@ -1,4 +1,4 @@
-"""What a glance at a model sees."""
+"""Which changes a snapshot of a model sees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_estimator.compile.change_detector import Glance
+from torch_estimator.compile.change_detector import ModelSnapshot
 from torch_estimator.heads.function_head import FunctionHead
 
 
@@ -45,14 +45,14 @@ CHANGES: dict[str, Callable[[Any, Any], object]] = {
 
 
 @pytest.mark.parametrize("change", [None, *CHANGES])
-def test_changes_are_seen_and_training_is_not(change: str | None) -> None:
+def test_a_snapshot_sees_changes_but_not_training(change: str | None) -> None:
     model = Model()
     optimizer = torch.optim.Adam(model.parameters())
     model.inner[0](torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    before = Glance(model, optimizer)
+    before = ModelSnapshot(model, optimizer)
     (CHANGES[change] if change else _nothing)(model, optimizer)
-    assert (Glance(model, optimizer) == before) is (change is None)
+    assert (ModelSnapshot(model, optimizer) == before) is (change is None)
 
 
 class Loss:
@@ -71,10 +71,10 @@ def _closing_over(loss: Loss) -> Any:
 
 
 @pytest.mark.parametrize("form", [lambda loss: loss, lambda loss: loss.of, _closing_over, FunctionHead])
-def test_changes_of_a_loss_are_seen(form: Callable[[Loss], Any]) -> None:
+def test_a_snapshot_sees_changes_of_a_loss(form: Callable[[Loss], Any]) -> None:
     loss = Loss()
     given = FunctionHead(loss, None, None) if form is FunctionHead else form(loss)
-    before = Glance(given)
-    assert Glance(given) == before
+    before = ModelSnapshot(given)
+    assert ModelSnapshot(given) == before
     loss.beta = 5.0
-    assert Glance(given) != before
+    assert ModelSnapshot(given) != before

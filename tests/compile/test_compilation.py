@@ -1,9 +1,10 @@
-"""The process that compiles, and what it shares with the one that trains."""
+"""The compiling process: its files, its priority and its end."""
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,9 +16,9 @@ import pytest
 from torch_estimator.compile import compilation
 from torch_estimator.compile.cache import StepCache
 from torch_estimator.compile.compilation import Compilation
-from torch_estimator.compile.tracing import CannotBeCompiled
+from torch_estimator.compile.trace_checks import CannotBeCompiled
 
-# Far longer than it takes, and only waited for where the test fails.
+# Seconds. This is far longer than needed; the test waits so long only if it fails.
 SOON = 20.0
 
 
@@ -35,10 +36,10 @@ def started(
         (),
         none,
         folder,
-        machine=None,
+        machine_file=None,
         reserved=reserved,
         keep=keep,
-        fingerprint=none,
+        compute_key=none,
         threads=1,
         is_background=is_background,
     )
@@ -46,7 +47,7 @@ def started(
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """For reading, for writing."""
+    """Return the two ends of a pipe, for reading and for writing."""
     reading, writing = os.pipe()
     with open(reading, "rb") as for_reading, open(writing, "wb") as for_writing:
         yield for_reading, for_writing
@@ -74,16 +75,16 @@ def test_a_compilation_holds_its_reservation_and_no_pipe_of_the_training(
     reserved_in(tmp_path).close()
 
 
-def test_a_compilation_has_only_its_own_files_open_and_may_close_what_the_training_has(
+def test_a_compilation_has_only_its_own_files_open_and_may_close_descriptors_of_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipe: tuple[BinaryIO, BinaryIO]
 ) -> None:
-    def tell(*_: Any) -> None:
-        # As when it is collected; it must not be a file of the compilation's own by then.
+    def report(*_: Any) -> None:
+        # Python does this when it collects the object. The descriptor must not belong to a new file by then.
         pipe[0].close()
         links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
         raise CannotBeCompiled(" ".join({os.readlink(link) for link in links if link.is_symlink()}))
 
-    monkeypatch.setattr(compilation, "trace", tell)
+    monkeypatch.setattr(compilation, "trace", report)
     running = started(tmp_path / "built", reserved_in(tmp_path))
     running.wait()
     files = set(str(running.result()).split())
@@ -95,10 +96,10 @@ def test_a_compilation_has_only_its_own_files_open_and_may_close_what_the_traini
 def test_a_compilation_beside_the_training_has_a_lower_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_background: bool
 ) -> None:
-    def tell(*_: Any) -> None:
+    def report(*_: Any) -> None:
         raise CannotBeCompiled(str(os.nice(0)))
 
-    monkeypatch.setattr(compilation, "trace", tell)
+    monkeypatch.setattr(compilation, "trace", report)
     running = started(tmp_path / "built", reserved_in(tmp_path), is_background=is_background)
     running.wait()
     priority = str(running.result())
@@ -107,24 +108,24 @@ def test_a_compilation_beside_the_training_has_a_lower_priority(
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where compilations keep what is in between."""
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the directory in which compilations make their temporary directories."""
     directory = tmp_path / "temporary"
     directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
     return directory
 
 
-def end_of(running: Compilation) -> None:
-    """Wait until a process has ended, and leave its status to be asked for."""
+def wait_for_exit(running: Compilation) -> None:
+    """Wait until a process has ended, without collecting its status."""
     os.waitid(os.P_PID, running._process, os.WEXITED | os.WNOWAIT)
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
-def test_a_compilation_that_is_left_leaves_no_files_and_no_process(
-    ends_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: Path
+def test_a_compilation_left_behind_leaves_no_files_and_no_process(
+    ends_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path
 ) -> None:
-    # The compilation has none of the files of this process, but may open one by its name.
+    # The child has none of the open files of this process, but it can open one by its name.
     os.mkfifo(tmp_path / "go")
 
     def wait(*_: Any) -> None:
@@ -135,14 +136,53 @@ def test_a_compilation_that_is_left_leaves_no_files_and_no_process(
     running = started(tmp_path / "built", reserved_in(tmp_path), keep=lambda built: built)
     if ends_first:
         (tmp_path / "go").write_bytes(b"")
-        end_of(running)
+        wait_for_exit(running)
     running.leave()
     if not ends_first:
         (tmp_path / "go").write_bytes(b"")
-        end_of(running)
-    assert not [*places.iterdir()]
+        wait_for_exit(running)
+    assert not [*temporary.iterdir()]
     assert not (tmp_path / "built").exists()
     monkeypatch.setattr(compilation, "trace", lambda *_: None)
     started(tmp_path / "next", reserved_in(tmp_path)).stop()
     with pytest.raises(ChildProcessError):
         os.waitpid(running._process, os.WNOHANG)
+
+
+def endless(monkeypatch: pytest.MonkeyPatch, folder: Path, keep: Callable[[Path], Path] | None = None) -> Compilation:
+    """Start a compilation that does not end within ten minutes."""
+    monkeypatch.setattr(compilation, "trace", lambda *_: time.sleep(600))
+    with open(os.devnull, "rb") as reserved:
+        return started(folder, reserved, keep=keep)
+
+
+def test_a_compilation_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = endless(monkeypatch, tmp_path / "work")
+    assert not running.is_over()
+    running.stop()
+    assert running.is_over()
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_compilation_goes_on_only_if_later_runs_can_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = endless(monkeypatch, tmp_path / "kept", keep=lambda folder: folder)
+    left.leave()
+    assert not left.is_over()
+    left.stop()
+    ended = endless(monkeypatch, tmp_path / "of no use")
+    ended.leave()
+    assert ended.is_over()
+
+
+def test_a_compilation_that_is_killed_or_takes_too_long_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = endless(monkeypatch, tmp_path / "killed")
+    os.kill(running._process, signal.SIGKILL)
+    running.wait()
+    assert running.result() == "the compiling process died of SIGKILL"
+    running.remove()
+    monkeypatch.setattr(compilation, "_MAX_SECS", 0.1)
+    running = endless(monkeypatch, tmp_path / "slow")
+    running.wait()
+    assert str(running.result()).startswith("compiling took more than")

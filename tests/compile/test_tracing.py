@@ -1,4 +1,4 @@
-"""A traced step computes what the step computes, whatever the module and the optimizer; what it cannot hold is said."""
+"""A traced step computes the same as the step, with any module and optimizer; a refusal names its reason."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
 import torch_estimator as te
-from torch_estimator.compile.cache_key import fingerprint
-from torch_estimator.compile.tracing import WRAPS, CannotBeCompiled, trace
+from torch_estimator.compile.cache_key import cache_key
+from torch_estimator.compile.trace_checks import CannotBeCompiled
+from torch_estimator.compile.tracing import WRAPS, trace
 from torch_estimator.feature_column.table import Piece, Table
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.live_group import LiveGroup
@@ -30,7 +31,7 @@ Factory = Callable[[nn.Module], Any]
 
 
 class Model(nn.Module):
-    """A table, an embedding of torch's own, dropout and batch norm."""
+    """A module with tables, an embedding of torch, dropout and batch norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ def batches(count: int, rows: int = 6) -> list[TensorBatch]:
     generator = torch.Generator().manual_seed(0)
     return [
         TensorBatch(
-            # The last id is that of a missing value.
+            # The last id stands for a missing value.
             {"ids": torch.randint(0, 12, (rows, 2), generator=generator).clamp(max=10)},
             torch.randn(rows, 1, generator=generator),
             None,
@@ -69,11 +70,11 @@ def given(batch: TensorBatch) -> tuple[Any, Any, Any]:
 
 
 class Traced:
-    """Takes steps with the graph of another step, which is of no use any more."""
+    """Takes steps with the graph of another step, which itself cannot be used afterwards."""
 
     def __init__(self, step: TrainStep, batch: TensorBatch, roots: Sequence[Any] = ()) -> None:
         def now() -> Any:
-            return fingerprint(step.module, step.optimizers, *roots, leave_out=LiveGroup.MOVING)
+            return cache_key(step.module, step.optimizers, *roots, leave_out=LiveGroup.MOVING)
 
         self.groups = step.groups
         state = [*(tensor for _, tensor in now().tensors), *step.scratch()]
@@ -130,14 +131,14 @@ def step_of(factory: Factory, model: nn.Module | None = None) -> TrainStep:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_traced_step_gives_what_the_step_gives_over_100_steps(name: str) -> None:
+def test_a_traced_step_computes_the_same_as_the_step_over_100_steps(name: str) -> None:
     eager, other = step_of(OPTIMIZERS[name]), step_of(OPTIMIZERS[name])
     data = batches(100)
     torch.manual_seed(1)
     eager(*given(data[0]))
     state = torch.get_rng_state()
     torch.manual_seed(1)
-    # Optimizers of torch.optim make their state in it.
+    # Optimizers of torch.optim make their state in their first step, which comes before tracing.
     other(*given(data[0]))
     traced = Traced(other, data[0])
     torch.set_rng_state(state)
@@ -205,7 +206,7 @@ class Reading(Counting):
 
 
 class Beginning(Counting):
-    """Does something in its very first step only."""
+    """Sets its bias in the very first step only."""
 
     def forward(self, features: Any) -> Tensor:
         x = features["ids"][:, :1].float()
@@ -235,7 +236,7 @@ class Replacing(Counting):
 
 
 class Exchanging(Replacing):
-    """After two steps all is where it was."""
+    """Exchanges two tensors in every step, so that after two steps both are where they were."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +255,7 @@ class DrawingForNothing(Counting):
 
 
 class Made(Counting):
-    """Makes a tensor of its sum and a constant."""
+    """Makes a tensor of the sum of its inputs by a given function."""
 
     def __init__(self, make: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -314,7 +315,7 @@ class Backwards(Counting):
         (Reading, "turns a tensor into a Python number"),
     ],
 )
-def test_what_a_graph_cannot_hold_is_said(model: Callable[[], nn.Module], reason: str) -> None:
+def test_a_step_that_a_graph_cannot_repeat_is_refused(model: Callable[[], nn.Module], reason: str) -> None:
     step = step_of(OPTIMIZERS["SGD"], model())
     with pytest.raises(CannotBeCompiled, match=reason):
         Traced(step, batches(1)[0])
@@ -343,7 +344,7 @@ class Clipping(torch.optim.SGD):
     step = clipping(torch.optim.SGD.step)
 
 
-def test_what_users_wrap_around_a_step_stays_around_it() -> None:
+def test_wrappers_of_the_user_around_a_step_are_traced() -> None:
     eager, other = (step_of(lambda module: Clipping(module.parameters(), lr=0.1)) for _ in range(2))
     data = batches(20)
     traced = Traced(other, data[0])
@@ -416,12 +417,12 @@ class Hashing(Counting):
 
 
 @pytest.mark.parametrize("factor", [6364136223846793005, 0])
-def test_integers_that_may_overflow_are_told_to_the_compiler(factor: int) -> None:
+def test_a_graph_says_whether_its_integers_may_overflow(factor: int) -> None:
     traced = Traced(step_of(OPTIMIZERS["SGD"], Hashing(factor)), batches(1)[0])
     assert traced.graph.meta[WRAPS] is bool(factor)
 
 
-def test_buffers_that_change_places_do_so_in_the_graph() -> None:
+def test_buffers_that_are_exchanged_are_exchanged_in_the_graph() -> None:
     eager, other = (step_of(OPTIMIZERS["SGD"], Swapping()) for _ in range(2))
     eager.module.load_state_dict(other.module.state_dict())
     data = batches(10)
@@ -437,10 +438,10 @@ def test_an_optimizer_with_hooks_is_not_traced() -> None:
         Traced(step, batches(1)[0])
 
 
-def test_a_tensor_that_belongs_to_nobody_is_not_baked_in() -> None:
+def test_a_tensor_outside_of_the_model_is_refused() -> None:
     hidden = copy.copy(torch.ones(1))
     step = step_of(OPTIMIZERS["SGD"], Drawing(lambda: hidden))  # type: ignore[arg-type,return-value]
-    # Reached through the module's attribute, it is an input like all others.
+    # A tensor that is reached through an attribute of the module is an input like all others.
     Traced(step, batches(1)[0])
 
     def with_hidden(module: nn.Module, features: Any, labels: Any, weights: Any) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from tests.cluster_jobs import Cluster
-from torch_estimator.compile import choice
+from torch_estimator.compile import runner_choice
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
 Y = X @ np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
@@ -42,7 +42,7 @@ def estimator(net: nn.Module, loss: Any, model_dir: Path, **config: Any) -> te.E
 def test_a_loss_that_reads_the_module_given_to_from_module_is_refused_every_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile: bool, beside: bool
 ) -> None:
-    monkeypatch.setattr(choice, "SUPPORTED", beside)
+    monkeypatch.setattr(runner_choice, "SUPPORTED", beside)
     for attempt in range(2):
         net = nn.Linear(4, 1)
         with pytest.raises(te.errors.InvalidValueError, match=SENTENCE):

@@ -12,7 +12,7 @@ from torch_estimator.train.observation import Observer
 
 
 class Remembering(nn.Module):
-    """Keeps its last input in a buffer, by another tensor each time, and counts in a second one."""
+    """Keeps its last input in a buffer, as a new tensor each time, and counts its calls in another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Remembering(nn.Module):
         return x
 
 
-def test_buffers_and_random_states_are_put_back_even_after_an_error() -> None:
+def test_buffers_and_random_states_are_restored_even_after_an_error() -> None:
     module = nn.Sequential(Remembering(), nn.Dropout())
     last, calls = module[0].last, module[0].calls
     state = torch.get_rng_state()
@@ -54,7 +54,7 @@ def through_data(teacher: Tensor, own: Tensor) -> None:
 
 
 @pytest.mark.parametrize("follow", [in_place, through_data])
-def test_parameters_that_a_forward_pass_changes_are_put_back_every_time(
+def test_parameters_that_a_forward_pass_changes_are_restored_every_time(
     follow: Callable[[Tensor, Tensor], None],
 ) -> None:
     class Following(nn.Module):
@@ -75,7 +75,7 @@ def test_parameters_that_a_forward_pass_changes_are_put_back_every_time(
         torch.testing.assert_close(module.teacher.weight, before, rtol=0, atol=0)
 
 
-def test_buffers_of_a_loss_and_other_tensors_are_put_back() -> None:
+def test_buffers_of_a_loss_and_other_tensors_are_restored() -> None:
     loss, other = Remembering(), torch.zeros(3)
     observer, last = Observer(nn.Linear(1, 1), [None, loss]), loss.last
 
@@ -88,7 +88,7 @@ def test_buffers_of_a_loss_and_other_tensors_are_put_back() -> None:
         assert loss.last is last and (loss.calls.item(), other.sum().item()) == (0.0, 0.0)
 
 
-def test_only_forward_hooks_that_came_later_are_left_out_for_a_while() -> None:
+def test_only_forward_hooks_that_were_added_later_are_removed_for_a_while() -> None:
     module = nn.Sequential(nn.Identity(), nn.Identity())
     called: list[str] = []
     module[0].register_forward_hook(lambda *args: called.append("model's"))

@@ -17,7 +17,7 @@ import torch
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
 from torch_estimator import feature_column as fc
-from torch_estimator.compile.shape_policy import ShapeBook
+from torch_estimator.compile.policy import ShapePolicy
 from torch_estimator.optim import Adagrad, GradientDescent
 
 TAGS = fc.categorical_column_with_vocabulary_list("tags", ["a", "b", "c", "d"], multivalent=True)
@@ -129,8 +129,8 @@ def test_a_compiled_step_over_every_kind_of_column_equals_the_eager_one(tmp_path
 
 def steps_of(shapes: list[tuple[int, int]], before: Any = None) -> tuple[list[bool], Any]:
     """Which batches of those shapes take a compiled step, and the state at the end."""
-    book = ShapeBook(before)
-    return [book.admits(shape[0], shape) for shape in shapes], json.loads(json.dumps(book.state()))
+    policy = ShapePolicy(before)
+    return [policy.admits(shape[0], shape) for shape in shapes], json.loads(json.dumps(policy.state()))
 
 
 def test_shapes_beyond_the_limit_and_smaller_batches_run_uncompiled() -> None:

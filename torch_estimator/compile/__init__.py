@@ -1,1 +1,30 @@
-"""The training step as machine code: traced once, compiled beside the training, kept for later runs."""
+"""Compiled training steps: traced once, compiled beside the training, and cached for later runs.
+
+In a step of a small model, Python takes longer than the computation itself. So on a CPU with Linux the whole step
+(forward pass, loss, gradients, update) becomes a library of machine code, and one call of C takes up to 128 steps.
+The life of a compiled step, in order:
+
+1. `runner_choice` picks the runner of a training by ``RunConfig.compile`` and the device: Python
+   (`torch_estimator.train.runner.EagerRunner`), `compiled_runner`, or, on GPUs and on systems other than Linux,
+   `torch_compile_runner`.
+2. `compiled_runner` receives the batches. It takes steps in Python while there is no compiled step. Each block of
+   batches is described by `batch_layout`: names, shapes, strides and dtypes, which a compiled step is specific to.
+3. `policy` decides which layouts are compiled, and whether compiling pays: the training is long enough, or a core is
+   idle.
+4. `step_compiler` computes the cache key with `cache_key`: a hash of everything in Python that the step depends on.
+   Together with the batch layout and the environment (CPU, compiler, versions, threads) it names an entry of the cache.
+5. `cache` returns the entry if an earlier run has left one. It is used only if no other user can change it, because the
+   entry is machine code.
+6. Otherwise `compilation` forks a process in which the rest happens, while the training goes on in Python:
+   a. `tracing` takes two real steps, then records one as a graph of tensor operations, twice. `trace_checks` refuses
+      whatever a graph cannot repeat, and `traced_update` makes the optimizer's update part of the graph.
+   b. `building` compiles the graph with AOTInductor, and ``run_steps.c`` with the C compiler.
+   c. The process moves both libraries to the cache. It outlives the training if that ends first.
+7. `compiled_step` loads the libraries and takes steps with them, several per call and without Python in between.
+8. After hooks or other code of the user has run, `change_detector` finds out whether the compiled step still computes
+   what Python would compute. If not, `compiled_runner` drops it and begins again at 2.
+9. A step that cannot be compiled runs in Python, and one warning says why.
+
+Users see no difference between the two but speed. Losses and weights agree up to float32 rounding. Random numbers come
+from the same generator in the same order. If a compiled step fails, Python repeats it and raises the error.
+"""

@@ -1,4 +1,7 @@
-"""From a traced step to machine code; only ever run in a process of its own, see `Compilation`."""
+"""Compilation of a traced step to machine code, with PyTorch's AOTInductor and the C++ compiler.
+
+This code runs in the process of a `Compilation` only. It changes settings of this process without restoring them.
+"""
 
 from __future__ import annotations
 
@@ -10,130 +13,148 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
 from torch_estimator import files
-from torch_estimator.compile.leaves import as_json, layouts
-from torch_estimator.compile.tracing import WRAPS, CannotBeCompiled
+from torch_estimator.compile.batch_layout import layouts_as_json, tensor_layouts
+from torch_estimator.compile.trace_checks import CannotBeCompiled, replaced
+from torch_estimator.compile.tracing import WRAPS
 
+# Files in the folder of a compiled step.
 STEP_LIBRARY = "step.so"
 LOOP_LIBRARY = "run_steps.so"
 DESCRIPTION = "step.json"
 FORMAT = 1
+"""Version of `DESCRIPTION`."""
 
 _LOOP_SOURCE = Path(__file__).with_name("run_steps.c")
-# These add up in whatever order several threads come by.
-_ADDS_UP = ("index_put", "index_add", "scatter_add", "scatter_reduce", "embedding_dense_backward")
+
+# Inductor compiles these with atomic additions, which several threads do in an order that differs from run to run.
+_ATOMIC_ADDITIONS = ("index_put", "index_add", "scatter_add", "scatter_reduce", "embedding_dense_backward")
 
 
 def build(
-    graph: GraphModule, inputs: Sequence[Tensor], folder: Path, *, work: Path, machine: Path | None, threads: int
+    graph: GraphModule,
+    inputs: Sequence[Tensor],
+    folder: Path,
+    *,
+    work: Path,
+    machine_file: Path | None,
+    threads: int,
 ) -> None:
-    """Compiles a graph into the libraries that `StepProgram` loads, and describes its inputs.
+    """Compile a graph into the libraries that `CompiledStep` loads, and describe its inputs in a file beside them.
 
     Args:
-        graph: From `trace`.
-        inputs: That it was traced with.
-        folder: Where to leave the libraries.
-        work: Where to put what is in between; inductor takes no path with spaces.
-        machine: The file that keeps what the compiler can do on this machine, read and written; None to find out anew.
-        threads: For how many.
+        graph: A graph of `trace`.
+        inputs: The tensors that it was traced with.
+        folder: Where to put the libraries.
+        work: Directory for intermediate files. Inductor does not work in a path with spaces, which ``folder`` may have.
+        machine_file: File that keeps what the compiler can do on this machine; None finds it out anew.
+        threads: Number of threads that the step runs with.
 
     Raises:
-        CannotBeCompiled: Inductor or the C++ compiler failed.
+        CannotBeCompiled: Inductor or the C++ compiler has failed.
     """
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(work)
     import torch._inductor as inductor
     from torch._inductor import config
     from torch._inductor.cpp_builder import get_cpp_compiler
 
-    # What the processor says of itself is enough for the instruction sets that every compiler knows, which would take
-    # 15 seconds to try. The others are tried once a machine.
+    # Inductor would compile a test program for each instruction set of the processor, which takes 15 seconds. For the
+    # sets that every compiler knows, the processor's own word is enough. The others are tried once per machine.
     config.cpp.vec_isa_ok = True
     with contextlib.suppress(Exception):
-        _find_instruction_sets(machine)
-    adds_up = any(name in str(node.target) for node in graph.graph.nodes for name in _ADDS_UP)
+        _find_instruction_sets(machine_file)
+    has_atomic_additions = any(name in str(node.target) for node in graph.graph.nodes for name in _ATOMIC_ADDITIONS)
     options = {
-        # Dropout draws what it draws eagerly.
+        # Dropout draws the same numbers as in Python.
         "fallback_random": True,
-        "cpp.threads": 1 if adds_up else threads,
+        "cpp.threads": 1 if has_atomic_additions else threads,
         "compile_threads": 1,
         "aot_inductor.precompile_headers": False,
     }
     try:
         compiler = get_cpp_compiler()
-        with config.patch("cpp_cache_precompile_headers", False), _wrapping(bool(graph.meta.get(WRAPS))):
+        with config.patch("cpp_cache_precompile_headers", False), _integer_overflow(bool(graph.meta.get(WRAPS))):
             library = Path(str(inductor.aot_compile(graph, tuple(inputs), options=options)))
         _build_loop(compiler, folder / LOOP_LIBRARY)
     except Exception as error:
         raise CannotBeCompiled(_reason(error)) from error
-    if foreign := _foreign_operators(library):
-        raise CannotBeCompiled(f"PyTorch has no compiled form of {', '.join(foreign)}")
+    if operators := _python_operators(library):
+        raise CannotBeCompiled(f"PyTorch has no compiled form of {', '.join(operators)}")
     shutil.move(library, folder / STEP_LIBRARY)
-    description = {"format": FORMAT, "inputs": as_json(layouts(list(inputs)))}
+    description = {"format": FORMAT, "inputs": layouts_as_json(tensor_layouts(list(inputs)))}
     (folder / DESCRIPTION).write_text(json.dumps(description))
 
 
-def _find_instruction_sets(machine: Path | None) -> None:
-    """Have inductor find the instruction sets of this machine, by what a file keeps of earlier trials.
+def _find_instruction_sets(machine_file: Path | None) -> None:
+    """Have Inductor find the instruction sets of this machine, with the answers that a file keeps from earlier runs.
 
-    Inductor would keep the libraries that it tries with and load them again. The answers are enough, and need no
-    check before they are used.
+    Inductor's own cache keeps the test programs and loads them again, so they would need the protection that compiled
+    steps have. Answers of yes and no need none.
     """
     from torch._inductor.cpu_vec_isa import VecISA, valid_vec_isa_list
 
-    known = _known(machine)
-    tried = dict(known)
+    known = _read_answers(machine_file)
+    answers = dict(known)
     check_build = VecISA.check_build
 
     def remembered(isa: VecISA, code: str) -> bool:
         name = hashlib.sha256(f"{isa.build_arch_flags()}\n{code}".encode()).hexdigest()
-        if name not in tried:
-            tried[name] = check_build(isa, code)
-        return tried[name]
+        if name not in answers:
+            answers[name] = check_build(isa, code)
+        return answers[name]
 
-    with mock.patch.object(VecISA, "check_build", remembered):
+    with replaced(VecISA, "check_build", remembered):
         valid_vec_isa_list()
-    if machine is not None and tried != known:
-        files.write_atomic(machine, json.dumps(tried).encode())
+    if machine_file is not None and answers != known:
+        files.write_atomic(machine_file, json.dumps(answers).encode())
 
 
-def _known(machine: Path | None) -> dict[str, bool]:
-    if machine is None:
+def _read_answers(machine_file: Path | None) -> dict[str, bool]:
+    """Return the answers in a file; none if it is absent or damaged."""
+    if machine_file is None:
         return {}
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        known = json.loads(machine.read_text())
-        if isinstance(known, dict) and all(isinstance(one, bool) for one in known.values()):
-            return known
+        answers = json.loads(machine_file.read_text())
+        if isinstance(answers, dict) and all(isinstance(one, bool) for one in answers.values()):
+            return answers
     return {}
 
 
 @contextlib.contextmanager
-def _wrapping(wraps: bool) -> Iterator[None]:
-    """Has integers go on from the smallest where they pass the largest, as in Python's operators of torch."""
+def _integer_overflow(wraps: bool) -> Iterator[None]:
+    """Compile the body's code so that integers wrap around on overflow, as they do in torch's operators.
+
+    In C++ the overflow of a signed integer is undefined, and compilers use that to remove checks. Hashing in a model
+    overflows on purpose.
+
+    Args:
+        wraps: Whether integers may overflow; if not, the code is compiled as usual.
+    """
     from torch._inductor import cpp_builder
 
     flags = cpp_builder._get_ffast_math_flags
     if not wraps:
         yield
         return
-    with mock.patch.object(cpp_builder, "_get_ffast_math_flags", lambda: [*flags(), "fwrapv"]):
+    with replaced(cpp_builder, "_get_ffast_math_flags", lambda: [*flags(), "fwrapv"]):
         yield
 
 
 def _build_loop(compiler: str, target: Path) -> None:
+    """Compile ``run_steps.c``, which calls the step many times without Python in between."""
     libraries = Path(torch.__file__).parent / "lib"
     command = [compiler, "-x", "c", "-O2", "-fPIC", "-shared", str(_LOOP_SOURCE), "-o", str(target)]
     command += [f"-L{libraries}", "-ltorch_cpu", f"-Wl,-rpath,{libraries}"]
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
 
 
-def _foreign_operators(library: Path) -> list[str]:
-    """Operators that a library would call through Python's dispatcher, which the loop in C does not have."""
+def _python_operators(library: Path) -> list[str]:
+    """Return the operators that a library calls through Python's dispatcher, which the loop in C does not have."""
     described = library.with_name(library.name.removesuffix(".so") + ".json")
     if not described.is_file():
         return []
@@ -142,6 +163,7 @@ def _foreign_operators(library: Path) -> list[str]:
 
 
 def _reason(error: Exception) -> str:
+    """Return why compiling failed, in words that fit after "because"."""
     if isinstance(error, subprocess.CalledProcessError):
         text = str(error.stderr)
     elif isinstance(error, FileNotFoundError):

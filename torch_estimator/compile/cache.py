@@ -1,13 +1,24 @@
-"""The cache of compiled steps, kept from run to run."""
+"""Cache of compiled steps, kept from run to run.
+
+An entry is a folder of machine code that a training loads. So the cache needs the same care as installed programs:
+
+- It is used only if no other user can change it. Otherwise another user could run code in this user's name.
+- An entry is used only if its files have the digests that `StepCache.keep` wrote. After a power cut an entry may have
+  blocks that were never written, and loading it would end the process with a signal.
+
+If the cache cannot be used, nothing is found and nothing is kept: each run compiles in a temporary directory.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterable
@@ -15,84 +26,83 @@ from pathlib import Path
 from typing import BinaryIO
 
 from torch_estimator import files
-from torch_estimator.compile.ownership import changeable_by_others, is_own
 
 logger = logging.getLogger("torch_estimator")
 
 DIRECTORY_VARIABLE = "TORCH_ESTIMATOR_CACHE_DIR"
+"""Environment variable that names the directory of the cache."""
 
 DIGESTS = "digests.json"
-"""In each entry: the SHA-256 of every other file, by name."""
+"""File in each entry: the SHA-256 of every other file, by name."""
 
-_MOST_STEPS = 64
+_MAX_ENTRIES = 64
 _ABANDONED_SECS = 24 * 3600.0
 
 
 class StepCache:
-    """Folders by key, each complete or absent.
-
-    They hold machine code that the training loads. So the cache is used only where no other user can change it, and an
-    entry only where its files are what `keep` wrote: a power cut can leave an entry whose blocks were never written,
-    and loading it ends the process with a signal. Where the cache cannot be used, nothing is found and nothing kept,
-    and each run builds in a temporary directory for itself.
+    """Folders by key, each of them complete or absent.
 
     Args:
-        directory: Of all of them; by default ``$TORCH_ESTIMATOR_CACHE_DIR``, or ``torch-estimator`` in the user's
-            cache directory.
+        directory: Directory of the cache; by default ``$TORCH_ESTIMATOR_CACHE_DIR``, or ``torch-estimator`` in the
+            user's cache directory.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        # Without links: a link could be changed between the check and the use.
+        # Symbolic links are resolved once: a link could be changed between the check and the use.
         self._directory = Path(os.path.realpath(directory or _default_directory())) / "steps"
-        self._warned = False
+        self._has_warned = False
 
-    def folder(self, key: str) -> Path | None:
-        """Return the entry of a key; None where there is none. A damaged entry is removed."""
+    def find(self, key: str) -> Path | None:
+        """Return the entry of a key, or None; a damaged entry is removed."""
         folder = self._directory / key
         try:
             if not self._is_safe(self._directory) or not os.path.lexists(folder):
                 return None
         except OSError:
             return None
-        if not _is_whole(folder):
+        if not _is_intact(folder):
             logger.warning("The compiled step in %s is damaged or of another user; it is compiled again.", folder)
             self.remove(folder)
             return None
         with contextlib.suppress(OSError):
-            # The step used last is the last to be removed.
+            # Entries are removed in the order of this time, the least recently used first.
             os.utime(folder)
         return folder
 
-    def workplace(self) -> Path:
-        """Return a new folder to build in, in the cache where that is possible; see `can_keep`."""
+    def make_build_folder(self) -> Path:
+        """Return a new folder to build in: inside the cache if it can be used, so that `keep` can rename it."""
         if self._is_ready(self._directory):
             with contextlib.suppress(OSError):
                 return Path(tempfile.mkdtemp(prefix=".building-", dir=self._directory))
         return Path(tempfile.mkdtemp(prefix="torch-estimator-"))
 
     def can_keep(self, built: Path) -> bool:
-        """Return whether `keep` can make an entry of a folder of `workplace`."""
+        """Return whether `keep` can make an entry of a folder of `make_build_folder`."""
         return built.parent == self._directory
 
     def reserve(self, key: str) -> BinaryIO | None:
-        """Reserve a key for the process that builds its entry, until every copy of the returned file is closed.
+        """Reserve a key for the process that builds its entry.
 
-        None where another process has reserved it. Where files cannot be locked, several processes may build the same.
+        Returns:
+            A locked file, which reserves the key until every copy of it is closed, also in forked processes. None if
+            another process has reserved the key. If files cannot be locked here, a file without a lock: then several
+            processes may build the same entry.
         """
-        import fcntl  # Windows has no such module.
+        import fcntl  # Not available on Windows.
 
         if not self._is_ready(self._directory):
-            return _nothing()
+            return _unlocked_file()
         path = self._directory / f".{key}.lock"
         try:
-            # Neither through a link nor truncated: the file may be anything.
+            # The file may be anything that another program has put there, so links are not followed and nothing is
+            # truncated.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
-            return _nothing()
+            return _unlocked_file()
         file = open(descriptor, "rb")  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Locks that have not been taken for a day are removed.
+            # Lock files that nobody has locked for a day are removed.
             os.utime(descriptor)
         except BlockingIOError:
             file.close()
@@ -101,13 +111,16 @@ class StepCache:
             logger.debug("Compiled steps cannot be reserved in %s (%s).", self._directory, error.strerror)
         return file
 
-    def of_machine(self, key: str) -> Path | None:
-        """Return the path of the file that keeps what the compiler found out about a machine; None without a cache."""
+    def machine_file(self, key: str) -> Path | None:
+        """Return the path of the file for what the compiler finds out about a machine; None without a usable cache."""
         folder = self._directory.with_name("machine")
         return folder / f"{key}.json" if self._is_ready(folder) else None
 
     def keep(self, built: Path, key: str) -> Path:
-        """Make a folder of `workplace` the entry of a key; return where it lies now."""
+        """Make a folder of `make_build_folder` the entry of a key; return where its files are now.
+
+        If that is impossible, the folder stays where it is.
+        """
         folder = self._directory / key
         if not self.can_keep(built):
             return built
@@ -115,12 +128,12 @@ class StepCache:
             digests = {one.name: _digest(one) for one in built.iterdir()}
             (built / DIGESTS).write_text(json.dumps(digests))
             for one in built.iterdir():
-                # The compiler's files have the mode that the umask gives.
+                # The compiler gives its files the mode of the umask, which may let others write.
                 one.chmod(0o600)
             files.commit_dir(built, folder)
         except OSError:
-            # Another process has built the same, or the disk is full.
-            existing = self.folder(key)
+            # Another process has built the same entry, or the disk is full.
+            existing = self.find(key)
             if existing is None:
                 return built
             shutil.rmtree(built, ignore_errors=True)
@@ -130,28 +143,29 @@ class StepCache:
 
     def remove(self, folder: Path) -> None:
         """Remove an entry."""
-        # Also one that this user may rename but not empty, or only in part: what is left is no entry.
+        # Renamed first, so that an entry is gone at once even if this user may rename it but not delete all its files.
         gone = self._directory / f".removed-{os.getpid()}-{folder.name}"
         with contextlib.suppress(OSError):
             os.rename(folder, gone)
             _remove(gone)
 
     def _is_ready(self, directory: Path) -> bool:
-        """Return whether a directory of the cache can be used, made where it is absent; warn once where it cannot."""
+        """Make a directory of the cache if it is absent; return whether it can be used, and warn once if not."""
         try:
             _make_private(directory)
             return self._is_safe(directory)
         except OSError as error:
-            if not self._warned:
-                self._warned = True
-                told = "Compiled steps are not kept for later runs: %s (%s); %s may name another directory."
-                logger.info(told, error.strerror, directory, DIRECTORY_VARIABLE)
+            if not self._has_warned:
+                self._has_warned = True
+                message = "Compiled steps are not kept for later runs: %s (%s); %s may name another directory."
+                logger.info(message, error.strerror, directory, DIRECTORY_VARIABLE)
             return False
 
     def _is_safe(self, directory: Path) -> bool:
+        """Return whether no other user can change a directory; warn once if one can."""
         part = changeable_by_others(directory)
-        if part is not None and not self._warned:
-            self._warned = True
+        if part is not None and not self._has_warned:
+            self._has_warned = True
             status = os.lstat(part)
             logger.warning(
                 "Compiled steps in %s are not used, because other users can change %s (owner %d, mode %o): make it "
@@ -166,29 +180,95 @@ class StepCache:
         return part is None
 
     def _remove_oldest(self) -> None:
+        """Remove the least recently used entries beyond 64, and files that killed compilations have left."""
         folders = [one for one in self._directory.iterdir() if not one.name.startswith(".")]
-        # What a compilation that was killed has left.
         long_ago = time.time() - _ABANDONED_SECS
         abandoned = [one for one in self._directory.glob(".*") if _modified(one) < long_ago]
-        for path in (*sorted(folders, key=_modified)[:-_MOST_STEPS], *abandoned):
+        for path in (*sorted(folders, key=_modified)[:-_MAX_ENTRIES], *abandoned):
             _remove(path)
 
 
+def entry_key(parts: Iterable[object]) -> str:
+    """Return the key of an entry: a hash of everything that the compiled step depends on."""
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
+
+
+def changeable_by_others(directory: Path) -> Path | None:
+    """Return the first part of a path through which another user could change the content of the directory.
+
+    The directory must belong to this user, and its parents to this user or root. None of them may be writable by
+    others. A parent with the sticky bit, such as `/tmp`, may be writable, because there each user can rename only what
+    is theirs.
+
+    Args:
+        directory: An absolute path without symbolic links. A link is unsafe, because its target could be changed later.
+
+    Returns:
+        None if no other user can change the content.
+
+    Raises:
+        OSError: The directory does not exist or is not a directory, or its parents may not be searched.
+    """
+    user = os.geteuid()
+    # In a user namespace that does not map root, root's directories show another owner. That owner is the one of "/".
+    trusted = {user, 0, os.lstat("/").st_uid}
+    # From the root downwards: once no other user can rename a part, the parts below it cannot be exchanged.
+    for part in (*reversed(directory.parents), directory):
+        status = os.lstat(part)
+        if not (stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(part))
+        is_last = part == directory
+        is_owned = status.st_uid == user if is_last else status.st_uid in trusted
+        is_guarded = not _is_writable_by_others(status) or (not is_last and bool(status.st_mode & stat.S_ISVTX))
+        if not (stat.S_ISDIR(status.st_mode) and is_owned and is_guarded):
+            return part
+    return None
+
+
+def _is_private(path: Path) -> bool:
+    """Return whether a path is no link, belongs to this user, and is not writable by others."""
+    status = os.lstat(path)
+    return not stat.S_ISLNK(status.st_mode) and status.st_uid == os.geteuid() and not _is_writable_by_others(status)
+
+
+def _is_writable_by_others(status: os.stat_result) -> bool:
+    if status.st_mode & stat.S_IWOTH:
+        return True
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_private_group(status.st_gid)
+
+
+def _is_private_group(number: int) -> bool:
+    """Return whether a group has this user as its only member.
+
+    On systems where each user has a group of the same name, the umask lets the group write (002).
+    """
+    import grp  # Not available on Windows, as pwd.
+    import pwd
+
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(number)
+    except KeyError:
+        return False
+    return user.pw_gid == number and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
 def _make_private(directory: Path) -> None:
-    """Make a directory and its parents where they are absent, for this user alone whatever the umask says."""
+    """Make a directory and its absent parents, accessible to this user only whatever the umask is."""
     for part in (*reversed(directory.parents), directory):
         if not part.exists():
             part.mkdir(mode=0o700, exist_ok=True)
 
 
-def _is_whole(folder: Path) -> bool:
-    """Return whether an entry is this user's, and each of its files what `StepCache.keep` wrote."""
+def _is_intact(folder: Path) -> bool:
+    """Return whether an entry belongs to this user and has exactly the files that `StepCache.keep` wrote."""
     try:
-        if not folder.is_dir() or not is_own(folder):
+        if not folder.is_dir() or not _is_private(folder):
             return False
         digests = json.loads((folder / DIGESTS).read_text())
         found = list(folder.iterdir())
-        return all(map(is_own, found)) and digests == {one.name: _digest(one) for one in found if one.name != DIGESTS}
+        return all(map(_is_private, found)) and digests == {
+            one.name: _digest(one) for one in found if one.name != DIGESTS
+        }
     except (OSError, ValueError, RecursionError):
         return False
 
@@ -205,14 +285,9 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _nothing() -> BinaryIO:
-    """Return what `StepCache.reserve` returns where nothing can be reserved, and nothing kept either."""
+def _unlocked_file() -> BinaryIO:
+    """Return a file in place of a lock, for when nothing can be locked and nothing kept."""
     return Path(os.devnull).open("rb")
-
-
-def key_of(parts: Iterable[object]) -> str:
-    """The key of a step, from all that it depends on."""
-    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
 
 
 def _default_directory() -> Path:
@@ -222,7 +297,7 @@ def _default_directory() -> Path:
     try:
         return (Path(base) if base else Path.home() / ".cache") / "torch-estimator"
     except RuntimeError:
-        # A user without a home directory; nothing can be found or made below this.
+        # This user has no home directory. Nothing can be found or made below the null device.
         return Path(os.devnull)
 
 

@@ -1,8 +1,26 @@
-"""Noticing cheaply that somebody has changed a model."""
+"""Detection of changes that make a compiled step wrong.
+
+A compiled step holds everything that Python decided while it was traced: the code of the module and the loss, the
+values of their attributes, the hooks, and the settings of optimizers. A hook of the user may change any of these
+between two steps. Only the following are read anew in every step: the numbers inside tensors, and the settings that
+schedules move (`LiveGroup.MOVING`).
+
+Recomputing the cache key finds every change, but takes as long as many steps. So `ChangeDetector` combines three
+checks:
+
+- Settings of optimizers are compared whenever anything may have moved them. This takes microseconds.
+- After code of the user has run, a `ModelSnapshot` is compared, which takes a fraction of a millisecond. It sees
+  attributes, hooks and parameters, but no globals and no classes.
+- If the snapshot differs, the cache key is recomputed at once. If it does not, the key is recomputed all the same, but
+  so seldom that this takes a twentieth of the time at most.
+
+Thus a change of an attribute takes effect in the next step. A change of a global takes effect some steps later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -10,77 +28,152 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torch_estimator.train.observation import Observer
+from torch_estimator.train.step import TrainStep
+
+# Recomputing the cache key may take one part in so many of the training's time.
+_SHARE_OF_TIME = 20
+
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
-_HOLDERS = frozenset({list, tuple, set})
+_CONTAINERS = frozenset({list, tuple, set})
 _OPAQUE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
-_DEEPEST = 2
+_MAX_DEPTH = 2
 
 
-class Glance:
-    """What can be seen of modules, optimizers and functions, and of what they hold, without looking closely.
+class ChangeDetector:
+    """Detects that a step no longer computes what it did when the detector was made.
 
-    Two are equal where no attribute, parameter, buffer or hook was set or removed in between, nor anything in the
-    containers and objects that lie in attributes, some levels deep. What lies outside, such as a global, they do not
-    see, nor which numbers are in a tensor.
+    Args:
+        step: The step that was compiled.
+        watched: Objects of the user outside of the module on which the step depends, such as the loss.
+        observer: Hides the forward hooks that were added to the module later: they observe, and are not part of the
+            compiled step.
+        is_outdated: Recomputes the cache key and returns whether it differs.
+    """
+
+    def __init__(
+        self, step: TrainStep, watched: Sequence[Any], observer: Observer, is_outdated: Callable[[], bool]
+    ) -> None:
+        self._step = step
+        self._watched = watched
+        self._observer = observer
+        self._is_outdated = is_outdated
+        self._fixed = fixed_settings(step)
+        with observer.unobserved():
+            self._snapshot = self._take_snapshot()
+        self._code_ran = False
+        self._is_key_unsure = False
+        self._next_key_at = 0.0
+        self.settings_may_differ = False
+
+    def note_foreign_code(self) -> None:
+        """Have the next `has_changed` look for changes, because code of the user has run."""
+        self._code_ran = self.settings_may_differ = True
+
+    def has_lost_groups(self) -> bool:
+        """Return whether a hook has replaced the parameter groups of an optimizer, as ``load_state_dict`` does.
+
+        The step holds the old groups, so it would never see later changes of a learning rate.
+        """
+        return self._code_ran and not all(group.is_of(optimizer) for optimizer, group in self._step.owned_groups)
+
+    def has_changed(self) -> bool:
+        """Return whether the step computes something else than when it was compiled, as far as is known by now."""
+        code_ran, self._code_ran = self._code_ran, False
+        self._is_key_unsure |= code_ran
+        same_settings = not self.settings_may_differ or fixed_settings(self._step) == self._fixed
+        self.settings_may_differ = not same_settings
+        started = time.perf_counter()
+        is_due = self._is_key_unsure and started >= self._next_key_at
+        if same_settings and not code_ran and not is_due:
+            return False
+        with self._observer.unobserved():
+            snapshot = self._take_snapshot()
+            if same_settings and snapshot == self._snapshot and not is_due:
+                return False
+            self._snapshot, self._is_key_unsure = snapshot, False
+            is_outdated = self._is_outdated()
+        ended = time.perf_counter()
+        self._next_key_at = ended + _SHARE_OF_TIME * (ended - started)
+        return is_outdated
+
+    def _take_snapshot(self) -> ModelSnapshot:
+        return ModelSnapshot(self._step.module, *self._step.optimizers, *self._watched)
+
+
+def fixed_settings(step: TrainStep) -> list[Any]:
+    """Return the settings of optimizers that are constants in a compiled step, by group."""
+    return [group.fixed() for group in step.groups]
+
+
+class ModelSnapshot:
+    """Cheap record of modules, optimizers and functions, and of what they hold.
+
+    Two snapshots of the same objects are equal if, in between, no attribute, parameter, buffer or hook was set or
+    removed, and nothing in the containers and objects that attributes hold, a few levels deep. Values of tensors do
+    not count. Globals, classes and code are not looked at.
+
+    Args:
+        things: Modules, optimizers, losses, heads or functions.
     """
 
     def __init__(self, *things: Any) -> None:
         self._seen: list[Any] = []
-        # Kept, so that nothing new can be taken for it because it lies in the same place.
-        self._things: list[Any] = []
-        self._met: set[int] = set()
+        # Objects are compared by id. Holding them ensures that no new object gets the id of one that is gone.
+        self._held: list[Any] = []
+        self._visited: set[int] = set()
         for thing in things:
-            self._look(thing, 0)
-            for held in _held(thing):
-                self._look(held, 0)
+            self._visit(thing, 0)
+            for value in _bound_values(thing):
+                self._visit(value, 0)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Glance) and self._seen == other._seen
+        return isinstance(other, ModelSnapshot) and self._seen == other._seen
 
-    __hash__ = None  # type: ignore[assignment]  # what it was taken of changes
+    __hash__ = None  # type: ignore[assignment]  # Snapshots are compared, never used as keys.
 
-    def _look(self, value: Any, depth: int) -> None:
+    def _visit(self, value: Any, depth: int) -> None:
         kind = type(value)
         if kind in _PLAIN:
             self._seen.append(value)
             return
-        place = id(value)
-        self._seen.append(place)
-        if place in self._met:
+        identity = id(value)
+        self._seen.append(identity)
+        if identity in self._visited:
             return
-        self._met.add(place)
-        self._things.append(value)
+        self._visited.add(identity)
+        self._held.append(value)
         if isinstance(value, Tensor):
             self._seen += (value.requires_grad, value.stride() if not value.is_sparse else None)
             return
         if isinstance(value, Optimizer):
-            # What a group holds moves by itself, and is compared otherwise.
+            # Schedules move the settings inside of a group; `ChangeDetector` compares these by itself.
             self._seen += map(id, value.param_groups)
-            self._things += value.param_groups
-            self._look(value.state, depth)
+            self._held += value.param_groups
+            self._visit(value.state, depth)
             return
-        # However deep modules lie in each other, all of them count.
+        # Modules may be nested to any depth, so each of them starts counting anew.
         depth = 0 if isinstance(value, nn.Module) else depth + 1
-        if depth > _DEEPEST or isinstance(value, _OPAQUE):
+        if depth > _MAX_DEPTH or isinstance(value, _OPAQUE):
             return
         if isinstance(value, dict):
             for key, one in value.items():
-                self._look(key, depth)
-                self._look(one, depth)
-        elif kind in _HOLDERS:
+                self._visit(key, depth)
+                self._visit(one, depth)
+        elif kind in _CONTAINERS:
             for one in value:
-                self._look(one, depth)
+                self._visit(one, depth)
         else:
             for name, one in getattr(value, "__dict__", {}).items():
                 self._seen.append(name)
-                self._look(one, depth)
+                self._visit(one, depth)
 
 
-def _held(function: Any) -> Iterator[Any]:
-    """What a method is bound to and what a function closes over."""
+def _bound_values(function: Any) -> Iterator[Any]:
+    """Yield the object that a method is bound to, and the variables that a function closes over."""
     if isinstance(function, MethodType):
         yield function.__self__
     for cell in getattr(function, "__closure__", None) or ():
-        # A cell is empty before its variable is set.
+        # A cell is empty until its variable is assigned.
         with suppress(ValueError):
             yield cell.cell_contents

@@ -1,4 +1,16 @@
-"""Compiling a step in a process of its own, beside the training."""
+"""The process that traces and compiles a step while the training goes on.
+
+Why a forked process, and not a thread or a new program:
+
+- Tracing takes real steps. In a fork they change copies of the weights, the optimizers, the random generators and
+  every Python object of the user, so that the training never notices them.
+- A fork has the very model, with closures and lambdas that cannot be pickled, and needs no second import of torch.
+- Inductor and the C++ compiler take seconds of Python, which a thread would take from the training. They can also
+  crash, or need more memory than there is; then only the fork dies, and the training goes on in Python.
+
+What a fork costs: only the forking thread exists in it, so anything that waits for another thread of the parent would
+wait without end. That is why the child computes on a single thread and ends with ``os._exit``.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +33,9 @@ import torch
 from torch import Tensor
 
 from torch_estimator.compile.building import build
-from torch_estimator.compile.cache_key import Fingerprint
-from torch_estimator.compile.tracing import CannotBeCompiled, trace
+from torch_estimator.compile.cache_key import CacheKey
+from torch_estimator.compile.trace_checks import CannotBeCompiled
+from torch_estimator.compile.tracing import trace
 from torch_estimator.errors import UserError
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.step import TrainStep
@@ -30,37 +43,38 @@ from torch_estimator.train.step import TrainStep
 logger = logging.getLogger("torch_estimator")
 
 SUPPORTED = sys.platform == "linux"
+"""Whether steps can be compiled in a forked process on this system."""
 
+# Files in the working directory of a compilation.
 _OUTCOME = "outcome.json"
 _LOG = "compilation.log"
 _LEFT = "left"
-_MOST_SECONDS = 900.0
-_LOOK_EVERY_SECS = 0.02
-_LESS_PRIORITY = 10
+
+_MAX_SECS = 900.0
+_POLL_SECS = 0.02
+_NICENESS = 10
 
 _left_running: list[Compilation] = []
-"""Compilations that their trainings have left, until this process has taken note that they ended."""
+"""Compilations whose trainings have ended first, until this process has collected their exit status."""
 
 
 class Compilation:
-    """One compilation, from its start.
+    """One compilation, which starts when the object is made.
 
-    The process is a fork: it has the very model, and whatever it does to it, nobody sees. It may outlive this process
-    to finish what later runs will find: for `_MOST_SECONDS` at most, also where this process is killed by SIGKILL. It
-    keeps none of the files of this process open.
+    The compiling process may outlive this one, to finish a step for later runs. Then it ends after 15 minutes at most,
+    even if this process was killed by SIGKILL. It keeps none of this process' files open.
 
     Args:
-        step: What to compile.
-        state: The tensors that it reads and writes.
-        batch: Of the shapes to compile for.
-        folder: Where to build.
-        machine: The file that keeps what the compiler finds out about the machine; None where nothing is kept.
-        reserved: Closed here; the process keeps it open to its end.
-        keep: Gives what was built its place among the compiled steps of all runs and returns where that is; None where
-            it is of no use to others.
-        fingerprint: Of all that the step depends on, as it is when called.
-        threads: For how many threads.
-        is_background: Whether it has a lower priority than the training.
+        step: The step to compile.
+        state: The tensors that the step reads and writes.
+        batch: A batch of the layout to compile for.
+        folder: Where to build the libraries.
+        machine_file: File that keeps what the compiler finds out about the machine; None keeps nothing.
+        reserved: A locked file. The child holds the lock until it ends; here the file is closed.
+        keep: Moves the built folder to the cache and returns its new path; None if later runs cannot use the step.
+        compute_key: Returns the cache key of everything that the step depends on at the time of the call.
+        threads: Number of threads that the compiled step runs with.
+        is_background: Whether the process gets a lower priority than the training.
     """
 
     def __init__(
@@ -70,10 +84,10 @@ class Compilation:
         batch: TensorBatch,
         folder: Path,
         *,
-        machine: Path | None,
+        machine_file: Path | None,
         reserved: BinaryIO,
         keep: Callable[[Path], Path] | None,
-        fingerprint: Callable[[], Fingerprint],
+        compute_key: Callable[[], CacheKey],
         threads: int,
         is_background: bool = False,
     ) -> None:
@@ -85,16 +99,16 @@ class Compilation:
 
         def build_and_keep() -> Path:
             if is_background:
-                os.nice(_LESS_PRIORITY)
-            traced = trace(step, state, batch, fingerprint)
-            build(*traced, folder, work=work, machine=machine, threads=threads)
+                os.nice(_NICENESS)
+            graph, inputs = trace(step, state, batch, compute_key)
+            build(graph, inputs, folder, work=work, machine_file=machine_file, threads=threads)
             return folder if keep is None else keep(folder)
 
-        # An ended process whose parent does not ask for its status stays in the system's table of processes.
+        # An ended child stays in the process table until its parent asks for its status, so ask for those left behind.
         _left_running[:] = [one for one in _left_running if not one.is_over()]
         parent = os.getpid()
         with warnings.catch_warnings():
-            # The child starts no threads and waits for none.
+            # Python warns of forks in programs with several threads. The child starts no threads and waits for none.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if self._process == 0:
@@ -102,26 +116,27 @@ class Compilation:
         reserved.close()
 
     def is_over(self) -> bool:
-        """Whether it has ended, well or not; ends it where it takes far too long."""
+        """Return whether the process has ended, successfully or not; kill it if it takes longer than 15 minutes."""
         if self._status is None:
             try:
                 process, status = os.waitpid(self._process, os.WNOHANG)
             except ChildProcessError:
+                # Other code of this program has collected the status.
                 process, status = self._process, 0
             if process:
                 self._status = status
-            elif time.monotonic() - self._started > _MOST_SECONDS:
+            elif time.monotonic() - self._started > _MAX_SECS:
                 self.stop()
         return self._status is not None
 
     def wait(self) -> None:
-        """Waits for its end."""
+        """Wait until the process has ended."""
         while not self.is_over():
-            time.sleep(_LOOK_EVERY_SECS)
+            time.sleep(_POLL_SECS)
 
     def leave(self) -> None:
-        """Wait for it no longer; it goes on where later runs will find what it builds."""
-        # Before the look: a process that ends after it removes its files itself.
+        """Stop waiting for the process, which goes on if later runs can use the step, and is killed otherwise."""
+        # The mark comes before the check: a process that ends after the check sees the mark and removes its files.
         (self._work / _LEFT).touch()
         if not self._is_kept or self.is_over():
             self.stop()
@@ -130,8 +145,10 @@ class Compilation:
             logger.info("The training ended before its step was compiled; compiling goes on for later runs.")
 
     def stop(self) -> None:
-        """Ends it where it has not ended, and removes what it left."""
+        """Kill the process if it is running, and remove its files."""
         if self._status is None:
+            # The child makes itself the leader of a process group that includes the C++ compiler. Just after the fork
+            # that group does not exist yet, so the child is killed by its own number as well.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
@@ -142,61 +159,79 @@ class Compilation:
         self.remove()
 
     def remove(self) -> None:
-        """Removes what is of no use to later runs; what is loaded stays so."""
+        """Remove all files that are not in the cache; a library that is loaded already stays usable."""
         shutil.rmtree(self._work, ignore_errors=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def result(self) -> Path | str:
-        """Where to load the step from; or why there is nothing to load, in words that fit after "because"."""
+        """Return the folder of the compiled step; or why there is none, in words that fit after "because"."""
         try:
             outcome = json.loads((self._work / _OUTCOME).read_text())
         except (OSError, ValueError):
-            if time.monotonic() - self._started > _MOST_SECONDS:
-                return f"compiling took more than {_MOST_SECONDS:.0f} seconds"
-            return f"the compiling process died{_signal(self._status)}"
+            if time.monotonic() - self._started > _MAX_SECS:
+                return f"compiling took more than {_MAX_SECS:.0f} seconds"
+            return f"the compiling process died{_signal_name(self._status)}"
         return Path(outcome["built"]) if "built" in outcome else str(outcome["failure"])
 
 
 def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, build: Callable[[], Path]) -> NoReturn:
+    """Build a step in the child process, write the outcome to a file, and exit.
+
+    Args:
+        parent: Process id of the training.
+        folder: Where the libraries are built.
+        work: Directory for the outcome, the log and intermediate files.
+        reserved: The file whose lock lasts until the end of this process.
+        build: Traces, compiles and keeps the step; returns where it is.
+    """
     try:
-        _let_go_of_files(but=reserved.fileno())
+        _close_files(keep=reserved.fileno())
         os.setpgid(0, 0)
+        # The parent's handlers would act on the parent's behalf, such as saving a checkpoint on SIGTERM.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        signal.alarm(int(_MOST_SECONDS) + 1)
+        # Ends this process in time even if no parent is left to do it.
+        signal.alarm(int(_MAX_SECS) + 1)
         log = os.open(work / _LOG, os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
         warnings.simplefilter("ignore")
-        # The parent's threads are not here: what would wait for them would wait for ever.
+        # torch's pool of threads was not forked, so waiting for its threads would never end.
         torch.set_num_threads(1)
         try:
             outcome = {"built": str(build())}
         except (CannotBeCompiled, UserError) as error:
             traceback.print_exc()
             outcome = {"failure": str(error).removesuffix(".")}
+        # Renamed into place, so that the parent never reads half a file.
         (work / f"{_OUTCOME}.new").write_text(json.dumps(outcome))
         os.rename(work / f"{_OUTCOME}.new", work / _OUTCOME)
     except BaseException:
         traceback.print_exc()
     finally:
         if os.getppid() != parent or (work / _LEFT).exists():
-            # Nobody is left who would do it; what is kept has gone to its place.
+            # The parent is gone or has left this process behind, so nobody else removes these files. What is kept has
+            # been moved to the cache already.
             shutil.rmtree(work, ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)
+        # Skips the parent's exit handlers and buffers, which a fork has copied.
         os._exit(0)
 
 
-def _let_go_of_files(*, but: int) -> None:
-    """The parent's ports, locks and pipes are not to outlive it here."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+def _close_files(*, keep: int) -> None:
+    """Close all files inherited from the parent but one, so that its ports, locks and pipes do not outlive it.
+
+    Each descriptor is redirected to the null device instead of being closed. A Python object of the parent may still
+    close its descriptor by number in this process. If that number were free, it could belong to a new file by then.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
     for number in map(int, os.listdir("/proc/self/fd")):
-        if number not in (but, nothing):
-            # The number stays taken: whoever has it here may close it yet, which must not be a file of ours by then.
-            os.dup2(nothing, number, inheritable=number < 3)
+        if number not in (keep, null):
+            os.dup2(null, number, inheritable=number < 3)
 
 
-def _signal(status: int | None) -> str:
+def _signal_name(status: int | None) -> str:
+    """Return " of <signal>" for the exit status of a killed process, and nothing for others."""
     if status is None or not os.WIFSIGNALED(status):
         return ""
     return f" of {signal.Signals(os.WTERMSIG(status)).name}"

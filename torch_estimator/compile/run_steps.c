@@ -1,7 +1,8 @@
-/* Takes several training steps with a step that AOTInductor compiled, without Python in between.
+/* Takes many training steps with a step that AOTInductor has compiled, without Python in between.
 
-   The functions named aoti_torch_* and AOTInductorModelContainerRun are PyTorch's stable C interface of compiled
-   models; handles given to a run are taken over by it. */
+   compiled_step.py calls it with the addresses of all inputs of all steps. The functions named aoti_torch_* and
+   AOTInductorModelContainerRun are PyTorch's stable C interface for compiled models. A run takes ownership of the
+   handles of its inputs, so each step needs new ones. */
 
 #include <math.h>
 #include <stddef.h>
@@ -18,6 +19,7 @@ extern int32_t aoti_torch_new_tensor_handle(Handle original, Handle *made);
 extern int32_t aoti_torch_delete_tensor_object(Handle handle);
 extern int32_t aoti_torch_get_data_ptr(Handle handle, void **data);
 
+/* Layout of an input tensor; _LayoutInC in compiled_step.py. */
 struct layout {
     int64_t ndim;
     const int64_t *sizes;
@@ -25,21 +27,30 @@ struct layout {
     int32_t dtype;
 };
 
+/* Limits the handles on the stack to 256 kB. */
 enum { MOST_INPUTS = 16384 };
 
+/* Makes a CPU tensor of memory that stays with its owner; returns nonzero on failure. */
 static int32_t from_blob(int64_t address, const struct layout *layout, Handle *made) {
     return aoti_torch_create_tensor_from_blob((void *)(intptr_t)address, layout->ndim, layout->sizes, layout->strides,
                                               0, layout->dtype, 0, 0, made);
 }
 
-/* Returns how many steps were taken: all of them, or those up to and with the first whose loss is not finite; or
-   -1 - i where step i failed. The inputs of a step are the state, which all steps share, and then its own. */
+/* Takes steps until all are taken, one fails, or a loss is not finite. Returns the number of steps taken, or -1 - i if
+   step i failed.
+
+   run, container: the compiled step.
+   layouts:        of all inputs of a step: first those of the state, then those of the step's own inputs.
+   state:          addresses of the n_state tensors that all steps share and change in place.
+   own:            for each step in turn, the addresses of its n_own own inputs: settings and batch.
+   losses:         where to write the loss of each step. */
 int64_t take_steps(Run run, void *container, const struct layout *layouts, const int64_t *state, int64_t n_state,
                    const int64_t *own, int64_t n_own, int64_t steps, float *losses) {
     Handle kept[MOST_INPUTS], inputs[MOST_INPUTS];
     int64_t n_kept = 0, taken = 0;
     if (n_state + n_own > MOST_INPUTS)
         return -1;
+    /* Tensors of the state are made once; each step gets new handles of the same tensors, which is cheaper. */
     while (n_kept < n_state && !from_blob(state[n_kept], &layouts[n_kept], &kept[n_kept]))
         n_kept++;
     if (n_kept < n_state)
@@ -54,6 +65,7 @@ int64_t take_steps(Run run, void *container, const struct layout *layouts, const
         for (; made < n_state + n_own && !failed; made += !failed)
             failed = from_blob(own[step * n_own + made - n_state], &layouts[made], &inputs[made]);
         if (failed) {
+            /* The run, which would have taken ownership of these handles, does not take place. */
             while (made > 0)
                 aoti_torch_delete_tensor_object(inputs[--made]);
         } else {

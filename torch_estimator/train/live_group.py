@@ -1,4 +1,4 @@
-"""The settings of an optimizer's group, some of which schedules and hooks move between steps."""
+"""Settings of an optimizer's parameter group, some of which schedules and hooks move between steps."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _NOT_SETTINGS = ("params", "param_names")
 
 
 class LiveGroup:
-    """An optimizer's group as a step reads it.
+    """A parameter group of an optimizer, as a training step reads it.
 
-    An eager step reads the group itself. A compiled one is another program for another number, so what may move is a
-    0-dimensional tensor there: the learning rate and the weight decay, and the momentum where torch's schedules cycle
-    it.
+    A step in Python reads the group itself. A compiled step has the numbers that it read while it was traced as
+    constants, so another number would need another compilation. Therefore it gets settings that may move as tensors
+    without dimensions: the learning rate, the weight decay, and the momentum if one of torch's schedules cycles it.
 
     Args:
-        group: Of the optimizer; schedules and hooks may change its numbers between steps.
-        of_torch: Whether the optimizer is one of `torch.optim`, which read nothing but the group itself.
+        group: The group of the optimizer. Schedules and hooks may change its numbers between steps.
+        of_torch: Whether the optimizer is one of `torch.optim`, which read their settings from the group only.
 
     Attributes:
-        MOVING: The keys of settings that may be tensors; `fixed` tells of those that are not.
-        values: What the rule of the optimizer is to be given.
+        MOVING: Keys of all settings that may be tensors in a compiled step.
+        values: The group to give to the optimizer's update, with tensors in place of numbers in a compiled step.
     """
 
     MOVING = ("lr", "weight_decay", *_CYCLED)
@@ -40,31 +40,32 @@ class LiveGroup:
         self._fixed: tuple[Any, ...] = ()
 
     def is_of(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the optimizer still has this group; `load_state_dict` gives it others."""
+        """Return whether the optimizer still has this group; ``load_state_dict`` replaces the groups."""
         return any(group is self._group for group in optimizer.param_groups)
 
     def numbers(self) -> list[float]:
-        """The numbers that may move, as they are now."""
+        """Return the present values of the settings that may move."""
         return [float(_read(self._group, key)) for key in self._moving()]
 
     def holds_tensors(self) -> bool:
-        """Whether somebody has made a tensor of a setting that may move."""
+        """Return whether the user has set a tensor where a number may move."""
         return any(isinstance(_read(self._group, key), Tensor) for key in self.MOVING if key in self._group)
 
     def use_tensors(self) -> list[Tensor]:
-        """From now on the rule sees tensors; returns them, in the order of `numbers`."""
+        """Put tensors into `values` from now on; return them in the order of `numbers`."""
         params = self._group["params"]
         device = params[0].device if params else torch.device("cpu")
         self._filled, self._fixed = self.numbers(), self.fixed()
         self._tensors = [torch.tensor(number, dtype=torch.float32, device=device) for number in self._filled]
         self.values = self._group if self._of_torch else dict(self._group)
         for key, tensor in zip(self._moving(), self._tensors, strict=True):
-            # Of betas the schedules cycle the first; 1 - 0.999 would be off by 1e-5 in float32.
+            # Schedules cycle the first of two betas. The second stays a Python number: as a float32 tensor,
+            # 1 - 0.999 would be off by 1e-5.
             self.values[key] = (tensor, *self._group[key][1:]) if key == "betas" else tensor
         return self._tensors
 
     def refresh(self) -> None:
-        """Takes over what has changed, into the tensors where there are any."""
+        """Copy the present settings of the group into the tensors, if there are any."""
         if not self._tensors:
             return
         numbers, fixed = self.numbers(), self.fixed()
@@ -76,7 +77,7 @@ class LiveGroup:
             self._filled = numbers
 
     def fixed(self) -> tuple[Any, ...]:
-        """All other settings, which a compiled step has in it, and which are not among them."""
+        """Return the settings that are constants in a compiled step, and the keys of those that are not."""
         moving = self._moving()
         return tuple(moving), *(
             (key, value[1:] if key == "betas" and key in moving else value)
@@ -85,7 +86,9 @@ class LiveGroup:
         )
 
     def _moving(self) -> list[str]:
-        # Schedules that cycle the momentum leave this mark. A decay of 0 is left out of the computation.
+        """Return the keys of the settings that may move, in the order of `numbers`."""
+        # A schedule that cycles the momentum adds ``max_momentum`` to the group. With a weight decay of 0 optimizers
+        # skip a part of the update, so it stays a constant.
         cycled = _CYCLED if "max_momentum" in self._group else ()
         decay = ("weight_decay",) if self._group.get("weight_decay") else ()
         wanted = ("lr", *decay, *cycled)
@@ -93,5 +96,6 @@ class LiveGroup:
 
 
 def _read(group: Group, key: str) -> Any:
+    """Return the value of a setting that may move; of two betas it is the first."""
     value = group[key]
     return value[0] if key == "betas" else value

@@ -1,6 +1,7 @@
-"""Runners: take training steps on batches, in Python or as compiled code.
+"""Step runners: they take training steps on batches, in Python or as compiled code.
 
-The training loop and the strategies know this interface only. `torch_estimator.compile` has the runners that compile.
+The training loop and the strategies know only the interface `StepRunner`. `EagerRunner` takes steps in Python;
+`torch_estimator.compile` has the runners that compile.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from torch_estimator.train.observation import observed
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.threads import sized_threads
 
+# If processes exchange gradients, a step has two parts, and each of them has a runner of its own.
 GRADIENTS = "gradients"
+"""The part of a step before the exchange: from a batch to gradients."""
+
 UPDATE = "update"
-"""The two parts of a step whose gradients are exchanged between processes in the middle."""
+"""The part of a step after the exchange: from gradients to new parameters."""
 
 
 class StepRunner:
-    """Takes the steps of one `TrainStep`; a context manager that ends what runs in the background.
+    """Takes the steps of one `TrainStep`, in Python or as compiled code.
+
+    A runner is a context manager. Its exit ends or leaves behind the compiler that it has started.
 
     Attributes:
         in_python: Set it to have steps taken in Python although they are compiled.
@@ -34,24 +40,27 @@ class StepRunner:
 
     @property
     def steps_per_call(self) -> int:
-        """How many steps are best taken with one call of `take`."""
+        """How many steps are best taken with one call of `take`.
+
+        Compiled steps take many per call, so that Python costs little; hooks and signals wait until the call ends.
+        """
         return 1
 
     def __enter__(self) -> StepRunner:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End what runs in the background."""
+        """End the compiler, or leave it behind to finish for later runs."""
 
     def state(self) -> Any:
-        """Return, as JSON, what a resumed run needs to compile the same steps."""
+        """Return, as JSON, what a resumed run needs to take each batch in the same way, in Python or compiled."""
 
     def take(self, batches: Batches, context: RunContext) -> Sequence[Tensor | float]:
         """Train on batches one after the other; return the loss of each, up to the first that is not finite."""
         raise NotImplementedError
 
     def invalidate(self) -> None:
-        """Have the next step look for changes, after code that is not this package's has run."""
+        """Have the next step look for changes of the model, after code that is not this package's has run."""
 
     def refresh_settings(self) -> None:
         """Have the next step read the optimizers' settings, after a schedule outside of the step has moved them."""
@@ -61,12 +70,12 @@ class StepRunner:
         return False
 
     def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
-        """Return a function that takes the batch of a number and returns its loss; None where `take` has to be used."""
+        """Return a function that takes the batch of a number and returns its loss; None if `take` has to be used."""
         return None
 
 
 class MakeRunner(Protocol):
-    """Makes the runner of a step."""
+    """Function that makes the runner of a step."""
 
     def __call__(
         self,
@@ -97,7 +106,7 @@ class EagerRunner(StepRunner):
         self._step = step
 
     def invalidate(self) -> None:
-        """Have the next step look for parameters that were frozen or unfrozen; Python sees every other change."""
+        """Warn of parameters that were unfrozen, which has no effect; Python sees every other change by itself."""
         self._step.warn_of_thawed()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:

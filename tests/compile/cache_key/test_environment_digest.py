@@ -1,4 +1,4 @@
-"""What makes the same computation another program: sources, threads, settings of torch."""
+"""The digest of the environment covers sources, threads and settings of torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_estimator.compile.cache_key import environment_digest, torch_flags
 Patch = pytest.MonkeyPatch
 
 
-def test_the_environment_is_that_of_the_users_sources_too(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_the_users_sources_are_part_of_the_environment(tmp_path: Path, monkeypatch: Patch) -> None:
     file = tmp_path / "made_module.py"
     file.write_text("SCALE = 1")
     os.utime(file, (1e9, 1e9))
@@ -31,12 +31,12 @@ def test_the_environment_is_that_of_the_users_sources_too(tmp_path: Path, monkey
     os.utime(file, (1e9, 1e9 + 1))
     other_source = environment_digest(2)
     assert other_source not in (before, with_module)
-    # As if it were written while the program runs: what was imported may be something else.
+    # A file written while the program runs may differ from the version that was imported.
     os.utime(file)
     assert environment_digest(2) not in (before, with_module, other_source)
 
 
-def test_the_environment_is_that_of_threads_and_settings(monkeypatch: Patch) -> None:
+def test_threads_and_settings_of_the_compiler_are_part_of_the_environment(monkeypatch: Patch) -> None:
     before = environment_digest(2)
     assert environment_digest(1) != before
     monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
@@ -54,7 +54,7 @@ def test_the_environment_is_that_of_threads_and_settings(monkeypatch: Patch) -> 
     ],
     ids=["dtype", "deterministic", "precision", "mkldnn", "autocast"],
 )
-def test_torchs_own_settings_are_flags(change: Callable[[], object]) -> None:
+def test_flags_of_torch_are_part_of_the_environment(change: Callable[[], object]) -> None:
     before, environment = torch_flags(), environment_digest(2)
     try:
         change()

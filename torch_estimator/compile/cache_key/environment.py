@@ -1,4 +1,8 @@
-"""What a compiled program depends on beside the computation: machine, compiler, versions, settings, sources."""
+"""The environment of a computation: everything else that determines how it is compiled.
+
+The same Python objects give another program on another processor, with another compiler or version of torch, for
+another number of threads, or under another flag of torch.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +23,27 @@ import torch
 from torch_estimator.cluster.process_start import process_start
 from torch_estimator.compile.cache_key.libraries import file_digest, library_of_module, own_sources
 
+# Lines of /proc/cpuinfo that say what a processor can do, on x86, ARM and MIPS.
 _CPU_FACTS = ("model name", "flags", "Features", "CPU part", "cpu model")
-_CUDA_MATMUL = ("tf32", "fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction")
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
-_BEGUN = process_start()
+_PROCESS_START = process_start()
+# Environment variables that begin with these set how torch compiles.
 _VARIABLES = ("TORCHINDUCTOR_", "AOT_INDUCTOR", "TORCH_COMPILE")
 
 
 def environment_digest(threads: int) -> str:
-    """Returns a hash of all that makes the same computation another program.
+    """Return a hash of everything outside of the computation that the compiled program depends on.
 
-    The user's own sources are among it: every file that a module has been imported from.
+    It covers the sources of all modules of the user that are imported, because `cache_key` cannot follow every name.
 
     Args:
-        threads: That the program is to run with.
+        threads: Number of threads that the program is compiled for.
     """
     return _digest([*_machine(), *torch_flags(), f"threads {threads}", *_variables(), *_sources()])
 
 
 def machine_digest() -> str:
-    """Return a hash of the machine, the compiler and the versions of libraries."""
+    """Return a hash of the machine, the compiler and the versions of libraries, for what the compiler finds out."""
     return _digest([*_machine(), *_variables()])
 
 
@@ -47,7 +52,7 @@ def _digest(facts: list[str]) -> str:
 
 
 def torch_flags() -> tuple[str, ...]:
-    """Settings of torch that change what a computation gives, and may change between any two steps."""
+    """Return the flags of torch that change the results of a computation, as texts; they may change at any time."""
     flags: dict[str, Callable[[], Any]] = {
         "default dtype": torch.get_default_dtype,
         "default device": torch.get_default_device,
@@ -83,12 +88,13 @@ def _read(flag: Callable[[], Any]) -> str:
     try:
         return repr(flag())
     except Exception as error:
-        # Some cannot be read once their newer forms have been set.
+        # torch raises for some older flags once the newer form of the same flag was set.
         return type(error).__name__
 
 
 @functools.cache
 def _machine() -> tuple[str, ...]:
+    """Return versions and the hardware, which stay the same as long as the process runs."""
     return (
         f"torch {torch.__version__} {torch.version.git_version}",
         f"numpy {np.__version__}",
@@ -102,6 +108,7 @@ def _machine() -> tuple[str, ...]:
 
 
 def _processor() -> str:
+    """Return what the system says of the processor's model and instruction sets."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -110,6 +117,7 @@ def _processor() -> str:
 
 
 def _compiler() -> str:
+    """Return the version of the C++ compiler that torch uses; empty if there is none."""
     command = shlex.split(os.environ.get("CXX") or "g++")
     try:
         return subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60).stdout
@@ -131,7 +139,7 @@ def _variables() -> Iterator[str]:
 
 
 def _sources() -> Iterator[str]:
-    """The files of the user's modules, by name."""
+    """Yield the name and a digest of the source of each module of the user."""
     for name, module in sorted(sys.modules.copy().items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or library_of_module(name) is not None:
@@ -141,6 +149,7 @@ def _sources() -> Iterator[str]:
             digest = file_digest(file, stat.st_mtime_ns, stat.st_size)
         except OSError:
             continue
-        # Written since this process began: what was imported may have been another content.
-        edited = f" while running at {stat.st_mtime_ns}" if stat.st_mtime > _BEGUN else ""
+        # If the file was written after this process started, an older version of it may have been imported. Adding the
+        # time of the file gives a key that no later process computes.
+        edited = f" while running at {stat.st_mtime_ns}" if stat.st_mtime > _PROCESS_START else ""
         yield f"source {name} {digest}{edited}"

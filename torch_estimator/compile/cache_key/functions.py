@@ -1,8 +1,15 @@
-"""Fingerprints of functions: their code, what they close over, and the globals that the code names."""
+"""Parts of a cache key: functions, methods, modules and classes.
+
+The user's own functions count with their bytecode, what they close over, and the values of the globals that the
+bytecode names. The user's classes count with everything that they define. Functions and classes of installed packages
+are written as their names, because the version of the package fixes what they do; only the settings that they read are
+added.
+"""
 
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from types import (
     BuiltinFunctionType,
@@ -19,56 +26,84 @@ from types import (
 )
 from typing import Any
 
-from torch_estimator.compile.cache_key.code import Code, code_facts
+from torch_estimator.compile.cache_key.code import CodeFacts, absolute_name, code_facts, settings_of
 from torch_estimator.compile.cache_key.libraries import library_of_code, library_of_module, module_source
-from torch_estimator.compile.cache_key.settings import absolute_name, settings_of
-from torch_estimator.compile.cache_key.walk import Walk, describes, says
+from torch_estimator.compile.cache_key.walk import Walk, writes_inline, writes_section
 
 _MISSING = object()
 
+# Attributes of classes that have no influence on what is computed, or that are written otherwise.
+_IGNORED_ATTRIBUTES = frozenset(
+    {
+        "__abstractmethods__",
+        "__annotate__",
+        "__annotate_func__",
+        "__annotations__",
+        "__annotations_cache__",
+        "__dict__",
+        "__doc__",
+        "__firstlineno__",
+        "__match_args__",
+        "__module__",
+        "__orig_bases__",
+        "__parameters__",
+        "__static_attributes__",
+        "__weakref__",
+        "_abc_impl",
+    }
+)
+
+# For each class of a library that was searched: its attributes then, and which of them are the user's functions.
+_SEARCHED: dict[type, tuple[tuple[Any, ...], tuple[str, ...]]] = {}
+
 
 def library_of_function(function: FunctionType) -> str | None:
-    """The package that a function belongs to, or None for the user's own."""
+    """Return the package that a function belongs to, or None for the user's own."""
     code = function.__code__
-    # Written by dataclasses and their like; it runs among the names of the module that it was written for.
+    # Dataclasses and the like generate functions, which belong to the module that they are generated for.
     if code.co_filename == "<string>":
         return library_of_module(str(function.__globals__.get("__name__")))
     return library_of_code(code)
 
 
-@says(FunctionType)
+@writes_inline(FunctionType)
 def _library_function(walk: Walk, value: FunctionType) -> str | None:
     if value.__closure__ is not None:
         return None
     library = library_of_function(value)
-    return None if library is None else _function_word(walk, value, library)
+    return None if library is None else _function_token(walk, value, library)
 
 
-@describes(FunctionType)
+@writes_section(FunctionType)
 def _function(walk: Walk, value: FunctionType) -> None:
     library = library_of_function(value)
-    walk.write(_function_word(walk, value, library))
+    walk.write(_function_token(walk, value, library))
     if value.__defaults__ or value.__kwdefaults__:
-        walk.part(value.__defaults__, "'s defaults")
-        walk.part(value.__kwdefaults__, "'s defaults")
+        walk.visit(value.__defaults__, "'s defaults")
+        walk.visit(value.__kwdefaults__, "'s defaults")
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-        walk.part(cell, "'s variable ", name)
+        walk.visit(cell, "'s variable ", name)
     if library is None:
-        _named_globals(walk, value, code_facts(value.__code__))
+        _write_globals(walk, value, code_facts(value.__code__))
         if value.__dict__:
-            walk.attributes(value.__dict__)
+            walk.visit_attributes(value.__dict__)
 
 
-def _function_word(walk: Walk, value: FunctionType, library: str | None) -> str:
+def _function_token(walk: Walk, value: FunctionType, library: str | None) -> str:
     digest = code_facts(value.__code__).digest
     if library is None:
         return f"function {digest}"
-    walk.library(library)
+    walk.note_library(library)
     name = f"{value.__globals__.get('__name__')} {value.__code__.co_qualname}"
     return f"function {name} {digest}{settings_of(walk, value)}"
 
 
-def _named_globals(walk: Walk, function: FunctionType, code: Code) -> None:
+def _write_globals(walk: Walk, function: FunctionType, code: CodeFacts) -> None:
+    """Write the globals and imports that the code of a function names.
+
+    A dotted name such as ``config.model.SCALE`` is followed through modules, so that only the attribute in the end
+    counts, and not everything that the modules hold.
+    """
     for first, *attributes in code.globals:
         value = function.__globals__.get(first, _MISSING)
         if value is _MISSING:
@@ -80,126 +115,199 @@ def _named_globals(walk: Walk, function: FunctionType, code: Code) -> None:
                 break
             path.append(attributes.pop(0))
             if not isinstance(inner, ModuleType) and library_of_module(value.__name__) is not None:
-                inner = _of_library(walk, value, path[-1], inner)
+                inner = _member_of_library(walk, value, path[-1], inner)
             value = inner
         name = ".".join(path)
         walk.write(name)
-        walk.part(value, "'s global ", name)
+        walk.visit(value, "'s global ", name)
         if isinstance(value, ModuleType) and library_of_module(value.__name__) is None:
-            _reached_into(walk, value, code)
+            _write_members(walk, value, code)
     for level, name in code.imports:
         module = sys.modules.get(absolute_name(function, level, name))
         if module is not None:
-            walk.part(module, "'s import ", name)
-            _reached_into(walk, module, code)
+            walk.visit(module, "'s import ", name)
+            _write_members(walk, module, code)
 
 
-def _of_library(walk: Walk, module: ModuleType, name: str, value: Any) -> Any:
-    """What stands for something in a module of a library: the name for a function that belongs there."""
-    walk.part(module, "")
-    if not _is_of_library(value):
+def _member_of_library(walk: Walk, module: ModuleType, name: str, value: Any) -> Any:
+    """Return what stands for a member of a library's module: its name if it is a function of a library."""
+    walk.visit(module, "")
+    if not _is_library_function(value):
         return value
     function = value.__func__ if isinstance(value, MethodType) else value
     return f"{module.__name__}.{name}{settings_of(walk, function)}"
 
 
-def _is_of_library(value: Any) -> bool:
+def _is_library_function(value: Any) -> bool:
     function = value.__func__ if isinstance(value, MethodType) else value
     if isinstance(function, FunctionType):
         return library_of_function(function) is not None
-    # Not what it is bound to, such as the state of a random generator.
+    # A bound method counts by its function alone: what it is bound to may be the state of a global random generator.
     return function is not value or isinstance(value, BuiltinFunctionType)
 
 
-def _reached_into(walk: Walk, module: ModuleType, code: Code) -> None:
-    """Writes what code may read of a module that it handles as a whole."""
-    of_library = library_of_module(module.__name__) is not None
+def _write_members(walk: Walk, module: ModuleType, code: CodeFacts) -> None:
+    """Write those members of a module that code may read although it does not name them as ``module.member``.
+
+    Code may pass a module on or call ``getattr(module, "name")``, so every member counts whose name occurs in the code.
+    """
+    is_library = library_of_module(module.__name__) is not None
     for name in sorted(code.words & vars(module).keys()):
         value = vars(module)[name]
-        if not of_library or not (_is_of_library(value) or isinstance(value, type | ModuleType)):
+        if not is_library or not (_is_library_function(value) or isinstance(value, type | ModuleType)):
             walk.write(name)
-            walk.part(value, f"'s {module.__name__}.", name)
+            walk.visit(value, f"'s {module.__name__}.", name)
 
 
-@says(ModuleType)
+@writes_inline(ModuleType)
 def _module(walk: Walk, value: ModuleType) -> str:
     library = library_of_module(value.__name__)
     if library is None:
         return f"module {value.__name__} {module_source(value)}"
-    walk.library(library)
+    walk.note_library(library)
     return f"module {value.__name__}"
 
 
-@says(BuiltinFunctionType)
+@writes_inline(BuiltinFunctionType)
 def _builtin(walk: Walk, value: Any) -> str | None:
-    held = value.__self__
-    kind = held if isinstance(held, type) else type(held)
+    """Return the name of a function written in C; None for a method bound to an object, which counts as well."""
+    bound_to = value.__self__
+    kind = bound_to if isinstance(bound_to, type) else type(bound_to)
     module = value.__module__ or kind.__module__
-    of_library = isinstance(held, type) and library_of_module(held.__module__) is not None
-    by_name = held is None or of_library or isinstance(held, ModuleType)
-    if by_name or vars(sys.modules.get(module, sys)).get(value.__name__) is value:
-        walk.library(library_of_module(module) or "python")
+    is_library_class = isinstance(bound_to, type) and library_of_module(bound_to.__module__) is not None
+    has_name = bound_to is None or is_library_class or isinstance(bound_to, ModuleType)
+    if has_name or vars(sys.modules.get(module, sys)).get(value.__name__) is value:
+        walk.note_library(library_of_module(module) or "python")
         return f"builtin {module} {value.__qualname__}"
     return None
 
 
-@describes(BuiltinFunctionType, MethodWrapperType)
-def _bound(walk: Walk, value: Any) -> None:
+@writes_section(BuiltinFunctionType, MethodWrapperType)
+def _bound_builtin(walk: Walk, value: Any) -> None:
     walk.write(f"bound {value.__name__}")
-    walk.part(value.__self__, "'s object")
+    walk.visit(value.__self__, "'s object")
 
 
-@says(
+@writes_inline(
     MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType, MemberDescriptorType, ClassMethodDescriptorType
 )
 def _descriptor(walk: Walk, value: Any) -> str:
     return f"descriptor {value.__objclass__.__module__}.{value.__objclass__.__qualname__}.{value.__name__}"
 
 
-@says(MethodType)
+@writes_inline(MethodType)
 def _library_method(walk: Walk, value: MethodType) -> str | None:
-    """One that a module of a library offers as a function, such as ``numpy.random.rand``."""
+    """Return the name of a bound method that a library offers as a function, such as ``numpy.random.rand``."""
     module = getattr(value, "__module__", None)
     library = library_of_module(module) if isinstance(module, str) else None
     name = getattr(value, "__name__", "")
     if library is None or vars(sys.modules.get(str(module), sys)).get(name) is not value:
         return None
-    walk.library(library)
+    walk.note_library(library)
     return f"method {module}.{name}"
 
 
-@describes(MethodType)
+@writes_section(MethodType)
 def _method(walk: Walk, value: MethodType) -> None:
     walk.write("method")
-    walk.part(value.__func__, "'s function")
-    walk.part(value.__self__, "'s object")
+    walk.visit(value.__func__, "'s function")
+    walk.visit(value.__self__, "'s object")
 
 
-@describes(staticmethod, classmethod)
-def _wrapped(walk: Walk, value: Any) -> None:
+@writes_section(staticmethod, classmethod)
+def _static_or_class_method(walk: Walk, value: Any) -> None:
     walk.write(type(value).__name__)
-    walk.part(value.__func__, "")
+    walk.visit(value.__func__, "")
 
 
-@describes(property)
+@writes_section(property)
 def _property(walk: Walk, value: property) -> None:
-    walk.kind(type(value))
+    walk.visit_class(type(value))
     for function in (value.fget, value.fset, value.fdel):
-        walk.part(function, "")
+        walk.visit(function, "")
 
 
-@describes(functools.cached_property)
+@writes_section(functools.cached_property)
 def _cached_property(walk: Walk, value: functools.cached_property[Any]) -> None:
     walk.write("cached property")
-    walk.part(value.func, "")
+    walk.visit(value.func, "")
 
 
-@describes(type(functools.lru_cache(lambda: None)))
-def _cached(walk: Walk, value: Any) -> None:
+@writes_section(type(functools.lru_cache(lambda: None)))
+def _cached_function(walk: Walk, value: Any) -> None:
     walk.write(f"cached {value.cache_parameters()}")
-    walk.part(value.__wrapped__, "")
+    walk.visit(value.__wrapped__, "")
 
 
-@describes(CodeType)
+@writes_section(CodeType)
 def _code(walk: Walk, value: CodeType) -> None:
     walk.write(f"code {code_facts(value).digest}")
+
+
+@writes_inline(type)
+def _library_class(walk: Walk, value: type) -> str | None:
+    """Return the name of a library's class; None if the user has put a function into it or into one of its bases."""
+    token: str | None = walk.memo.get(("class", id(value)), "")
+    if token == "":
+        is_known = _is_library_class(value) and not any(_users_functions(walk, base) for base in value.__mro__)
+        name = f"class {value.__module__}.{value.__qualname__}"
+        token = walk.memo["class", id(value)] = f"{name}{settings_of(walk, value)}" if is_known else None
+        if token is not None:
+            walk.note_library(library_of_module(value.__module__) or "python")
+    return token
+
+
+@writes_section(type)
+def _class(walk: Walk, value: type) -> None:
+    walk.write(value.__qualname__)
+    if _is_library_class(value):
+        walk.note_library(library_of_module(value.__module__) or "python")
+        walk.write(settings_of(walk, value))
+        walk.visit_attributes({name: vars(value)[name] for name in _users_functions(walk, value)})
+    else:
+        if type(value) is not type:
+            walk.visit_class(type(value))
+        walk.visit_attributes(dict(vars(value)), _IGNORED_ATTRIBUTES)
+    for base in value.__bases__:
+        walk.visit_class(base)
+
+
+def _is_library_class(kind: type) -> bool:
+    """Return whether a class can be found by its name in an installed package.
+
+    Classes that a function of a package makes, such as by ``type(...)``, cannot, and count with all they define.
+    """
+    # A class made in C may have a descriptor as its ``__module__``.
+    if not isinstance(kind.__module__, str) or library_of_module(kind.__module__) is None:
+        return False
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    return found is kind or kind.__module__ == "builtins"
+
+
+def _users_functions(walk: Walk, kind: type) -> tuple[str, ...]:
+    """Return the names of functions that the user has put into a class of a library."""
+    found: tuple[str, ...] | None = walk.memo.get(("users functions", id(kind)))
+    if found is None:
+        found = walk.memo["users functions", id(kind)] = _search(kind) if _is_library_class(kind) else ()
+    return found
+
+
+def _search(kind: type) -> tuple[str, ...]:
+    """Return the names of the user's functions in a class; search it anew only if its attributes have changed."""
+    values = tuple(vars(kind).values())
+    known = _SEARCHED.get(kind)
+    if known is not None and len(known[0]) == len(values) and all(map(operator.is_, known[0], values)):
+        return known[1]
+    found = tuple(sorted(name for name, value in vars(kind).items() if _is_users_function(value)))
+    _SEARCHED[kind] = (values, found)
+    return found
+
+
+def _is_users_function(value: Any) -> bool:
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        return any(_is_users_function(one) for one in (value.fget, value.fset, value.fdel))
+    return isinstance(value, FunctionType) and library_of_function(value) is None

@@ -1,4 +1,8 @@
-"""What belongs to an installed library, which its version tells, and what is the user's own code."""
+"""Installed libraries and the user's own code: which of them a file belongs to, and what identifies a library.
+
+The cache key covers the user's code in full. Code of an installed library is represented by its package: by the
+package's version, or by its sources if the version is not enough.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,18 @@ import torch_estimator
 
 _OWN = "torch_estimator"
 _STANDARD = "python"
-# Of thousands of files, which nobody edits; their first file has the time of the installation.
+
+# Packages of thousands of files, which nobody edits in place. The time of their first file is that of the installation.
 _LARGE = frozenset({"torch", "numpy", "pyarrow", "scipy", "pandas", "sklearn", "tensorflow", "jax", "keras"})
 
 
 def library_of_code(code: CodeType) -> str | None:
-    """The package that code belongs to, or None for the user's own."""
+    """Return the package that code belongs to, or None for the user's own."""
     return library_of_file(code.co_filename)
 
 
 def library_of_module(name: str) -> str | None:
-    """The package that a module belongs to, or None for one of the user's, or one that is not there."""
+    """Return the package that a module belongs to; None for the user's own, and for modules that do not exist."""
     top = name.partition(".")[0]
     if top == _OWN:
         return _OWN
@@ -33,30 +38,34 @@ def library_of_module(name: str) -> str | None:
         return _STANDARD
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None:
-        # A namespace package, or a part of the interpreter; a module made by hand is the user's.
-        return _STANDARD if top in sys.stdlib_module_names else _library_of_parent(name)
+        # Without a file it is a part of the interpreter, a namespace package, or a module that the user made by hand.
+        return _STANDARD if top in sys.stdlib_module_names else _library_of_namespace(name)
     return library_of_file(file)
 
 
 @cache
 def library_of_file(path: str) -> str | None:
-    """The package that a file belongs to, or None for the user's own."""
+    """Return the package that a file belongs to, or None for the user's own."""
     if path.startswith("<frozen "):
         return _STANDARD
     for root, name in _roots():
         if path.startswith(root):
-            return name or _top(path[len(root) :])
+            return name or _top_package(path[len(root) :])
     return None
 
 
-def is_settled(package: str) -> bool:
-    """Whether a package is one that nobody sets anything in; its settings, if any, are known otherwise."""
+def is_well_known(package: str) -> bool:
+    """Return whether a package's code need not be searched for settings.
+
+    These are large libraries, the standard library and this package. Their settings either do not exist, or are part of
+    the environment (`torch_flags`).
+    """
     return package in _LARGE or package in (_OWN, _STANDARD)
 
 
 @cache
 def library_identity(package: str) -> str:
-    """What tells a package from another build of it."""
+    """Return a text that distinguishes an installed package from every other build of it."""
     if package == _STANDARD:
         return f"library {package} {sys.version}"
     if package == _OWN:
@@ -69,12 +78,16 @@ def library_identity(package: str) -> str:
     if package in _LARGE:
         stat = os.stat(file)
         return f"library {package} {version} {stat.st_size} {stat.st_mtime_ns}"
-    # Somebody's own package may be installed anew, or edited, under the same version.
-    return f"library {package} {version} {_sources(file)}"
+    # A package that somebody develops may be edited, or installed anew, under the same version.
+    return f"library {package} {version} {_source_times(file)}"
 
 
-def _sources(file: str) -> str:
-    """Sizes and times of the sources of a package, or of a single module, by the file that it is imported from."""
+def _source_times(file: str) -> str:
+    """Return a hash of the sizes and times of a package's sources.
+
+    Args:
+        file: The file that the package is imported from; other than an ``__init__.py`` it is the only one.
+    """
     path = Path(file)
     paths = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
     digest = sha256()
@@ -86,7 +99,7 @@ def _sources(file: str) -> str:
 
 @cache
 def own_sources() -> str:
-    """A hash of this package's sources, which may be a checkout."""
+    """Return a hash of this package's sources, which may be a checkout that changes without a new version."""
     root = Path(torch_estimator.__file__).parent
     digest = sha256()
     for path in sorted(root.rglob("*.py")):
@@ -97,7 +110,7 @@ def own_sources() -> str:
 
 
 def module_source(module: ModuleType) -> str:
-    """A hash of the file of a module, empty where it has none."""
+    """Return a hash of the file of a module; empty if it has none."""
     try:
         file = str(module.__file__)
         stat = os.stat(file)
@@ -108,11 +121,12 @@ def module_source(module: ModuleType) -> str:
 
 @cache
 def file_digest(path: str, modified: int, size: int) -> str:
-    """A hash of a file that was last modified then."""
+    """Return a hash of a file's content, read once per time of modification and size."""
     return sha256(Path(path).read_bytes()).hexdigest()
 
 
-def _library_of_parent(name: str) -> str | None:
+def _library_of_namespace(name: str) -> str | None:
+    """Return the package of a namespace package, by the first directory that it is spread over."""
     module = sys.modules.get(name)
     for path in getattr(module, "__path__", ()):
         return library_of_file(f"{path}{os.sep}")
@@ -121,7 +135,7 @@ def _library_of_parent(name: str) -> str | None:
 
 @cache
 def _roots() -> tuple[tuple[str, str], ...]:
-    """Directories of libraries, the innermost first, with the package where it is only one."""
+    """Return the directories of libraries, innermost first, each with its package's name if it holds only one."""
     own = str(Path(torch_estimator.__file__).parent)
     standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
     standard |= {str(Path(os.__file__).parent)}
@@ -129,11 +143,13 @@ def _roots() -> tuple[tuple[str, str], ...]:
     installed |= {*site.getsitepackages(), site.getusersitepackages()}
     installed |= {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
     named = [(own, _OWN), *((path, "") for path in installed), *((path, _STANDARD) for path in standard)]
+    # Files may be named with or without resolving symbolic links.
     both = {(path, name) for given, name in named if given for path in (given, os.path.realpath(given))}
     return tuple(sorted(((path + os.sep, name) for path, name in both), key=lambda root: (-len(root[0]), root)))
 
 
-def _top(path: str) -> str:
+def _top_package(path: str) -> str:
+    """Return the name of the package or module that a path inside of ``site-packages`` begins with."""
     return path.lstrip(os.sep).partition(os.sep)[0].partition(".")[0]
 
 

@@ -1,4 +1,8 @@
-"""Fingerprints of torch's own objects: tensors, modules, optimizers."""
+"""Parts of a cache key: tensors, modules, optimizers and their hooks.
+
+Of a tensor everything counts but its numbers. Settings in the groups of optimizers that the compiled step reads anew in
+every step count only as being numbers.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,14 @@ from torch.nn.parameter import is_lazy
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.hooks import RemovableHandle
 
-from torch_estimator.compile.cache_key.objects import instance_attributes
-from torch_estimator.compile.cache_key.walk import Walk, describes, says
+from torch_estimator.compile.cache_key.python_objects import instance_attributes
+from torch_estimator.compile.cache_key.walk import Walk, writes_inline, writes_section
 from torch_estimator.optim.clipping import clippings_of
 
 _Hooks = Mapping[int, Any]
 
-# Hooks have numbers that a process counts up; what else is said of a hook is in tables by number.
+# A hook's number depends on how many hooks a process has made before, so numbers do not count. torch keeps each flag of
+# a hook in another table, under the same number; the names of these tables follow that of the hooks.
 _MODULE_HOOKS: dict[str, tuple[str, ...]] = {
     "_forward_hooks": ("_forward_hooks_with_kwargs", "_forward_hooks_always_called"),
     "_forward_pre_hooks": ("_forward_pre_hooks_with_kwargs",),
@@ -28,17 +33,21 @@ _MODULE_HOOKS: dict[str, tuple[str, ...]] = {
     "_backward_pre_hooks": (),
 }
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
-_OF_STATE_DICTS = (
+# Saving and loading state dicts is not part of a step.
+_STATE_DICT_ATTRIBUTES = (
     "_state_dict_hooks",
     "_state_dict_pre_hooks",
     "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
     "_non_persistent_buffers_set",
 )
-MODULE_APART = frozenset({*_MODULE_HOOKS, *sum(_MODULE_HOOKS.values(), ()), *_MODULE_PARTS, *_OF_STATE_DICTS})
+MODULE_INTERNALS = frozenset(
+    {*_MODULE_HOOKS, *sum(_MODULE_HOOKS.values(), ()), *_MODULE_PARTS, *_STATE_DICT_ATTRIBUTES}
+)
+"""Attributes of torch's own in every module, which are written otherwise or do not count."""
 
 _OPTIMIZER_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-OPTIMIZER_APART = frozenset(
+OPTIMIZER_INTERNALS = frozenset(
     {
         *_OPTIMIZER_HOOKS,
         "_optimizer_state_dict_pre_hooks",
@@ -49,15 +58,16 @@ OPTIMIZER_APART = frozenset(
         "defaults",
         "param_groups",
         "state",
-        # Whether torch has warned, or is to warn, of the order of calls.
+        # Flags with which torch decides whether to warn of the order of calls.
         "_opt_called",
         "_warned_capturable_if_run_uncaptured",
     }
 )
+"""Attributes of torch's own in every optimizer, which are written otherwise or do not count."""
 
 
 def global_hooks() -> Iterator[Any]:
-    """Hooks of all modules and all optimizers."""
+    """Yield the hooks that torch calls for every module and every optimizer."""
     of_modules = vars(nn.modules.module)
     for name in ("forward_pre_hooks", "forward_hooks", "backward_pre_hooks", "backward_hooks"):
         yield from of_modules[f"_global_{name}"].values()
@@ -65,49 +75,49 @@ def global_hooks() -> Iterator[Any]:
     yield from torch_optimizer._global_optimizer_post_hooks.values()
 
 
-@describes(Tensor)
+@writes_section(Tensor)
 def _tensor(walk: Walk, value: Tensor) -> None:
     walk.tensors.append((walk.current, value))
-    walk.kind(type(value))
+    walk.visit_class(type(value))
     if is_lazy(value):
         walk.write(f"tensor without a shape {value.dtype} {value.device}")
         return
     place = (value.stride(), value.storage_offset()) if value.layout is torch.strided else value.layout
     flags = (value.requires_grad, value.is_leaf, value.is_conj(), value.is_neg(), value.is_inference())
     kind = (value.dtype, value.shape, place, value.device, flags)
-    words: dict[Any, str] = walk.notes.setdefault("tensors", {})
-    # Many are of one kind.
-    walk.write(words.get(kind) or words.setdefault(kind, f"tensor {kind}"))
+    tokens: dict[Any, str] = walk.memo.setdefault("tensors", {})
+    # A model has many tensors of few kinds, so the token of each kind is made once.
+    walk.write(tokens.get(kind) or tokens.setdefault(kind, f"tensor {kind}"))
     walk.write(f"in {_storage(walk, value)}")
     if value.__dict__:
-        walk.attributes(value.__dict__)
+        walk.visit_attributes(value.__dict__)
     for hooks in (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None)):
         if hooks:
             _hooks(walk, hooks)
 
 
 def _storage(walk: Walk, value: Tensor) -> int:
-    """The number of the memory that a tensor lies in, which others may share."""
+    """Return a number for the memory of a tensor: views of the same memory have the same number, in order of visits."""
     try:
         address = value.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
         return -1
-    storages: dict[int, int] = walk.notes.setdefault("storages", {})
+    storages: dict[int, int] = walk.memo.setdefault("storages", {})
     return storages.setdefault(address, len(storages))
 
 
-@describes(nn.Module)
+@writes_section(nn.Module)
 def _module(walk: Walk, value: nn.Module) -> None:
     attributes = instance_attributes(walk, value)
-    walk.kind(type(value))
-    walk.attributes(attributes, MODULE_APART)
+    walk.visit_class(type(value))
+    walk.visit_attributes(attributes, MODULE_INTERNALS)
     for name in _MODULE_PARTS:
         parts: Mapping[str, Any] = attributes.get(name, {})
         if parts:
             walk.write(name)
             for part, one in parts.items():
                 walk.write(repr(part))
-                walk.part(one, ".", part)
+                walk.visit(one, ".", part)
     for name, flags in _MODULE_HOOKS.items():
         hooks: _Hooks = attributes.get(name, {})
         if hooks:
@@ -116,17 +126,18 @@ def _module(walk: Walk, value: nn.Module) -> None:
 
 
 def _hooks(walk: Walk, hooks: _Hooks, *flags: _Hooks) -> None:
+    """Write hooks in their order, each with its flags: whether its number is in each of the tables ``flags``."""
     walk.write(f"of {len(hooks)}")
     for place, (number, hook) in enumerate(hooks.items()):
         walk.write(str([number in flagged for flagged in flags]))
-        walk.part(hook, "'s hook ", str(place))
+        walk.visit(hook, "'s hook ", str(place))
 
 
-@describes(torch.optim.Optimizer)
+@writes_section(torch.optim.Optimizer)
 def _optimizer(walk: Walk, value: torch.optim.Optimizer) -> None:
     attributes = instance_attributes(walk, value)
-    walk.kind(type(value))
-    walk.attributes(attributes, OPTIMIZER_APART)
+    walk.visit_class(type(value))
+    walk.visit_attributes(attributes, OPTIMIZER_INTERNALS)
     for name in _OPTIMIZER_HOOKS:
         _hooks(walk, attributes.get(name, {}))
     walk.write("defaults")
@@ -139,51 +150,54 @@ def _optimizer(walk: Walk, value: torch.optim.Optimizer) -> None:
         _state(walk, value)
     walk.write("clippings")
     for clipping in clippings_of([value]):
-        walk.part(clipping, "'s clipping")
+        walk.visit(clipping, "'s clipping")
 
 
 def _settings(walk: Walk, settings: Mapping[str, Any], path: str) -> None:
+    """Write the settings of a group, without the numbers that the walk leaves out."""
     for name in sorted(settings):
         if name != "param_names":
             walk.write(name)
             value = settings[name]
             if name in walk.leave_out:
                 value = _without_number(value)
-            walk.part(value, f"{path}[", repr(name), "]")
+            walk.visit(value, f"{path}[", repr(name), "]")
 
 
 def _without_number(value: Any) -> Any:
+    """Return a setting with a text in the place of its number; of a tuple in the place of the first one."""
     if isinstance(value, tuple) and value:
         return (_without_number(value[0]), *value[1:])
     return "a number" if isinstance(value, int | float | np.number) and not isinstance(value, bool) else value
 
 
 def _state(walk: Walk, optimizer: torch.optim.Optimizer) -> None:
+    """Write the state of an optimizer, parameter by parameter."""
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     known = set(map(id, held))
-    # In an order that does not depend on which gradients came first.
+    # In the order of the groups. The order in `state` depends on which parameter got its first gradient earlier.
     keys = [*(one for one in held if one in optimizer.state), *(k for k in optimizer.state if id(k) not in known)]
     for place, key in enumerate(keys):
-        walk.part(key, "'s key ", str(place))
-        walk.part(optimizer.state[key], f".state[{place}]")
+        walk.visit(key, "'s key ", str(place))
+        walk.visit(optimizer.state[key], f".state[{place}]")
 
 
-@says(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo)
-def _constant(walk: Walk, value: Any) -> str:
+@writes_inline(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo)
+def _torch_constant(walk: Walk, value: Any) -> str:
     return f"torch {value!r}"
 
 
-@says(OpOverload, OpOverloadPacket, HigherOrderOperator)
+@writes_inline(OpOverload, OpOverloadPacket, HigherOrderOperator)
 def _operator(walk: Walk, value: Any) -> str:
     return f"operator {value}"
 
 
-@says(RemovableHandle)
-def _handle(walk: Walk, value: RemovableHandle) -> str:
+@writes_inline(RemovableHandle)
+def _removable_handle(walk: Walk, value: RemovableHandle) -> str:
     return "handle"
 
 
-@says(torch.Generator)
+@writes_inline(torch.Generator)
 def _generator(walk: Walk, value: torch.Generator) -> str:
     state = value.get_state().numpy().tobytes()
     return f"generator {value.device} {sha256(state).hexdigest()}"

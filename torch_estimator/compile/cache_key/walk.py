@@ -1,4 +1,12 @@
-"""The walk through all objects that can be reached, writing down what each is made of."""
+"""Walk through all objects that can be reached from some roots, which collects the text that a cache key hashes.
+
+Each object is written in one of two ways. Small ones are written inline, as one token in the text of the object that
+holds them. All others get a section of their own, in the order in which they are found. The holder has only ``+`` in
+the place of a new object, and ``@number`` in the place of one that was found before. So shared objects are
+distinguished from equal copies, and cycles end.
+
+What is written for a type is registered with `writes_inline` and `writes_section`, in the other files of this folder.
+"""
 
 from __future__ import annotations
 
@@ -15,109 +23,127 @@ from torch_estimator.compile.cache_key.libraries import library_identity
 logger = logging.getLogger("torch_estimator")
 
 PLAIN = frozenset({str, int, float, bool, type(None), complex, type(Ellipsis), type(NotImplemented), range})
-"""Types of values that `repr` tells completely and from each other."""
+"""Types whose values ``repr`` writes completely, and differently from values of each other type."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """Two computations with the same digest are the same but for the numbers in their tensors.
+class CacheKey:
+    """Key of a computation: if two keys are equal, the computations are equal up to the numbers in their tensors.
 
     Attributes:
         digest: SHA-256 in hexadecimal digits.
-        portable: Whether the digest means the same in another process. Where it does not, it can be compared with
-            later ones of this process for as long as this object is alive.
-        obstacle: Where something is that only its identity tells from others, and what; empty where portable.
-        tensors: Every tensor that was reached, once, with a path to it, in an order that belongs to the digest.
+        portable: Whether the digest means the same in other processes. If not, it can be compared with later keys of
+            this process, for as long as this key is alive.
+        obstacle: If not portable, the path and type of the first object that only its identity distinguishes from
+            others; empty otherwise.
+        tensors: Every tensor that was reached, once, with its path. Equal digests imply the same order.
     """
 
     digest: str
     portable: bool
     obstacle: str
     tensors: tuple[tuple[str, Tensor], ...] = field(compare=False, repr=False)
-    # What was told by identity: while it lives, nothing else has its address.
+    # The objects that were written as their addresses. While they are alive, nothing else can have these addresses.
     _held: tuple[object, ...] = field(compare=False, repr=False)
 
 
-Describe = Callable[["Walk", Any], None]
-Token = Callable[["Walk", Any], str | None]
+SectionWriter = Callable[["Walk", Any], None]
+InlineWriter = Callable[["Walk", Any], str | None]
 
-DESCRIBED: dict[type, Describe] = {}
-"""By type, for its subclasses, too: writes down an object in a section of its own."""
-
-TOKENS: dict[type, Token] = {}
-"""By type, for its subclasses, too: says an object in one word, or None where that cannot be."""
+_SECTION_WRITERS: dict[type, SectionWriter] = {}
+_INLINE_WRITERS: dict[type, InlineWriter] = {}
 
 
-def describes(*kinds: type) -> Callable[[Describe], Describe]:
-    """Registers a function in `DESCRIBED`."""
+def writes_section(*kinds: type) -> Callable[[SectionWriter], SectionWriter]:
+    """Register a function that writes objects of some types, and of their subclasses, in sections of their own."""
 
-    def register(function: Describe) -> Describe:
-        DESCRIBED.update(dict.fromkeys(kinds, function))
+    def register(function: SectionWriter) -> SectionWriter:
+        _SECTION_WRITERS.update(dict.fromkeys(kinds, function))
         return function
 
     return register
 
 
-def says(*kinds: type) -> Callable[[Token], Token]:
-    """Registers a function in `TOKENS`."""
+def writes_inline(*kinds: type) -> Callable[[InlineWriter], InlineWriter]:
+    """Register a function that returns the token of an object of some types, or of their subclasses.
 
-    def register(function: Token) -> Token:
-        TOKENS.update(dict.fromkeys(kinds, function))
+    It returns None for objects that need a section of their own.
+    """
+
+    def register(function: InlineWriter) -> InlineWriter:
+        _INLINE_WRITERS.update(dict.fromkeys(kinds, function))
         return function
 
     return register
 
 
 class Walk:
-    """Goes through objects breadth first, each once; what is met again is said by its number.
+    """Visits objects breadth first, each of them once.
 
     Args:
-        leave_out: See `fingerprint`.
+        leave_out: Settings of optimizers that do not count; see `cache_key`.
 
     Attributes:
-        tensors: Those met so far, each with the number of its object.
-        notes: What holds for the whole walk and is worked out once, by what it is about.
+        tensors: The tensors found so far, each with the number of its object.
+        memo: What holds for the whole walk and is computed once; the first item of a key names its purpose.
     """
 
     def __init__(self, leave_out: frozenset[str] = frozenset()) -> None:
         self.leave_out = leave_out
         self.tensors: list[tuple[int, Tensor]] = []
-        self.notes: dict[Any, Any] = {}
+        self.memo: dict[Any, Any] = {}
         self._written: list[str] = []
+        # Objects found so far are numbered in the order of their sections.
         self._numbers: dict[int, int] = {}
         self._objects: list[Any] = []
-        self._reached: list[tuple[int, str, str, str]] = []
+        # For each object the number of its holder, and the three parts of its path from there.
+        self._found_at: list[tuple[int, str, str, str]] = []
         self._current = -1
-        self._ways: dict[type, tuple[Token | None, Describe]] = {}
-        self._libraries: set[str] = set()
-        self._opaque: list[object] = []
         self._paths: dict[int, str] = {-1: ""}
+        self._writers: dict[type, tuple[InlineWriter | None, SectionWriter]] = {}
+        self._libraries: set[str] = set()
+        self._by_identity: list[object] = []
         self._obstacle = ""
-        self._is_for_order = False
+        self._sorts_set = False
 
-    def write(self, word: str) -> None:
-        """Writes a word, which must be one that nothing else writes in its place."""
-        self._written.append(word)
+    @property
+    def current(self) -> int:
+        """The number of the object whose section is being written."""
+        return self._current
 
-    def root(self, value: Any, name: str) -> None:
-        """Writes an object and everything that can be reached from it."""
-        # Outside of all objects, whatever was gone through before.
+    def write(self, token: str) -> None:
+        """Append a token, which must be one that nothing else writes in its place."""
+        self._written.append(token)
+
+    def visit_root(self, value: Any, name: str) -> None:
+        """Write an object and everything that can be reached from it."""
+        # A root has no holder, whatever object was visited last.
         at, self._current = self._current, -1
-        self.part(value, name)
+        self.visit(value, name)
         self._current = at
-        written, objects, ways = self._written, self._objects, self._ways
+        written, objects, writers = self._written, self._objects, self._writers
         while self._current + 1 < len(objects):
             self._current += 1
             value = objects[self._current]
             written.append("\n")
             try:
-                ways[type(value)][1](self, value)
+                writers[type(value)][1](self, value)
             except Exception:
-                logger.debug("%s does not let itself be looked at.", self.path(self._current), exc_info=True)
-                self.opaque(value)
+                # Properties and ``__reduce__`` of the user may raise anything.
+                logger.debug(
+                    "%s cannot be inspected, so its identity counts.", self._path(self._current), exc_info=True
+                )
+                self.write_identity(value)
 
-    def part(self, value: Any, before: str, name: str = "", after: str = "") -> None:
-        """Writes what the object at hand holds; ``before + name + after`` follow its path."""
+    def visit(self, value: Any, before: str, name: str = "", after: str = "") -> None:
+        """Write a value that the current object holds, inline or as a section that follows later.
+
+        Args:
+            value: The value.
+            before: First part of the path from the current object to the value, such as ``"["``.
+            name: Second part, such as the name of an attribute. The three parts are joined only if the path is needed.
+            after: Third part, such as ``"]"``.
+        """
         kind = type(value)
         if kind in PLAIN:
             self._written.append(repr(value))
@@ -126,25 +152,30 @@ class Walk:
         if number is not None:
             self._written.append(f"@{number}")
             return
-        way = self._ways.get(kind)
-        if way is None:
-            way = self._ways[kind] = _way(kind)
-        if way[0] is not None:
-            word = way[0](self, value)
-            if word is not None:
-                self._written.append(word)
+        writers = self._writers.get(kind)
+        if writers is None:
+            writers = self._writers[kind] = _writers_of(kind)
+        if writers[0] is not None:
+            token = writers[0](self, value)
+            if token is not None:
+                self._written.append(token)
                 return
         self._numbers[id(value)] = len(self._objects)
         self._objects.append(value)
-        self._reached.append((self._current, before, name, after))
+        self._found_at.append((self._current, before, name, after))
         self._written.append("+")
 
-    def kind(self, kind: type) -> None:
-        """Writes a class."""
-        self.part(kind, "'s class ", kind.__name__)
+    def visit_class(self, kind: type) -> None:
+        """Write the class of the current object, or one of its bases."""
+        self.visit(kind, "'s class ", kind.__name__)
 
-    def attributes(self, attributes: dict[str, Any], skip: Collection[str] = ()) -> None:
-        """Writes attributes by name, whatever order they were set in."""
+    def visit_attributes(self, attributes: dict[str, Any], skip: Collection[str] = ()) -> None:
+        """Write attributes sorted by name, so that the order in which they were set does not count.
+
+        Args:
+            attributes: Values by name.
+            skip: Names to leave out.
+        """
         written = self._written
         for name in sorted(attributes):
             if name not in skip:
@@ -153,64 +184,60 @@ class Walk:
                 if type(value) in PLAIN:
                     written.append(repr(value))
                 else:
-                    self.part(value, ".", name)
+                    self.visit(value, ".", name)
 
-    def library(self, package: str) -> None:
-        """Notes that something of an installed package is used."""
+    def note_library(self, package: str) -> None:
+        """Note that the computation uses an installed package, whose version then counts."""
         self._libraries.add(package)
 
-    def opaque(self, value: object) -> None:
-        """Writes an object that only its identity tells from others."""
+    def write_identity(self, value: object) -> None:
+        """Write the address of an object that nothing else distinguishes from others; the key is not portable then."""
         kind = type(value)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        if not self._opaque:
-            self._obstacle = f"{self.path(self._current)}: an object of type {name}"
-        self._opaque.append(value)
+        if not self._by_identity:
+            self._obstacle = f"{self._path(self._current)}: an object of type {name}"
+        self._by_identity.append(value)
         self.write(f"object {name} {id(value)}")
 
-    def path(self, number: int) -> str:
-        """How an object was reached."""
+    def in_stable_order(self, values: Iterable[Any]) -> list[Any]:
+        """Return the elements of a set in an order that is the same in every process."""
+        if self._sorts_set:
+            # This walk computes the place of an element in a set. The element may hold that set somewhere inside, so
+            # following sets here might never end. Elements that differ in their sets only are in arbitrary order.
+            return []
+        return sorted(values, key=self._digest_of_element)
+
+    def finish(self) -> CacheKey:
+        """Return the key of the roots that were visited."""
+        text = "\0".join([*self._written, *sorted(map(library_identity, self._libraries))])
+        return CacheKey(
+            digest=sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
+            portable=not self._by_identity,
+            obstacle=self._obstacle,
+            tensors=tuple((self._path(number), tensor) for number, tensor in self.tensors),
+            _held=tuple(self._by_identity),
+        )
+
+    def _path(self, number: int) -> str:
+        """Return how an object was reached, such as ``module.encoder.weight``."""
         steps = []
         while number not in self._paths:
             steps.append(number)
-            number = self._reached[number][0]
+            number = self._found_at[number][0]
         path = self._paths[number]
         for step in reversed(steps):
-            _, before, name, after = self._reached[step]
+            _, before, name, after = self._found_at[step]
             path = self._paths[step] = f"{path}{before}{name}{after}"
         return path
 
-    def finish(self) -> Fingerprint:
-        """The fingerprint of the roots gone through."""
-        text = "\0".join([*self._written, *sorted(map(library_identity, self._libraries))])
-        return Fingerprint(
-            digest=sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
-            portable=not self._opaque,
-            obstacle=self._obstacle,
-            tensors=tuple((self.path(number), tensor) for number, tensor in self.tensors),
-            _held=tuple(self._opaque),
-        )
-
-    @property
-    def current(self) -> int:
-        """The number of the object at hand."""
-        return self._current
-
-    def ordered(self, values: Iterable[Any]) -> list[Any]:
-        """What has no order in one that is the same in every process."""
-        if self._is_for_order:
-            # It may be a set that holds, somewhere inside, the object whose place is wanted.
-            return []
-        return sorted(values, key=self._digest_of)
-
-    def _digest_of(self, value: Any) -> str:
+    def _digest_of_element(self, value: Any) -> str:
         walk = Walk(self.leave_out)
-        walk._is_for_order = True
-        walk.root(value, "")
+        walk._sorts_set = True
+        walk.visit_root(value, "")
         return walk.finish().digest
 
 
-def _way(kind: type) -> tuple[Token | None, Describe]:
-    """How to say and how to describe objects of a type."""
-    token = next((TOKENS[base] for base in kind.__mro__ if base in TOKENS), None)
-    return token, next(DESCRIBED[base] for base in kind.__mro__ if base in DESCRIBED)
+def _writers_of(kind: type) -> tuple[InlineWriter | None, SectionWriter]:
+    """Return the functions that write objects of a type: those registered for the nearest of its base classes."""
+    inline = next((_INLINE_WRITERS[base] for base in kind.__mro__ if base in _INLINE_WRITERS), None)
+    return inline, next(_SECTION_WRITERS[base] for base in kind.__mro__ if base in _SECTION_WRITERS)

@@ -11,8 +11,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from torch_estimator.compile.cache_key.objects import instance_attributes
-from torch_estimator.compile.cache_key.torch_objects import MODULE_APART
+from torch_estimator.compile.cache_key.python_objects import instance_attributes
+from torch_estimator.compile.cache_key.torch_objects import MODULE_INTERNALS
 from torch_estimator.compile.cache_key.walk import Walk
 from torch_estimator.distributed.description.code import Code, library_of
 from torch_estimator.distributed.description.plain import is_own, plain
@@ -22,7 +22,7 @@ from torch_estimator.run_config import RunConfig
 # Layers of others, such as Keras', count up their names in each process.
 _KNOWN = (None, "torch", "torch_estimator")
 _MOST_ITEMS = 256
-_MODULE_APART = MODULE_APART | {"training"}
+_MODULE_APART = MODULE_INTERNALS | {"training"}
 
 
 class Account:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from types import FunctionType, MethodType
 from typing import Any
 
-from torch_estimator.compile.cache_key.code import code_facts
+from torch_estimator.compile.cache_key.code import code_facts, resolve
 from torch_estimator.compile.cache_key.functions import library_of_function
 from torch_estimator.compile.cache_key.libraries import library_of_module
-from torch_estimator.compile.cache_key.settings import followed
 from torch_estimator.distributed.description.plain import is_own, plain
 
 _DIGITS = 12
@@ -43,7 +42,7 @@ class Code:
         # Two may have one name.
         self._digests.setdefault(name, set()).add(facts.digest[:_DIGITS])
         for chain in facts.globals:
-            value = followed(function.__globals__, chain)
+            value = resolve(function.__globals__, chain)
             if isinstance(value, float) and not any(map(is_own, chain)):
                 self._settings[f"{'.'.join(chain)} of {name}"] = plain(value)
             else:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_estimator.compile.cache_key.torch_objects import OPTIMIZER_APART
+from torch_estimator.compile.cache_key.torch_objects import OPTIMIZER_INTERNALS
 from torch_estimator.distributed.description.account import Account
 from torch_estimator.distributed.description.code import Code
 from torch_estimator.distributed.description.difference import bounded
@@ -26,7 +26,11 @@ OPTIMIZERS = "the optimizers"
 # How torch computes the same, which it may choose by the device.
 _NOT_SETTINGS = frozenset({"params", "param_names", "foreach", "fused", "capturable"})
 # A schedule puts a function of its own around the step; the others follow from what is no setting.
-_OPTIMIZER_APART = OPTIMIZER_APART | {"step", "_step_supports_amp_scaling", "_need_device_dtype_check_for_fused"}
+_OPTIMIZER_APART = OPTIMIZER_INTERNALS | {
+    "step",
+    "_step_supports_amp_scaling",
+    "_need_device_dtype_check_for_fused",
+}
 
 
 def describe_training(model: Model, trainers: Trainers | None) -> Description:

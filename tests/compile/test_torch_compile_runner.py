@@ -14,12 +14,12 @@ from torch import nn
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
 from torch_estimator import feature_column as fc
-from torch_estimator.compile import choice, jit_steps
+from torch_estimator.compile import runner_choice, torch_compile_runner
 
 
 @pytest.fixture(autouse=True)
-def _no_process_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "SUPPORTED", False)
+def _no_forked_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_choice, "SUPPORTED", False)
 
 
 def adamw(named: Any) -> Any:
@@ -59,10 +59,10 @@ def test_a_schedule_and_a_partial_batch_compile_once_and_resume_bit_for_bit(tmp_
     assert_same_variables(job(tmp_path / "resumed", True), compiled)
 
 
-def test_auto_compiles_once_that_is_worth_it(
+def test_auto_compiles_once_it_is_worth_the_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(jit_steps, "is_worth_compiling", lambda secs, steps, left: steps >= 5)
+    monkeypatch.setattr(torch_compile_runner, "is_worth_waiting", lambda secs, steps, left: steps >= 5)
     caplog.set_level("INFO", "torch_estimator")
     auto = job(tmp_path / "auto", "auto").train(lambda: data().repeat(), steps=20)
     assert len(re.findall("Compiling the training step for batches of 4", caplog.text)) == 1
@@ -76,7 +76,7 @@ def test_with_an_older_pytorch_auto_trains_in_python_and_only_true_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Older:
-        """PyTorch 2.9 and 2.10 have all settings but this one."""
+        """Settings of dynamo in PyTorch 2.9 and 2.10, which lack one."""
 
         def __getattr__(self, name: str) -> Any:
             if name == "trace_autograd_ops":
@@ -85,18 +85,18 @@ def test_with_an_older_pytorch_auto_trains_in_python_and_only_true_is_an_error(
 
     settings = torch._dynamo.config
     monkeypatch.setattr(torch._dynamo, "config", Older())
-    monkeypatch.setattr(jit_steps, "is_worth_compiling", lambda secs, steps, left: steps >= 5)
+    monkeypatch.setattr(torch_compile_runner, "is_worth_waiting", lambda secs, steps, left: steps >= 5)
     auto = job(tmp_path / "auto", "auto").train(lambda: data().repeat(), steps=20)
-    (told,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    (logged,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
     why = f"it needs a newer PyTorch than {torch.__version__}"
-    assert told == f"The training step is not compiled, because {why}; training goes on without."
+    assert logged == f"The training step is not compiled, because {why}; training goes on without."
     assert_same_variables(auto, job(tmp_path / "eager", False).train(lambda: data().repeat(), steps=20))
     with pytest.raises(te.errors.InvalidValueError, match="needs a newer PyTorch"):
         job(tmp_path / "true", True).train(lambda: data().repeat(), steps=20)
 
 
 @pytest.mark.runs_in_python
-def test_what_cannot_be_compiled_trains_in_python_and_says_why(
+def test_a_step_that_cannot_be_compiled_runs_in_python_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Reading(nn.Linear):
@@ -115,6 +115,6 @@ def test_what_cannot_be_compiled_trains_in_python_and_says_why(
         return estimator.train(lambda: data().repeat(), steps=10)
 
     compiled = trained(True)
-    (told,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
-    assert told.startswith("The training step is not compiled, because ")
+    (logged,) = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
+    assert logged.startswith("The training step is not compiled, because ")
     assert_same_variables(compiled, trained(False))

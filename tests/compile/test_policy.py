@@ -1,4 +1,4 @@
-"""When a step is compiled beside the training, by what the kernel says of the cores."""
+"""When a step is compiled beside the training, by the kernel's counters of idle time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from torch_estimator.compile.idle import IdleCores
-from torch_estimator.compile.worth import is_worth_compiling_beside
+from torch_estimator.compile.policy import IdleCores, is_worth_compiling_beside
 
 LONG, SHORT = 1e6, 10.0
 
 
 class Machine:
-    """Files as the kernel writes them, and a clock."""
+    """Writes files as the kernel does, and has a clock."""
 
     def __init__(self, folder: Path, cores: int, membership: str = "0::/\n") -> None:
         self.proc, self.groups, self.now = folder / "proc", folder / "groups", 0.0
@@ -24,7 +23,7 @@ class Machine:
         self.passes(1.0, idle=[0.0] * cores)
 
     def quota(self, group: str, text: str) -> None:
-        """Limit a group of version 2, as in cpu.max."""
+        """Limit a control group of version 2; the text is that of cpu.max."""
         folder = self.groups / group
         folder.mkdir(parents=True)
         (folder / "cpu.max").write_text(text)
@@ -32,7 +31,7 @@ class Machine:
         self.passes(0.0, idle=[0.0] * len(self._idle))
 
     def old_quota(self, group: str, quota: int) -> None:
-        """Limit a group of version 1, in microseconds of each 100,000."""
+        """Limit a control group of version 1 to so many of every 100,000 microseconds."""
         for name in ("cpu", "cpuacct"):
             (self.groups / name / group).mkdir(parents=True)
         (self.groups / "cpu" / group / "cpu.cfs_quota_us").write_text(f"{quota}\n")
@@ -41,7 +40,7 @@ class Machine:
         self.passes(0.0, idle=[0.0] * len(self._idle))
 
     def passes(self, secs: float, *, idle: list[float], used: float = 0.0) -> None:
-        """Let time pass, in which each core was idle for a share, and all groups together used so many cores."""
+        """Let time pass, with the share of it that each core was idle, and the number of cores that each group used."""
         self.now += secs
         lines = ["cpu  1 2 3 4 5 6 7 8 9 10"]
         for number, share in enumerate(idle):
@@ -62,16 +61,16 @@ class Machine:
     ("allowed", "idle", "expected"),
     [
         ({0, 1}, [0.0, 1.0], True),
-        # This process and its input thread take one and a third.
+        # This process and its input thread use one core and a third.
         ({0, 1}, [0.1, 0.57], True),
-        # As many trainings as cores.
+        # There are as many trainings as cores.
         ({0, 1}, [0.02, 0.01], False),
         ({0, 1, 2, 3}, [0.1, 0.1, 0.1, 0.1], False),
-        # What is idle is not for this process.
+        # The idle cores are not for this process.
         ({0, 1}, [0.0, 0.0, 1.0, 1.0], False),
     ],
 )
-def test_a_core_is_idle_where_the_kernel_says_so_of_those_that_the_process_may_use(
+def test_only_idle_cores_that_the_process_may_use_count(
     tmp_path: Path, allowed: set[int], idle: list[float], expected: bool
 ) -> None:
     machine = Machine(tmp_path, len(idle))
@@ -82,13 +81,13 @@ def test_a_core_is_idle_where_the_kernel_says_so_of_those_that_the_process_may_u
     assert cores.is_one_idle() is expected
 
 
-def test_what_is_idle_now_counts_not_what_was(tmp_path: Path) -> None:
+def test_only_the_last_measurement_counts(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 2)
     cores = machine.cores({0, 1})
     for idle in ([0.0, 0.0], [0.0, 1.0], [0.0, 0.0]):
         machine.passes(1.0, idle=idle)
         assert cores.is_one_idle() is (idle[1] > 0)
-        # Nothing is read again within a second.
+        # Within a second nothing is measured again.
         machine.passes(0.5, idle=[0.0, 0.0])
         assert cores.is_one_idle() is (idle[1] > 0)
         machine.passes(0.5, idle=[0.0, 0.0])
@@ -97,9 +96,7 @@ def test_what_is_idle_now_counts_not_what_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("group", ["job/worker", "job", ""])
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_quota_of_a_control_group_or_of_one_above_limits_what_is_idle(
-    tmp_path: Path, group: str, is_old: bool
-) -> None:
+def test_a_quota_of_a_control_group_or_of_a_parent_limits_idle_cores(tmp_path: Path, group: str, is_old: bool) -> None:
     machine = Machine(tmp_path, 4, "4:cpu,cpuacct:/job/worker\n0::/\n" if is_old else "0::/job/worker\n")
     if is_old:
         machine.old_quota(group, 150_000)
@@ -122,7 +119,7 @@ def test_a_group_without_a_quota_limits_nothing(tmp_path: Path) -> None:
     assert (cores.cores, cores.is_one_idle()) == (2, True)
 
 
-def test_where_the_system_does_not_tell_no_core_is_idle(tmp_path: Path) -> None:
+def test_without_the_kernels_counters_no_core_is_idle(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 2)
     (machine.proc / "stat").unlink()
     cores = machine.cores({0, 1})
@@ -130,7 +127,7 @@ def test_where_the_system_does_not_tell_no_core_is_idle(tmp_path: Path) -> None:
     assert not cores.is_one_idle()
 
 
-def test_on_an_idle_core_a_training_of_seconds_compiles_and_on_none_only_a_long_one(tmp_path: Path) -> None:
+def test_a_short_training_compiles_on_an_idle_core_and_a_long_one_always(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 2)
     idle = machine.cores({0, 1})
     machine.passes(1.0, idle=[0.0, 1.0])

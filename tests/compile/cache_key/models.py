@@ -1,4 +1,4 @@
-"""Models that hold about everything a module can hold; run as a program it prints their digests."""
+"""Models that hold about everything a module can hold; run as a program, this prints their digests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from torch_estimator import feature_column as fc
-from torch_estimator.compile.cache_key import Fingerprint, environment_digest, fingerprint
+from torch_estimator.compile.cache_key import CacheKey, cache_key, environment_digest
 
 SCALE = 2.0
 TABLE = {"a": [1, 2, {"b": 3}]}
@@ -59,7 +59,7 @@ class Slotted:
 
 
 class Knot:
-    """In a set, and refers to what the set is in."""
+    """An element of a set that refers to the owner of the set."""
 
     def __init__(self, name: str, owner: Any) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class Knot:
 
 
 class Straight(torch.autograd.Function):
-    """Rounds, with the gradient of what it rounds."""
+    """Rounds in the forward pass, and passes gradients on unchanged."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def power(exponent: int) -> Callable[[Tensor], Tensor]:
 
 
 class Everything(nn.Module):
-    """Batch norm and dropout, and values of all kinds as attributes."""
+    """A module with batch norm, dropout, and values of all kinds as attributes."""
 
     limit = 3.0
     rounds = False
@@ -154,7 +154,7 @@ class Everything(nn.Module):
         return self.activation(x) * self.temperature
 
     def _watch(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Sees every call."""
+        """Do nothing; registered as a hook of each call."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.steps += 1
@@ -164,7 +164,7 @@ class Everything(nn.Module):
         return self.out(hidden.clamp(-self.limit, math.pi))
 
     def reset(self) -> None:
-        """Never called, but draws from generators of all of Python and numpy."""
+        """Draw from the global generators of Python and numpy; never called."""
         self.bias = random.random() + np.random.rand() + draw() + rand()
 
 
@@ -197,22 +197,22 @@ def of_everything() -> dict[str, Any]:
 MODELS: dict[str, Callable[[], Any]] = {"everything": of_everything, "canned": canned}
 
 
-def taken() -> dict[str, Fingerprint]:
-    return {name: fingerprint(make()) for name, make in MODELS.items()}
+def keys_of_all() -> dict[str, CacheKey]:
+    return {name: cache_key(make()) for name, make in MODELS.items()}
 
 
 MOVING = ("lr", "initial_lr")
-"""Keys of optimizers' groups that schedules move."""
+"""Keys of the settings that schedules move."""
 
 
-def taken_of(roots: Any) -> Fingerprint:
-    """As training takes it: the numbers that the step is given anew do not count."""
-    return fingerprint(roots, leave_out=(*MOVING, "betas"))
+def key_of(roots: Any) -> CacheKey:
+    """Return the cache key as a training computes it, without the numbers of settings that may move."""
+    return cache_key(roots, leave_out=(*MOVING, "betas"))
 
 
 if __name__ == "__main__":
     found = {
         name: {"digest": one.digest, "obstacle": one.obstacle, "paths": [path for path, _ in one.tensors]}
-        for name, one in taken().items()
+        for name, one in keys_of_all().items()
     }
     print(json.dumps({**found, "environment": environment_digest(2)}))

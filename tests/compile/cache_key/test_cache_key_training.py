@@ -1,4 +1,4 @@
-"""Training does not change the fingerprint of what is trained."""
+"""Training does not change the cache key of what is trained."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.compile.cache_key import fingerprint_models as models
-from tests.compile.cache_key.fingerprint_models import MOVING, Everything
-from torch_estimator.compile.cache_key import Fingerprint, fingerprint
+from tests.compile.cache_key import models
+from tests.compile.cache_key.models import MOVING, Everything
+from torch_estimator.compile.cache_key import CacheKey, cache_key
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.train.model import Model
 from torch_estimator.train.optimizers import Schedules
@@ -36,19 +36,19 @@ def rows(classes: int) -> te.data.Dataset:
     return te.data.Dataset.from_arrays(features, random.integers(0, classes, ROWS)).repeat().batch(8)
 
 
-def digests_of_training(estimator: te.Estimator, dataset: te.data.Dataset) -> list[Fingerprint]:
-    """Before the first of some steps, and after each."""
+def digests_of_training(estimator: te.Estimator, dataset: te.data.Dataset) -> list[CacheKey]:
+    """Return the cache keys before the first of four steps, and after each of them."""
     model = Model(estimator._builder.model_fn(mode=ModeKeys.TRAIN))
     optimizers, schedules = model.make_optimizers()
     step = TrainStep(model.module, model.loss, optimizers, schedules=schedules)
 
-    def now() -> Fingerprint:
-        return fingerprint(model.module, model.loss, optimizers, leave_out=MOVING)
+    def now() -> CacheKey:
+        return cache_key(model.module, model.loss, optimizers, leave_out=MOVING)
 
     found = [now()]
     with closing(model.batches(dataset)) as batches:
         for batch in itertools.islice(batches, 4):
-            model.meet(batch)
+            model.note_structure(batch)
             step(batch.features, batch.labels, batch.weights)
             found.append(now())
     assert found[-1].portable, found[-1].obstacle
@@ -79,7 +79,7 @@ CANNED: dict[str, Callable[..., te.Estimator]] = {
 def test_training_a_canned_model_does_not_change_its_digest(make: Callable[..., te.Estimator], tmp_path: Path) -> None:
     classes = 3 if getattr(make, "keywords", {}).get("head") else 2
     found = digests_of_training(make(model_dir=str(tmp_path)), rows(classes))
-    # Optimizers of torch make their state in their first step.
+    # Optimizers of `torch.optim` make their state in their first step.
     made = 1 if isinstance(getattr(make, "keywords", {}).get("optimizer"), partial) else 0
     assert found[made:] == found[-1:] * (5 - made)
 
@@ -104,7 +104,7 @@ def test_steps_do_not_change_the_digest_of_an_own_module(make: Callable[[Any], A
     digests = []
     for _ in range(4):
         step(torch.randn(6, 3), torch.randn(6, 1), None)
-        digests.append(fingerprint(module, loss_of, optimizer, leave_out=MOVING))
+        digests.append(cache_key(module, loss_of, optimizer, leave_out=MOVING))
     assert digests == digests[:1] * 4
     assert digests[0].portable, digests[0].obstacle
 
@@ -123,9 +123,9 @@ def test_a_module_that_counts_its_own_steps_in_python_changes_with_every_step() 
 
     module = Counting(3, 1)
     step = TrainStep(module, loss_of, [te.optim.Adagrad(module.parameters(), lr=0.1)])
-    before = fingerprint(module)
+    before = cache_key(module)
     step(torch.randn(6, 3), torch.randn(6, 1), None)
-    assert fingerprint(module) != before
+    assert cache_key(module) != before
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -1,4 +1,4 @@
-"""What changes a computation changes its fingerprint, what does not leaves it."""
+"""A change of the computation changes its cache key; other changes do not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 import torch_estimator as te
-from tests.compile.cache_key import fingerprint_models as models
-from tests.compile.cache_key.fingerprint_models import Color, Everything, Settings, of_everything, taken_of
+from tests.compile.cache_key import models
+from tests.compile.cache_key.models import Color, Everything, Settings, key_of, of_everything
 
 Roots = dict[str, Any]
 Patch = pytest.MonkeyPatch
@@ -315,12 +315,12 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_what_changes_the_computation_changes_the_digest(change: Change, monkeypatch: Patch) -> None:
+def test_a_change_of_the_computation_changes_the_digest(change: Change, monkeypatch: Patch) -> None:
     roots = of_everything()
-    before = taken_of(roots)
-    assert taken_of(roots) == before
+    before = key_of(roots)
+    assert key_of(roots) == before
     change(roots, monkeypatch)
-    assert taken_of(roots).digest != before.digest
+    assert key_of(roots).digest != before.digest
 
 
 def a_hook_that_comes_and_goes(roots: Roots, patch: Patch) -> None:
@@ -377,8 +377,8 @@ NO_CHANGES = named(
 
 
 @pytest.mark.parametrize("change", NO_CHANGES.values(), ids=NO_CHANGES.keys())
-def test_what_does_not_change_the_computation_leaves_the_digest(change: Change, monkeypatch: Patch) -> None:
+def test_other_changes_leave_the_digest(change: Change, monkeypatch: Patch) -> None:
     roots = of_everything()
-    before = taken_of(roots)
+    before = key_of(roots)
     change(roots, monkeypatch)
-    assert taken_of(roots) == before
+    assert key_of(roots) == before

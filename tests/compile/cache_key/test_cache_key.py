@@ -1,4 +1,4 @@
-"""Fingerprints mean the same in every process, and say where they do not."""
+"""Cache keys mean the same in every process, and say so if they do not."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.compile.cache_key import fingerprint_models as models
-from tests.compile.cache_key.fingerprint_models import Everything, of_everything, taken_of
-from torch_estimator.compile.cache_key import fingerprint
+from tests.compile.cache_key import models
+from tests.compile.cache_key.models import Everything, key_of, of_everything
+from torch_estimator.compile.cache_key import cache_key
 from torch_estimator.compile.cache_key.libraries import _roots, library_of_file, library_of_module
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[3]
 Patch = pytest.MonkeyPatch
 
 
-def test_a_model_made_again_has_the_same_digest_and_the_same_order_of_tensors() -> None:
-    one, other = taken_of(of_everything()), taken_of(of_everything())
+def test_a_model_that_is_built_again_has_the_same_digest_and_the_same_order_of_tensors() -> None:
+    one, other = key_of(of_everything()), key_of(of_everything())
     assert one == other
     assert one.portable
     assert one.obstacle == ""
@@ -45,7 +45,7 @@ def test_a_model_made_again_has_the_same_digest_and_the_same_order_of_tensors() 
 def test_two_processes_have_the_same_digests(tmp_path: Path) -> None:
     running = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.compile.cache_key.fingerprint_models"],
+            [sys.executable, "-m", "tests.compile.cache_key.models"],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
@@ -59,7 +59,7 @@ def test_two_processes_have_the_same_digests(tmp_path: Path) -> None:
 
 def test_every_tensor_is_there_once_with_its_path() -> None:
     roots = of_everything()
-    tensors = taken_of(roots).tensors
+    tensors = key_of(roots).tensors
     by_path = dict(tensors)
     assert len({id(tensor) for _, tensor in tensors}) == len(tensors)
     module = roots["module"]
@@ -94,11 +94,11 @@ def made_of(source: str, name: str, file: str = "model.py") -> Any:
 
 
 def test_lines_and_files_do_not_count_but_code_does() -> None:
-    one = fingerprint(made_of(SOURCE % "1.0", "one"))
-    assert fingerprint(made_of("\n\n\n" + SOURCE % "1.0", "two", "other/model.py")) == one
-    assert fingerprint(made_of(SOURCE % "2.0", "one")) != one
-    assert fingerprint(made_of(SOURCE % "1", "one")) != one
-    assert fingerprint(made_of((SOURCE % "1.0").replace('"a": 1.0', '"a": 2.0'), "one")) != one
+    one = cache_key(made_of(SOURCE % "1.0", "one"))
+    assert cache_key(made_of("\n\n\n" + SOURCE % "1.0", "two", "other/model.py")) == one
+    assert cache_key(made_of(SOURCE % "2.0", "one")) != one
+    assert cache_key(made_of(SOURCE % "1", "one")) != one
+    assert cache_key(made_of((SOURCE % "1.0").replace('"a": 1.0', '"a": 2.0'), "one")) != one
 
 
 @pytest.mark.parametrize(
@@ -111,17 +111,17 @@ def test_lines_and_files_do_not_count_but_code_does() -> None:
         "return [part * config.SCALE for part in x]",
     ],
 )
-def test_what_code_reads_of_other_modules_counts(body: str, monkeypatch: Patch) -> None:
+def test_members_of_other_modules_that_code_reads_count(body: str, monkeypatch: Patch) -> None:
     config = types.ModuleType("made_config")
     vars(config).update(SCALE=1.0, OTHER=1.0, inner=config)
     monkeypatch.setitem(sys.modules, "made_config", config)
     scope: dict[str, Any] = {"config": config, "__name__": "made"}
     exec(f"def loss(x):\n    {body}", scope)
-    before = fingerprint(scope["loss"])
+    before = cache_key(scope["loss"])
     vars(config)["OTHER"] = 2.0
-    assert fingerprint(scope["loss"]) == before
+    assert cache_key(scope["loss"]) == before
     vars(config)["SCALE"] = 2.0
-    assert fingerprint(scope["loss"]) != before
+    assert cache_key(scope["loss"]) != before
 
 
 PACKAGE = {
@@ -153,7 +153,7 @@ PACKAGE = {
 
 @pytest.fixture
 def own_package(tmp_path: Path, monkeypatch: Patch) -> Any:
-    """Two modules installed in site-packages; returns that of the losses."""
+    """Return the module of losses of a package with two modules in a directory called site-packages."""
     folder = tmp_path / "site-packages" / "own_package"
     folder.mkdir(parents=True)
     for name, text in PACKAGE.items():
@@ -189,28 +189,28 @@ def test_settings_that_an_installed_package_reads_count(
         "called": scope["called"],
         "read of the module": scope["through"],
     }
-    before = fingerprint(roots[of])
+    before = cache_key(roots[of])
     assert before.portable
     monkeypatch.setattr(own_package.settings, "unread", 1)
-    assert fingerprint(roots[of]) == before
+    assert cache_key(roots[of]) == before
     SETTINGS[change](monkeypatch, own_package)
-    assert fingerprint(roots[of]) != before
+    assert cache_key(roots[of]) != before
 
 
-def test_what_getenv_says_counts(monkeypatch: Patch) -> None:
+def test_environment_variables_that_code_reads_count(monkeypatch: Patch) -> None:
     def loss(x: Any) -> Any:
         return x * float(os.getenv("ALPHA", "1"))
 
-    before = fingerprint(loss)
+    before = cache_key(loss)
     monkeypatch.setenv("ALPHA", "2")
-    assert fingerprint(loss) != before
+    assert cache_key(loss) != before
 
 
 @pytest.mark.parametrize(
     "body",
     ["return x * flags.FLAGS.scale", "from installed import FLAGS; return x * FLAGS.scale", "return x * FLAGS.scale"],
 )
-def test_objects_of_libraries_count_with_what_they_hold(body: str, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_objects_of_libraries_count_with_their_attributes(body: str, tmp_path: Path, monkeypatch: Patch) -> None:
     package = tmp_path / "site-packages" / "installed.py"
     package.parent.mkdir()
     package.write_text("class Flags:\n    pass\nFLAGS = Flags()\nFLAGS.scale = 1.0\n")
@@ -225,48 +225,48 @@ def test_objects_of_libraries_count_with_what_they_hold(body: str, tmp_path: Pat
     assert library_of_module("installed") == "installed"
     scope: dict[str, Any] = {"flags": installed, "FLAGS": installed.FLAGS, "__name__": "made"}
     exec(f"def loss(x):\n    {body}", scope)
-    before = fingerprint(scope["loss"])
+    before = cache_key(scope["loss"])
     assert before.portable
-    assert fingerprint(scope["loss"]) == before
+    assert cache_key(scope["loss"]) == before
     installed.FLAGS.scale = 2.0
-    assert fingerprint(scope["loss"]) != before
+    assert cache_key(scope["loss"]) != before
 
 
-def test_what_others_draw_from_generators_of_all_does_not_count() -> None:
+def test_draws_from_global_random_generators_do_not_count() -> None:
     module = Everything()
-    before = fingerprint(module)
+    before = cache_key(module)
     models.draw(), models.rand(), torch.rand(())
-    assert fingerprint(module) == before
+    assert cache_key(module) == before
 
 
-def test_aliases_are_told_from_copies() -> None:
+def test_aliases_differ_from_copies() -> None:
     one, other = torch.zeros(2), torch.zeros(2)
-    assert fingerprint([one, one]) != fingerprint([one, other])
-    assert fingerprint([one, other]) == fingerprint([other, one])
+    assert cache_key([one, one]) != cache_key([one, other])
+    assert cache_key([one, other]) == cache_key([other, one])
     memory = torch.zeros(4)
-    assert fingerprint([memory[:2], memory[:2]]) != fingerprint([one, other])
-    assert fingerprint([memory[:2], memory[2:]]) != fingerprint([memory[:2], memory[:2]])
+    assert cache_key([memory[:2], memory[:2]]) != cache_key([one, other])
+    assert cache_key([memory[:2], memory[2:]]) != cache_key([memory[:2], memory[:2]])
 
 
 def test_cycles_and_long_chains_end() -> None:
     ring: list[Any] = []
     ring.append(ring)
-    assert fingerprint(ring) == fingerprint(ring)
+    assert cache_key(ring) == cache_key(ring)
     chain: list[Any] = []
     for _ in range(5000):
         chain = [chain]
-    assert fingerprint(chain).portable
-    assert fingerprint([chain]) != fingerprint(chain)
+    assert cache_key(chain).portable
+    assert cache_key([chain]) != cache_key(chain)
 
 
-def test_values_that_look_alike_are_told_apart() -> None:
+def test_similar_values_have_different_digests() -> None:
     values = [1, 1.0, True, "1", b"1", (1,), [1], {1}, {1: None}, None, "None", np.int64(1), np.array(1), 1j, ()]
-    digests = [fingerprint(value).digest for value in values]
+    digests = [cache_key(value).digest for value in values]
     assert len(set(digests)) == len(values)
     texts = [["a", "b"], ["a\0b"], ["a', 'b"], [["a"], "b"], ["a", ["b"]], [["a", "b"]], ["+"], ["@0"], ["\n"]]
-    assert len({fingerprint(text).digest for text in texts}) == len(texts)
+    assert len({cache_key(text).digest for text in texts}) == len(texts)
     arrays = [np.zeros(4), np.zeros((2, 2)), np.zeros(4, np.float32), np.zeros(8, np.float32), np.zeros(4, np.int64)]
-    assert len({fingerprint(array).digest for array in arrays}) == len(arrays)
+    assert len({cache_key(array).digest for array in arrays}) == len(arrays)
 
 
 class Held(nn.Module):
@@ -276,15 +276,15 @@ class Held(nn.Module):
         self.encoder.lookup = {"by": [held]}
 
 
-def test_what_only_its_identity_tells_is_named_with_its_path(tmp_path: Path) -> None:
+def test_an_object_known_by_its_identity_only_is_named_with_its_path(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as file:
         module = Held(file)
-        found = fingerprint(module)
+        found = cache_key(module)
         assert not found.portable
         assert found.obstacle == "module.encoder.lookup['by'][0]: an object of type _io.TextIOWrapper"
-        assert fingerprint(module) == found
+        assert cache_key(module) == found
         with (tmp_path / "log").open("w") as other:
-            assert fingerprint(Held(other)) != found
+            assert cache_key(Held(other)) != found
 
 
 def counted() -> Iterator[int]:
@@ -299,16 +299,16 @@ def counted() -> Iterator[int]:
         (memoryview(b"x"), "an object of type memoryview"),
     ],
 )
-def test_other_things_without_a_known_state_are_named(value: Any, words: str) -> None:
-    found = fingerprint({"model": Held(value)})
+def test_objects_without_a_readable_state_are_named(value: Any, words: str) -> None:
+    found = cache_key({"model": Held(value)})
     assert not found.portable
     assert found.obstacle.startswith("model.encoder.lookup['by'][0]")
     assert words in found.obstacle
 
 
-def test_while_a_fingerprint_lives_nothing_takes_the_place_of_what_it_told_by_identity() -> None:
+def test_a_cache_key_keeps_objects_alive_that_are_known_by_their_identity() -> None:
     module = Held(memoryview(b"x"))
-    found = fingerprint(module)
+    found = cache_key(module)
     kept = weakref.ref(module.encoder.lookup["by"][0])
     module.encoder.lookup["by"][0] = None
     gc.collect()
@@ -329,20 +329,20 @@ class StubbornError(Stubborn, Exception):
     pass
 
 
-def test_what_does_not_let_itself_be_looked_at_is_told_by_identity() -> None:
-    assert fingerprint(Stubborn()).portable
-    assert fingerprint(StubbornNumber(1)).portable
-    assert fingerprint([StubbornError()]).obstacle.endswith("fingerprint.StubbornError")
+def test_an_object_that_cannot_be_inspected_counts_by_its_identity() -> None:
+    assert cache_key(Stubborn()).portable
+    assert cache_key(StubbornNumber(1)).portable
+    assert cache_key([StubbornError()]).obstacle.endswith("cache_key.StubbornError")
 
 
-def test_locks_and_loggers_have_no_bearing() -> None:
+def test_locks_and_loggers_do_not_count() -> None:
     one, other = (Held([threading.Lock(), threading.RLock(), threading.Event(), models]) for _ in range(2))
-    assert fingerprint(one).portable
-    assert fingerprint(one) == fingerprint(other)
-    assert fingerprint(Held(logging.getLogger("a"))) == fingerprint(Held(logging.getLogger("a")))
+    assert cache_key(one).portable
+    assert cache_key(one) == cache_key(other)
+    assert cache_key(Held(logging.getLogger("a"))) == cache_key(Held(logging.getLogger("a")))
 
 
-def test_attributes_that_a_class_leaves_out_do_not_count() -> None:
+def test_attributes_named_in_not_in_fingerprint_do_not_count() -> None:
     class Counting(nn.Module):
         not_in_fingerprint = ("calls",)
         calls = 0
@@ -352,8 +352,8 @@ def test_attributes_that_a_class_leaves_out_do_not_count() -> None:
 
     module = CountingToo()
     module.calls = 1
-    before = fingerprint(module)
+    before = cache_key(module)
     module.calls = 2
-    assert fingerprint(module) == before
+    assert cache_key(module) == before
     module.other = 2
-    assert fingerprint(module) != before
+    assert cache_key(module) != before

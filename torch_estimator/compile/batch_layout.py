@@ -1,0 +1,130 @@
+"""Batches as flat lists of tensors, and the layout that a compiled step is specific to.
+
+A compiled step receives addresses only. Everything else about a batch is fixed when the step is compiled: the names
+and nesting of its tensors, and the shape, strides and dtype of each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_estimator.train.batches import Batches, TensorBatch, batch_size
+
+TensorLayout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+"""Shape, strides and dtype of a tensor."""
+
+TensorLayouts = tuple[TensorLayout, ...]
+
+
+class BatchLayout(NamedTuple):
+    """Layout of a batch: two batches of equal layout can be given to the same compiled step.
+
+    Attributes:
+        structure: JSON that says where each tensor is in the batch: names in their order, nesting, and what is None.
+        tensors: The layout of each tensor, in the order of `flatten`.
+    """
+
+    structure: str
+    tensors: TensorLayouts
+
+    def as_json(self) -> list[Any]:
+        """Return the layout as JSON; equal layouts give equal JSON."""
+        return [self.structure, layouts_as_json(self.tensors)]
+
+
+class BatchBlock(NamedTuple):
+    """Batches of equal layout that follow each other in one piece of memory.
+
+    Attributes:
+        whole: All rows of these batches.
+        rows: Number of rows in one batch.
+        layout: Layout of one batch; None if it holds anything other than tensors, such as strings.
+        addresses: int64 ``[tensors]``, the memory addresses of the first batch's tensors.
+    """
+
+    whole: TensorBatch
+    rows: int
+    layout: BatchLayout | None
+    addresses: np.ndarray
+
+
+def block_of(batches: Batches) -> BatchBlock:
+    """Return the layout and the addresses of the block of memory that batches are in."""
+    first = dataclasses.replace(batches, start=0, count=1).batch(0)
+    inputs = step_inputs(first)
+    tensors = flatten(inputs)
+    addresses = np.array([tensor.data_ptr() for tensor in tensors or ()], np.int64)
+    layout = None if tensors is None else layout_of(inputs, tensors)
+    return BatchBlock(batches.whole, batch_size(first.features), layout, addresses)
+
+
+def step_inputs(batch: TensorBatch) -> tuple[Any, Any, Any]:
+    """Return the arguments of a training step: features, labels and weights."""
+    return batch.features, batch.labels, batch.weights
+
+
+def layout_of(value: Any, tensors: list[Tensor]) -> BatchLayout:
+    """Return the layout of nested tensors.
+
+    Args:
+        value: A tensor, or nested dicts, tuples and lists of tensors.
+        tensors: What `flatten` returns for this value.
+    """
+    return BatchLayout(json.dumps(_structure(value)), tensor_layouts(tensors))
+
+
+def flatten(value: Any) -> list[Tensor] | None:
+    """Return the tensors of a nested value in order; None if it holds anything else, such as strings."""
+    found: list[Tensor] = []
+    return found if _collect(value, found) else None
+
+
+def unflatten(value: Any, tensors: Iterator[Tensor]) -> Any:
+    """Return a nested value of the same structure, with other tensors in the order of `flatten`."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if isinstance(value, Mapping):
+        return {key: unflatten(one, tensors) for key, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(unflatten(one, tensors) for one in value))
+    if isinstance(value, tuple | list):
+        return type(value)(unflatten(one, tensors) for one in value)
+    return value
+
+
+def tensor_layouts(tensors: list[Tensor]) -> TensorLayouts:
+    """Return the shape, strides and dtype of each tensor."""
+    return tuple([(tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors])
+
+
+def layouts_as_json(layouts: TensorLayouts) -> list[Any]:
+    """Return layouts as JSON: parsing the written text gives an equal value."""
+    return [[list(shape), list(strides), str(dtype)] for shape, strides, dtype in layouts]
+
+
+def _structure(value: Any) -> Any:
+    """Return the names and nesting of a value as JSON, with 0 in the place of each tensor."""
+    if isinstance(value, Mapping):
+        return {"names": [[repr(key), _structure(one)] for key, one in value.items()]}
+    if isinstance(value, tuple | list):
+        return {type(value).__qualname__: [_structure(one) for one in value]}
+    return None if value is None else 0
+
+
+def _collect(value: Any, found: list[Tensor]) -> bool:
+    """Append the tensors of a nested value to a list; return False at anything that is neither a tensor nor None."""
+    if isinstance(value, Tensor):
+        found.append(value)
+        return True
+    if isinstance(value, Mapping):
+        return all(_collect(one, found) for one in value.values())
+    if isinstance(value, tuple | list):
+        return all(_collect(one, found) for one in value)
+    return value is None

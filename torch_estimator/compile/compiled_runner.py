@@ -1,0 +1,410 @@
+"""Runner of compiled steps: decides, call by call, whether Python or machine code takes the coming steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import torch
+
+from torch_estimator.compile.batch_layout import BatchBlock, BatchLayout, block_of, step_inputs
+from torch_estimator.compile.cache import StepCache
+from torch_estimator.compile.cache_key import CacheKey
+from torch_estimator.compile.change_detector import ChangeDetector, fixed_settings
+from torch_estimator.compile.compilation import Compilation
+from torch_estimator.compile.compiled_step import CompiledStep
+from torch_estimator.compile.policy import IdleCores, ShapePolicy, is_worth_compiling_beside
+from torch_estimator.compile.step_compiler import StepCompiler
+from torch_estimator.hooks.hook import RunContext
+from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
+from torch_estimator.train.observation import Observer, observed
+from torch_estimator.train.runner import StepRunner
+from torch_estimator.train.step import TrainStep
+from torch_estimator.train.threads import sized_threads, threads_for
+
+logger = logging.getLogger("torch_estimator")
+
+# Machine code runs this long per call. Between two calls Python handles Ctrl-C and SIGTERM, and hooks that are due by
+# the clock.
+_SECS_PER_CALL = 0.05
+_MAX_STEPS_PER_CALL = 128
+
+# After so many changes of the model, more are expected, and compiling for each of them would never pay.
+_MOST_CHANGES = 4
+
+# How often the cache is searched again for what another process may have compiled.
+_LOOK_UP_EVERY_SECS = 1.0
+
+
+@dataclasses.dataclass(slots=True)
+class _LayoutState:
+    """State of compilation for batches of one layout.
+
+    Attributes:
+        threads: Number of threads that the step is compiled for.
+        next_look_up: Time before which the cache is not searched again, of `time.monotonic`.
+        is_compiled_elsewhere: Whether another process is compiling the same step.
+        eager_secs: Seconds that such batches have taken in Python.
+        eager_steps: Number of such batches that ran in Python.
+        compilation: The process that compiles the step, while it runs.
+        compiled: The compiled step, once there is one.
+        failed: Whether compiling has failed, and such batches stay in Python.
+    """
+
+    threads: int
+    next_look_up: float = 0.0
+    is_compiled_elsewhere: bool = False
+    eager_secs: float = 0.0
+    eager_steps: int = 0
+    compilation: Compilation | None = None
+    compiled: CompiledStep | None = None
+    failed: bool = False
+
+
+class CompiledRunner(StepRunner):
+    """Takes training steps as machine code where there is a compiled step, and in Python otherwise.
+
+    Batches that `ShapePolicy` does not admit run in Python.
+
+    Args:
+        step: The step to compile.
+        compute_key: Returns the cache key of everything that the step depends on at the time of the call.
+        when: ``"auto"`` trains in Python until the compiled step is ready, and compiles only if that is worth it
+            (`is_worth_compiling_beside`). True stops training until the step is compiled.
+        before: The `state` in the run before a resume, or None.
+        last_step: Global step at which training ends, or None if that is not known.
+        cache: Where compiled steps are kept.
+        log_name: Name of a step in log lines, with ``{}`` for the number of rows in a batch.
+        watched: Objects of the user outside of the module on which the step depends, such as the loss.
+
+    Attributes:
+        in_python: Set it to have steps taken in Python although they are compiled.
+    """
+
+    def __init__(
+        self,
+        step: TrainStep,
+        compute_key: Callable[[], CacheKey],
+        *,
+        when: Literal["auto"] | bool,
+        before: Mapping[str, Any] | None,
+        last_step: int | None = None,
+        cache: StepCache | None = None,
+        log_name: str = "the training step for batches of {}",
+        watched: Sequence[Any] = (),
+    ) -> None:
+        self._step = step
+        self._compute_key = compute_key
+        self._waits = when is True
+        self._last_step = last_step
+        self._cache = cache or StepCache()
+        self._log_name = log_name
+        self._watched = tuple(watched)
+        self._observer = Observer(step.module, self._watched)
+        self._policy = ShapePolicy(before)
+        self._idle = IdleCores()
+        self.in_python = False
+        # The compiler and the detector are made together, once a layout is admitted, and dropped after a change.
+        self._compiler: StepCompiler | None = None
+        self._detector: ChangeDetector | None = None
+        # None is the key for batches that hold strings.
+        self._layouts: dict[BatchLayout | None, _LayoutState] = {}
+        self._block: BatchBlock | None = None
+        self._changes = 0
+        self._has_given_up = False
+        self._context: RunContext | None = None
+        self._secs_per_step = _SECS_PER_CALL
+
+    def state(self) -> dict[str, Any]:
+        """Return, as JSON, which batch shapes were admitted, so that a resumed run compiles the same ones."""
+        return self._policy.state()
+
+    def __enter__(self) -> CompiledRunner:
+        return self
+
+    def __exit__(self, kind: object = None, *exception: object) -> None:
+        # A training that fails or is asked to stop leaves no compiler running. After any other end, the compilation
+        # goes on, so that the next run finds the step.
+        is_cut_short = kind is not None or (self._context is not None and self._context.preempted)
+        for state in self._layouts.values():
+            if state.compilation is not None:
+                state.compilation.stop() if is_cut_short else state.compilation.leave()
+
+    @property
+    def steps_per_call(self) -> int:
+        """How many steps are best taken with one call of `take`; 1 while steps run in Python."""
+        if all(state.compiled is None for state in self._layouts.values()):
+            return 1
+        return max(1, min(_MAX_STEPS_PER_CALL, int(_SECS_PER_CALL / self._secs_per_step)))
+
+    def invalidate(self) -> None:
+        """Have the next step look for changes, after code that is not this package's has run."""
+        if self._detector is not None:
+            self._detector.note_foreign_code()
+        self._step.warn_of_thawed()
+
+    def refresh_settings(self) -> None:
+        """Have the next step compare the optimizers' settings, after a schedule outside of the step has moved them."""
+        if self._detector is not None:
+            self._detector.settings_may_differ = True
+
+    def take(self, batches: Batches, context: RunContext) -> list[float]:
+        """Train on batches one after the other; return the loss of each, up to the first that is not finite."""
+        losses: list[float] = []
+        block = self._prepare(batches)
+        while len(losses) < batches.count:
+            state = self._state_of(block, batches, len(losses), context)
+            if state is None or state.compiled is None or self.in_python:
+                losses.append(self._take_in_python(batches.batch(len(losses)), state, context))
+            else:
+                more, failed = self._take_compiled(state.compiled, block, batches, len(losses), context)
+                losses += more
+                if failed:
+                    self._raise_error_of(batches.batch(len(losses)), context.global_step + len(losses))
+            if not math.isfinite(losses[-1]):
+                break
+        if batches.start + batches.count == batches.of and not batches.lasting:
+            # These were the last batches of the block, so its memory can be freed while the next block is read.
+            self._block = None
+        return losses
+
+    def is_ready_for(self, batches: Batches, context: RunContext) -> bool:
+        """Return whether the first of these batches would be taken as machine code.
+
+        If the runner was made with ``when=True``, this waits until the step is compiled.
+        """
+        state = self._state_of(self._prepare(batches), batches, 0, context)
+        return state is not None and state.compiled is not None
+
+    def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
+        """Return a function that takes the batch of a number and returns its loss.
+
+        A strategy that exchanges gradients after every step uses it in place of `take`: the addresses of all batches
+        are prepared once, and each step is a single call of C.
+
+        Returns:
+            None if the first batch would not be taken as machine code.
+        """
+        block = self._prepare(batches)
+        state = self._state_of(block, batches, 0, context)
+        if state is None or state.compiled is None or self.in_python or context.observe or self._step.schedules:
+            return None
+        losses, run = state.compiled.bind(block.addresses, batches.start, self._settings_by_step(batches.count))
+        context.compiled = True
+
+        def take(number: int) -> float:
+            if run(number, 1) < 0:
+                self._raise_error_of(batches.batch(number), context.global_step)
+            return float(losses[number])
+
+        return take
+
+    def _prepare(self, batches: Batches) -> BatchBlock:
+        """Drop compiled steps that are wrong by now, and return the block of memory that the batches are in."""
+        detector = self._detector
+        if detector is not None:
+            if detector.has_lost_groups():
+                self._give_up("a hook has given an optimizer other groups")
+            elif detector.has_changed():
+                self._begin_anew()
+        if self._block is None or self._block.whole is not batches.whole:
+            self._block = block_of(batches)
+        return self._block
+
+    def _begin_anew(self) -> None:
+        logger.info("The model or its optimizer has changed, so the compiled step is dropped.")
+        self._drop()
+        self._changes += 1
+        if self._changes == _MOST_CHANGES:
+            self._give_up("the model or its optimizer is changed again and again")
+
+    def _drop(self) -> None:
+        """Forget all compiled steps, and end or leave the compilations that are running."""
+        self.__exit__()
+        self._layouts, self._compiler, self._detector = {}, None, None
+
+    def _give_up(self, reason: str) -> None:
+        """Take all further steps in Python, and log the reason, in words that fit after "because"."""
+        if not self._has_given_up:
+            self._has_given_up = True
+            self._drop()
+            logger.warning("The training step is not compiled, because %s; training goes on without.", reason)
+
+    def _take_in_python(self, batch: TensorBatch, state: _LayoutState | None, context: RunContext) -> float:
+        module, started = self._step.module, time.perf_counter()
+        context.compiled = False
+        # The step in Python may move schedules on, which can change a setting that compiled code has as a constant.
+        self.refresh_settings()
+        with (
+            sized_threads(module, batch_size(batch.features), beside_input=True),
+            noting_batch(module, batch.features, batch.labels),
+            observed(context),
+        ):
+            loss = float(self._step(*step_inputs(batch)))
+        if state is not None:
+            state.eager_secs += time.perf_counter() - started
+            state.eager_steps += 1
+        return loss
+
+    def _take_compiled(
+        self, compiled: CompiledStep, block: BatchBlock, batches: Batches, start: int, context: RunContext
+    ) -> tuple[list[float], bool]:
+        """Take steps until the batches end, a step fails, or a schedule changes a setting that is compiled in.
+
+        Args:
+            compiled: The compiled step for the layout of these batches.
+            block: The memory that the batches are in.
+            batches: The batches of this call.
+            start: Number of the first of them to take.
+            context: Of the training.
+
+        Returns:
+            The losses of the steps taken, and whether the step after them failed.
+        """
+        context.compiled = True
+        with sized_threads(self._step.module, block.rows, beside_input=True):
+            if context.observe:
+                self._observe(batches.batch(start), context)
+            settings = self._settings_by_step(batches.count - start)
+            started = time.perf_counter()
+            losses, failed = compiled.take(block.addresses, batches.start + start, settings)
+        if len(losses) > 1 or (len(losses) and self._secs_per_step == _SECS_PER_CALL):
+            # A call with a single step is slower per step, so it counts only until there is a better measurement.
+            self._secs_per_step = (time.perf_counter() - started) / len(losses)
+        return losses.tolist(), failed
+
+    def _observe(self, batch: TensorBatch, context: RunContext) -> None:
+        """Record what the model summarises in an extra forward pass, because compiled code cannot be looked into."""
+        with noting_batch(self._step.module, batch.features, batch.labels):
+            others = self._compiler.tensors if self._compiler is not None else ()
+            context.summaries = self._observer.observe(lambda: self._step.loss(*step_inputs(batch)), others)
+
+    def _settings_by_step(self, steps: int) -> np.ndarray:
+        """Return the settings that move from step to step, for the coming steps, and move schedules on.
+
+        Returns:
+            float32 ``[steps, settings]``, such as learning rates. There are fewer steps than asked for if a schedule
+            changes a setting that is a constant in the compiled step. The next call then detects the change.
+        """
+        groups, schedules = self._step.groups, self._step.schedules
+        rows = [[number for group in groups for number in group.numbers()]]
+        if not schedules:
+            return np.repeat(np.array(rows, np.float32), steps, axis=0)
+        fixed = fixed_settings(self._step)
+        self.refresh_settings()
+        schedules.advance()
+        while len(rows) < steps and fixed_settings(self._step) == fixed:
+            rows.append([number for group in groups for number in group.numbers()])
+            schedules.advance()
+        return np.array(rows, np.float32)
+
+    def _raise_error_of(self, batch: TensorBatch, global_step: int) -> NoReturn:
+        """Raise the error of a step that failed as machine code, by repeating its forward pass in Python."""
+        module = self._step.module
+        with noting_batch(module, batch.features, batch.labels), torch.no_grad():
+            self._step.loss(*step_inputs(batch))
+        raise RuntimeError(
+            f"The compiled training step failed after global step {global_step}; run with RunConfig(compile=False)."
+        )
+
+    def _state_of(self, block: BatchBlock, batches: Batches, number: int, context: RunContext) -> _LayoutState | None:
+        """Return the state of a block's layout, after loading or compiling its step if that is due.
+
+        Returns:
+            None if batches of this layout are not compiled.
+        """
+        rows, layout = block.rows, block.layout
+        if self._has_given_up:
+            return None
+        if layout is None:
+            return self._state_of_strings(rows, context)
+        state = self._layouts.get(layout)
+        if (state is None or rows < self._policy.rows) and not self._policy.admits(rows, layout.as_json()):
+            return None
+        if state is None:
+            state = self._layouts[layout] = self._new_state(rows)
+        # The very first step runs in Python if there are optimizers of `torch.optim`: these make their state in it, and
+        # a step can be traced only when all of its tensors are there.
+        if state.compiled is None and not state.failed and (context.global_step or not self._step.other_optimizers):
+            self._load_or_compile(state, layout, batches.batch(number), context)
+        return state
+
+    def _state_of_strings(self, rows: int, context: RunContext) -> _LayoutState | None:
+        """Return the state of batches that hold strings, and warn once compiling them would be worth it."""
+        state = self._layouts.get(None)
+        if state is None:
+            state = self._layouts[None] = self._new_state(rows)
+        if self._waits or self._is_worth_it(state, context):
+            self._give_up("a batch holds something other than tensors, such as strings")
+            return None
+        return state
+
+    def _new_state(self, rows: int) -> _LayoutState:
+        return _LayoutState(threads_for(self._step.module, rows, beside_input=True))
+
+    def _load_or_compile(
+        self, state: _LayoutState, layout: BatchLayout, batch: TensorBatch, context: RunContext
+    ) -> None:
+        """Load the compiled step if it is in the cache, compile it if that is worth it, and take over what is ready."""
+        if self._step.schedules and any(group.holds_tensors() for group in self._step.groups):
+            # The settings of all steps of a call are read before the first of them runs. A tensor would have the value
+            # of the last step by then.
+            self._give_up("a schedule moves a setting of an optimizer that is a tensor instead of a number")
+            return
+        if self._compiler is None:
+            with self._observer.unobserved():
+                self._compiler = StepCompiler(self._step, self._compute_key, self._cache)
+            is_outdated = self._compiler.is_outdated
+            self._detector = ChangeDetector(self._step, self._watched, self._observer, is_outdated)
+        while state.compilation is None:
+            is_look_up_due = time.monotonic() >= state.next_look_up
+            if is_look_up_due:
+                state.next_look_up = time.monotonic() + _LOOK_UP_EVERY_SECS
+                state.compiled = self._compiler.load(layout, state.threads)
+            if state.compiled is not None or not (self._waits or self._is_worth_it(state, context)):
+                return
+            if state.is_compiled_elsewhere and not is_look_up_due:
+                # The step of the other process will appear in the cache.
+                if not self._waits:
+                    return
+                time.sleep(_LOOK_UP_EVERY_SECS)
+                continue
+            with self._observer.unobserved():
+                state.compilation = self._compiler.start(batch, layout, state.threads, is_background=not self._waits)
+            self._context = context
+            meanwhile = "this takes some seconds" if self._waits else "training goes on beside it"
+            if state.compilation is not None:
+                logger.info("Compiling %s; %s.", self._name_of(batch), meanwhile)
+            elif not state.is_compiled_elsewhere:
+                state.is_compiled_elsewhere = True
+                logger.info("Another process is compiling %s; %s.", self._name_of(batch), meanwhile)
+        if self._waits:
+            state.compilation.wait()
+        if state.compilation.is_over():
+            result = self._compiler.finish(state.compilation, layout)
+            state.compilation = None
+            if isinstance(result, CompiledStep):
+                state.compiled = result
+                logger.info("Compiled %s.", self._name_of(batch))
+            else:
+                state.failed = True
+                logger.warning("The training step is not compiled, because %s; training goes on without.", result)
+
+    def _name_of(self, batch: TensorBatch) -> str:
+        return self._log_name.format(batch_size(batch.features))
+
+    def _is_worth_it(self, state: _LayoutState, context: RunContext) -> bool:
+        """Return whether to compile the step of a layout beside the training; one compilation runs at a time."""
+        if any(other.compilation for other in self._layouts.values()):
+            return False
+        steps_left = None
+        if self._last_step is not None:
+            # The layout is expected to keep its share of all batches.
+            share = state.eager_steps / max(1, sum(other.eager_steps for other in self._layouts.values()))
+            steps_left = share * (self._last_step - context.global_step)
+        return is_worth_compiling_beside(state.eager_secs, state.eager_steps, steps_left, self._idle)

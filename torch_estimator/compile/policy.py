@@ -1,0 +1,271 @@
+"""Policy of compilation: which batch shapes are compiled, and when compiling pays.
+
+`ShapePolicy` answers the first question. The second depends on what a compiler costs: 10 to 20 seconds of one core,
+after which a step is three to ten times as fast. A runner that pauses the training for it asks `is_worth_waiting`. A
+runner that compiles in another process asks `is_worth_compiling_beside`, which measures with `IdleCores` whether a core
+is free for that process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger("torch_estimator")
+
+_ROWS = "rows"
+_SHAPES = "shapes"
+_SMALLER = "smaller"
+
+# Each shape costs a compilation of many seconds, so input whose batches keep changing their shape stays in Python.
+_MAX_SHAPES = 8
+
+# How often a smaller batch must come before it is compiled: more often than most trainings see a partial last batch.
+_MANY = 200
+# Limits the memory that counting smaller shapes takes.
+_MAX_COUNTED = 64
+
+# Python is measured for this long before the rest of a training is estimated from it.
+_MEASURE_STEPS_SECS = 1.0
+# The rest of a training must take this long in Python to be worth a pause of 10 to 20 seconds.
+_WORTH_SECS = 20.0
+# If the compiler takes a core that others use, it may cost a tenth of the rest of the training at most.
+_BESIDE_FACTOR = 10
+
+_MEASURE_IDLE_SECS = 1.0
+# The share of a core that must be idle. With less, the compiler runs far longer and slows down others all that time.
+_IDLE_SHARE = 0.5
+
+
+class ShapePolicy:
+    """Decides whether batches of a shape are compiled.
+
+    Batches that are smaller than an earlier one, such as the partial last batch of an epoch, run in Python, until very
+    many of one shape have come. Among batches with the same number of rows, shapes may differ in the length of lists;
+    the first eight shapes are compiled.
+
+    Args:
+        before: The `state` in the run before a resume, or None. With it, a resumed run takes each batch the same way
+            as an uninterrupted run, so that the results are equal bit for bit.
+
+    Attributes:
+        rows: Number of rows of the largest batch that was admitted.
+    """
+
+    def __init__(self, before: Mapping[str, Any] | None) -> None:
+        self.rows: int = before[_ROWS] if before else 0
+        self._shapes: list[str] = list(before[_SHAPES]) if before else []
+        self._smaller: dict[str, int] = dict(before.get(_SMALLER, {})) if before else {}
+        self._has_logged_limit = False
+
+    def state(self) -> dict[str, Any]:
+        """Return the admitted shapes and the counts of smaller ones, as JSON."""
+        return {_ROWS: self.rows, _SHAPES: self._shapes, _SMALLER: self._smaller}
+
+    def admits(self, rows: int, shape: object) -> bool:
+        """Count a batch and return whether batches of its shape are compiled.
+
+        Args:
+            rows: Number of rows in the batch.
+            shape: Description of all its tensors, as JSON.
+        """
+        name = json.dumps(shape)
+        if rows < self.rows and not self._is_frequent(name, rows):
+            return False
+        if name not in self._shapes:
+            if len(self._shapes) == _MAX_SHAPES:
+                if not self._has_logged_limit:
+                    self._has_logged_limit = True
+                    logger.info(
+                        "Batches come in more than %d shapes; only the first %d are compiled.", _MAX_SHAPES, _MAX_SHAPES
+                    )
+                return False
+            self._shapes.append(name)
+        self.rows = max(rows, self.rows)
+        return True
+
+    def _is_frequent(self, name: str, rows: int) -> bool:
+        """Count a batch that is smaller than an earlier one; return whether many of its shape have come."""
+        if name not in self._smaller:
+            if len(self._smaller) == _MAX_COUNTED:
+                return False
+            self._smaller[name] = 0
+        if self._smaller[name] <= _MANY:
+            self._smaller[name] += 1
+        if self._smaller[name] == _MANY // 4:
+            message = "Batches of %d rows, after some of %d, run uncompiled until %d of them have come."
+            logger.info(message, rows, self.rows, _MANY)
+        return self._smaller[name] > _MANY
+
+
+def is_worth_waiting(eager_secs: float, eager_steps: int, steps_left: float | None) -> bool:
+    """Return whether a training gains by stopping until its step is compiled.
+
+    Args:
+        eager_secs: Seconds that steps have taken in Python so far.
+        eager_steps: Number of these steps.
+        steps_left: Number of steps until training ends, or None if that is not known.
+    """
+    return eager_secs >= _MEASURE_STEPS_SECS and _secs_left(eager_secs, eager_steps, steps_left) >= _WORTH_SECS
+
+
+def is_worth_compiling_beside(eager_secs: float, eager_steps: int, steps_left: float | None, idle: IdleCores) -> bool:
+    """Return whether to compile a step in another process while the training goes on.
+
+    On an idle core, compiling costs the training nothing; even if this training ends too soon to gain, the next run of
+    the same program finds the compiled step in the cache. If no core is idle, only a long training compiles. A process
+    that may use a single core never does.
+
+    Args:
+        eager_secs: Seconds that steps have taken in Python so far.
+        eager_steps: Number of these steps.
+        steps_left: Number of steps until training ends, or None if that is not known.
+        idle: Measures the cores that this process may use.
+    """
+    if eager_secs < _MEASURE_STEPS_SECS or idle.cores < 2:
+        return False
+    return idle.is_one_idle() or _secs_left(eager_secs, eager_steps, steps_left) >= _BESIDE_FACTOR * _WORTH_SECS
+
+
+def _secs_left(eager_secs: float, eager_steps: int, steps_left: float | None) -> float:
+    """Return how long the rest of a training takes in Python.
+
+    If the end is not known, the rest is taken to be as long as the training has run already.
+    """
+    return eager_secs if steps_left is None else steps_left * eager_secs / eager_steps
+
+
+class IdleCores:
+    """Measures whether one of the cores that this process may use is idle.
+
+    The Linux kernel counts the idle time of each core. Therefore everything that runs on the machine counts with the
+    time it really takes: other programs, other trainings, compilers that earlier trainings left behind, and the
+    threads of this process.
+
+    Args:
+        allowed: Numbers of the cores that this process may run on; by default its CPU affinity.
+        proc: Directory where procfs is mounted.
+        groups: Directory where the control groups are mounted, of version 1 or 2.
+        clock: Returns seconds of a clock that never goes back.
+
+    Attributes:
+        cores: How many cores this process may use at most, by its affinity and by the quotas of its control groups;
+            a quota may be a fraction.
+    """
+
+    def __init__(
+        self,
+        allowed: set[int] | None = None,
+        *,
+        proc: Path = Path("/proc"),
+        groups: Path = Path("/sys/fs/cgroup"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._allowed = os.sched_getaffinity(0) if allowed is None else allowed
+        self._stat = proc / "stat"
+        self._quotas = list(_quotas(proc / "self" / "cgroup", groups))
+        self._clock = clock
+        self._is_one_idle = False
+        self._last = self._measure()
+        self.cores = min(len(self._allowed), *(quota.cores for quota in self._quotas), float("inf"))
+
+    def is_one_idle(self) -> bool:
+        """Return whether at least half a core was idle since the last measurement.
+
+        A new measurement is made once a second at most. The answer is False until there are two measurements, and on
+        systems that do not publish these counters.
+        """
+        if self._clock() - self._last[0] >= _MEASURE_IDLE_SECS:
+            before, now = self._last, self._measure()
+            self._last = now
+            elapsed = now[0] - before[0]
+            idle, *used = ((after - earlier) / elapsed for after, earlier in zip(now[1:], before[1:], strict=True))
+            # A quota limits this process even if the cores themselves are idle.
+            left = [quota.cores - share for quota, share in zip(self._quotas, used, strict=True)]
+            self._is_one_idle = min(idle, *left, float("inf")) >= _IDLE_SHARE
+        return self._is_one_idle
+
+    def _measure(self) -> tuple[float, ...]:
+        """Return the time, the idle time of the allowed cores, and the time used by each control group, in seconds."""
+        return (self._clock(), self._idle_secs(), *(quota.used() for quota in self._quotas))
+
+    def _idle_secs(self) -> float:
+        """Return the idle time of all allowed cores since the machine started, in seconds."""
+        try:
+            lines = self._stat.read_text().splitlines()
+        except OSError:
+            return 0.0
+        # The fields are: cpu<number> user nice system idle iowait ..., in clock ticks.
+        fields = (line.split() for line in lines if line.startswith("cpu") and line[3:4].isdigit())
+        ticks = sum(int(idle) + int(wait) for name, _, _, _, idle, wait, *_ in fields if int(name[3:]) in self._allowed)
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class _Quota:
+    """CPU quota of a control group.
+
+    Attributes:
+        cores: How many cores the group may use, possibly a fraction.
+        used: Returns the CPU time that the group has used, in seconds.
+    """
+
+    cores: float
+    used: Callable[[], float]
+
+
+def _quotas(membership: Path, groups: Path) -> Iterator[_Quota]:
+    """Yield the quotas of the control groups that this process is in, and of their parent groups.
+
+    Args:
+        membership: The file ``/proc/self/cgroup``.
+        groups: Directory where the control groups are mounted.
+    """
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        # In a container the path may be the host's, while the container's own group is mounted as the root. So every
+        # parent of the path is tried, and those that do not exist are skipped.
+        parts = [Path(path.lstrip("/")), *Path(path.lstrip("/")).parents]
+        for part in dict.fromkeys(parts):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                if not controllers:
+                    yield _quota_of_version_2(groups / part)
+                elif "cpu" in controllers.split(","):
+                    yield _quota_of_version_1(groups / "cpu" / part, groups / "cpuacct" / part)
+
+
+def _quota_of_version_2(group: Path) -> _Quota:
+    """Return the quota of a control group of version 2; raise ValueError if it has none, which reads "max"."""
+    quota, period = (group / "cpu.max").read_text().split()
+
+    def used() -> float:
+        # The first line of the file is "usage_usec <number>".
+        return int((group / "cpu.stat").read_text().split()[1]) / 1e6
+
+    # Raises OSError here rather than in the middle of a training if the file cannot be read.
+    used()
+    return _Quota(int(quota) / int(period), used)
+
+
+def _quota_of_version_1(group: Path, account: Path) -> _Quota:
+    """Return the quota of a control group of version 1; raise ValueError if it has none."""
+    quota, period = (int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+    if quota < 0:
+        raise ValueError("no quota")
+
+    def used() -> float:
+        return int((account / "cpuacct.usage").read_text()) / 1e9
+
+    used()
+    return _Quota(quota / period, used)

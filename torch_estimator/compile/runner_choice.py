@@ -1,0 +1,95 @@
+"""The choice of a training's step runner: Python, compiled steps, or `torch.compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torch_estimator.compile.cache_key import CacheKey, cache_key
+from torch_estimator.compile.compilation import SUPPORTED
+from torch_estimator.compile.compiled_runner import CompiledRunner
+from torch_estimator.compile.torch_compile_runner import TorchCompileRunner
+from torch_estimator.run_config import RunConfig
+from torch_estimator.train.live_group import LiveGroup
+from torch_estimator.train.model import Model
+from torch_estimator.train.runner import GRADIENTS, UPDATE, EagerRunner, StepRunner
+from torch_estimator.train.step import TrainStep
+
+# How log lines call a part of a step; the number is the batch size or the number of replicas.
+_LOG_NAMES = {
+    GRADIENTS: "the gradients of batches of {}",
+    UPDATE: "the update by the gradients of {} replicas",
+}
+
+
+def make_runner(
+    step: TrainStep,
+    model: Model,
+    config: RunConfig,
+    *,
+    before: Mapping[str, Any] | None,
+    last_step: int | None,
+    part: str = "",
+) -> StepRunner:
+    """Return the runner that `RunConfig.compile` asks for, as far as the device and the system allow it.
+
+    `CompiledRunner` needs a CPU and Linux: it compiles in a forked process, and a fork can use neither CUDA nor,
+    reliably, the system libraries of macOS. Elsewhere `TorchCompileRunner` compiles inside the training process.
+
+    Args:
+        step: The step to take.
+        model: The model that the step trains.
+        config: Settings of the job.
+        before: The runner's `state` in the run before a resume, or None.
+        last_step: Global step at which training ends, or None if that is not known.
+        part: `GRADIENTS` or `UPDATE` if the step is one of these parts; empty for a whole step. Parts have separate
+            cache keys and log lines.
+    """
+    if not config.compile:
+        return EagerRunner(step)
+    # Users' objects outside of the module on which the step depends, and which a hook may change.
+    watched = (model.head, model.spec.loss)
+    if model.device.type != "cpu" or not SUPPORTED:
+        return TorchCompileRunner(step, when=config.compile, before=before, last_step=last_step, watched=watched)
+
+    # The values of these settings are inputs of the compiled step, so they are not part of its key. Computing gradients
+    # alone never reads the state of optimizers.
+    left_out = (*LiveGroup.MOVING, "state") if part == GRADIENTS else LiveGroup.MOVING
+
+    def compute_key() -> CacheKey:
+        _sort_slots(step.optimizers)
+        roots = {
+            "module": step.module,
+            "head": model.head,
+            "loss": model.spec.loss,
+            "optimizers": step.optimizers,
+            "settings": [group.fixed() for group in step.groups],
+            "mixed_precision": config.mixed_precision,
+            "part": part,
+        }
+        return cache_key(roots, leave_out=left_out)
+
+    return CompiledRunner(
+        step,
+        compute_key,
+        when=config.compile,
+        before=before,
+        last_step=last_step,
+        log_name=_LOG_NAMES.get(part, "the training step for batches of {}"),
+        watched=watched,
+    )
+
+
+def _sort_slots(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Sort the state of each parameter by name, so that a resumed run has the same cache key as the first one.
+
+    The key depends on the order of dicts. State restored from a checkpoint has the checkpoint's order, and state made
+    by the first step has the order in which the optimizer made it.
+    """
+    for optimizer in optimizers:
+        for slots in optimizer.state.values():
+            items = sorted(slots.items(), key=lambda item: str(item[0]))
+            slots.clear()
+            slots.update(items)

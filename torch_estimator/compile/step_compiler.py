@@ -1,0 +1,130 @@
+"""Source of compiled steps: loads them from the cache, or starts a process that compiles them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from torch import Tensor
+
+from torch_estimator.compile.batch_layout import BatchLayout
+from torch_estimator.compile.cache import StepCache, entry_key
+from torch_estimator.compile.cache_key import CacheKey, environment_digest, machine_digest
+from torch_estimator.compile.compilation import Compilation
+from torch_estimator.compile.compiled_step import CompiledStep, StepMismatch
+from torch_estimator.train.batches import TensorBatch
+from torch_estimator.train.step import TrainStep
+
+logger = logging.getLogger("torch_estimator")
+
+
+class StepCompiler:
+    """Loads or compiles the step of one training, for each layout of batches.
+
+    Everything that is compiled depends on the state of the model when this object is made. After a change
+    (`is_outdated`), make another one.
+
+    Args:
+        step: The step to compile.
+        compute_key: Returns the cache key of everything that the step depends on at the time of the call.
+        cache: Where compiled steps are kept.
+    """
+
+    def __init__(self, step: TrainStep, compute_key: Callable[[], CacheKey], cache: StepCache) -> None:
+        self._step = step
+        self._compute_key = compute_key
+        self._cache = cache
+        self._key = compute_key()
+        # The inputs of the compiled step that all steps share, in an order that the cache key fixes.
+        self._state: list[Tensor] = [*(tensor for _, tensor in self._key.tensors), *step.scratch()]
+        self._settings = sum(len(group.numbers()) for group in step.groups)
+        if not self._key.portable:
+            logger.debug("The compiled step cannot be kept for later runs because of %s.", self._key.obstacle)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that a step depends on, without the state of optimizers."""
+        return [tensor for path, tensor in self._key.tensors if not path.startswith("optimizers")]
+
+    def is_outdated(self) -> bool:
+        """Return whether the step computes something else than when this object was made.
+
+        Replaced tensors count as well: a compiled step holds the addresses of the old ones.
+        """
+        now = self._compute_key()
+        same_tensors = [id(tensor) for _, tensor in now.tensors] == [id(tensor) for _, tensor in self._key.tensors]
+        return now.digest != self._key.digest or not same_tensors
+
+    def load(self, layout: BatchLayout, threads: int) -> CompiledStep | None:
+        """Return the compiled step that an earlier run has left in the cache, or None.
+
+        Args:
+            layout: Layout of the batches.
+            threads: Number of threads that the step runs with.
+        """
+        folder = self._cache.find(self._entry_key(layout, threads)) if self._key.portable else None
+        if folder is None:
+            return None
+        try:
+            return self._loaded(folder, layout)
+        except StepMismatch:
+            self._cache.remove(folder)
+            return None
+
+    def start(
+        self, batch: TensorBatch, layout: BatchLayout, threads: int, *, is_background: bool = False
+    ) -> Compilation | None:
+        """Start to compile the step in another process.
+
+        Args:
+            batch: A batch of the layout to compile for.
+            layout: Its layout.
+            threads: Number of threads that the step runs with.
+            is_background: Whether training goes on meanwhile, so that the compiler gets a lower priority.
+
+        Returns:
+            None if another process is compiling the same step already.
+        """
+        key = self._entry_key(layout, threads) if self._key.portable else None
+        # A key that means nothing to other processes needs no reservation; the null device stands for one.
+        reserved = self._cache.reserve(key) if key is not None else Path(os.devnull).open("rb")  # noqa: SIM115
+        if reserved is None:
+            return None
+        folder = self._cache.make_build_folder()
+        keep = partial(self._cache.keep, key=key) if key is not None and self._cache.can_keep(folder) else None
+        return Compilation(
+            self._step,
+            self._state,
+            batch,
+            folder,
+            machine_file=self._cache.machine_file(machine_digest()),
+            reserved=reserved,
+            keep=keep,
+            compute_key=self._compute_key,
+            threads=threads,
+            is_background=is_background,
+        )
+
+    def finish(self, compilation: Compilation, layout: BatchLayout) -> CompiledStep | str:
+        """Load what a compilation has built, and remove its temporary files.
+
+        Returns:
+            The compiled step; or the reason why there is none, in words that fit after "because".
+        """
+        result = compilation.result()
+        try:
+            return result if isinstance(result, str) else self._loaded(result, layout)
+        except StepMismatch:
+            return "what was compiled cannot be loaded"
+        finally:
+            compilation.remove()
+
+    def _loaded(self, folder: Path, layout: BatchLayout) -> CompiledStep:
+        return CompiledStep(folder, self._state, self._settings, layout.tensors)
+
+    def _entry_key(self, layout: BatchLayout, threads: int) -> str:
+        return entry_key((environment_digest(threads), self._key.digest, json.dumps(layout.as_json())))

@@ -1,0 +1,193 @@
+"""Runner of steps compiled by `torch.compile`, for GPUs and for systems other than Linux.
+
+There a forked process cannot compile: CUDA does not work in a fork, and only Linux has forks that are safe after
+threads were started. So `torch.compile` compiles inside the training process, which pauses the training.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import FunctionType, MethodType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from torch_estimator.compile.batch_layout import step_inputs
+from torch_estimator.compile.policy import ShapePolicy, is_worth_waiting
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.hooks.hook import RunContext
+from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
+from torch_estimator.train.observation import Observer, observed
+from torch_estimator.train.runner import StepRunner
+from torch_estimator.train.step import TrainStep
+from torch_estimator.train.threads import sized_threads
+
+logger = logging.getLogger("torch_estimator")
+
+_RECOMPILE_LIMIT = 32
+
+_Inputs = tuple[Any, Any, Any]
+"""Arguments of a step: features, labels and weights."""
+
+
+class TorchCompileRunner(StepRunner):
+    """Takes training steps compiled by `torch.compile`, on a GPU as CUDA graphs.
+
+    Batches that `ShapePolicy` does not admit run in Python. Optimizers of `torch.optim` run in Python after each
+    compiled step, because their ``step`` is wrapped in what `torch.compile` cannot trace.
+
+    Args:
+        step: The step to compile.
+        when: True compiles at once. ``"auto"`` compiles once the rest of the training is worth the pause.
+        before: The `state` in the run before a resume, or None.
+        last_step: Global step at which training ends, or None if that is not known.
+        watched: Objects of the user outside of the module that a step may change, such as the loss.
+
+    Raises:
+        InvalidValueError: ``when`` is True and this PyTorch is too old. With ``"auto"`` training stays in Python then.
+    """
+
+    def __init__(
+        self,
+        step: TrainStep,
+        *,
+        when: Literal["auto"] | bool,
+        before: Mapping[str, Any] | None,
+        last_step: int | None = None,
+        watched: Sequence[object] = (),
+    ) -> None:
+        self._policy = ShapePolicy(before)
+        self._step = step
+        self._last_step = last_step
+        self._compiles = when is True
+        self._has_given_up = False
+        self._eager_secs, self._eager_steps = 0.0, 0
+        # Dynamo counts recompilations per code object of the whole process, and stops after some. With a copy
+        # of the code, each training has a separate count.
+        compute = TrainStep.compute
+        copied = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
+        self._on_gpu = any(parameter.is_cuda for parameter in step.module.parameters())
+        self._compiled = torch.compile(
+            MethodType(copied, step), fullgraph=True, dynamic=False, mode="reduce-overhead" if self._on_gpu else None
+        )
+        self._observer = Observer(step.module, watched)
+        self._logged_shapes: set[tuple[tuple[int, ...], ...]] = set()
+        # With this setting `torch.autograd.grad` can be part of a compiled graph.
+        self._is_supported = hasattr(torch._dynamo.config, "trace_autograd_ops")
+        if self._compiles and not self._is_supported:
+            raise InvalidValueError(
+                f"RunConfig(compile=True) needs a newer PyTorch than {torch.__version__}; update it or leave it off."
+            )
+
+    def state(self) -> dict[str, Any]:
+        """Return, as JSON, which batch shapes were admitted, so that a resumed run compiles the same ones."""
+        return self._policy.state()
+
+    def __enter__(self) -> TorchCompileRunner:
+        self._patches = ExitStack()
+        if not self._is_supported:
+            return self
+        self._patches.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
+        # `ShapePolicy` limits the shapes that are compiled. Dynamo's own limit is lower, and would end the training.
+        self._patches.enter_context(torch._dynamo.config.patch(recompile_limit=_RECOMPILE_LIMIT))
+        # Dropout draws the same numbers as in Python.
+        self._patches.enter_context(torch._inductor.config.patch(fallback_random=True))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._patches.close()
+
+    def invalidate(self) -> None:
+        """Warn of parameters that were unfrozen; the guards of `torch.compile` see every other change."""
+        self._step.warn_of_thawed()
+
+    def take(self, batches: Batches, context: RunContext) -> list[Tensor]:
+        """Train on batches one after the other; return the loss of each."""
+        return [self._take(batch, context) for batch in batches]
+
+    def _take(self, batch: TensorBatch, context: RunContext) -> Tensor:
+        module, inputs = self._step.module, step_inputs(batch)
+        with (
+            sized_threads(module, batch_size(batch.features), beside_input=True),
+            noting_batch(module, batch.features, batch.labels),
+        ):
+            if not self._is_compiled(inputs, context):
+                return self._take_in_python(inputs, context)
+            context.compiled = True
+            if context.observe:
+                context.summaries = self._observer.observe(lambda: self._step.loss(*inputs))
+            with self._observer.unobserved():
+                for group in self._step.groups:
+                    group.refresh()
+                if self._on_gpu:
+                    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+                try:
+                    loss, left = self._compiled(*inputs)
+                except Exception as error:
+                    if not _is_compiler_error(error):
+                        raise
+                    # The compiler has failed before it ran any of the step, so the step can be taken in Python.
+                    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+                    self._give_up(f"{type(error).__name__}: {line}")
+                    return self._take_in_python(inputs, context)
+                # The next replay of a CUDA graph overwrites the memory of its outputs, so the loss is copied.
+                return self._step.finish(loss.clone() if self._on_gpu else loss, left)
+
+    def _give_up(self, reason: str) -> None:
+        """Take all further steps in Python, and log the reason, in words that fit after "because"."""
+        self._has_given_up = True
+        logger.warning("The training step is not compiled, because %s; training goes on without.", reason)
+
+    def _take_in_python(self, inputs: _Inputs, context: RunContext) -> Tensor:
+        context.compiled = False
+        started = time.perf_counter()
+        for group in self._step.groups:
+            group.refresh()
+        with observed(context):
+            loss = self._step(*inputs)
+        self._eager_secs += time.perf_counter() - started
+        self._eager_steps += 1
+        return loss
+
+    def _is_compiled(self, inputs: _Inputs, context: RunContext) -> bool:
+        """Return whether a batch takes the compiled step, which is compiled at the first batch of each shape."""
+        rows, shapes = batch_size(inputs[0]), tuple(_shapes(inputs))
+        if self._has_given_up:
+            return False
+        if not self._compiles:
+            steps_left = None if self._last_step is None else self._last_step - context.global_step
+            self._compiles = is_worth_waiting(self._eager_secs, self._eager_steps, steps_left)
+            if self._compiles and not self._is_supported:
+                self._give_up(f"it needs a newer PyTorch than {torch.__version__}")
+                return False
+        if not self._compiles or not self._policy.admits(rows, shapes):
+            return False
+        if not self._logged_shapes:
+            self._step.use_tensors(of_torch=False)
+        if shapes not in self._logged_shapes:
+            self._logged_shapes.add(shapes)
+            # Compiled code leaves out the check of the loss, so it is made here, in an extra forward pass.
+            self._observer.observe(lambda: self._step.check_loss(self._step.loss(*inputs)))
+            logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
+        return True
+
+
+def _is_compiler_error(error: Exception) -> bool:
+    """Return whether an error is the compiler's own, rather than one of the step's."""
+    return any(kind.__module__.startswith(("torch._dynamo", "torch._inductor")) for kind in type(error).__mro__)
+
+
+def _shapes(values: Any) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of nested tensors in order."""
+    if isinstance(values, Tensor):
+        yield tuple(values.shape)
+    elif isinstance(values, Mapping):
+        for value in values.values():
+            yield from _shapes(value)
+    elif isinstance(values, tuple | list):
+        for value in values:
+            yield from _shapes(value)

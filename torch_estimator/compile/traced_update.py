@@ -1,0 +1,191 @@
+"""Updates by `torch.optim` as part of a traced step.
+
+The project's own optimizers are written as functions of tensors, which a graph can hold as they are. Those of
+`torch.optim` are not: they read settings as Python numbers, count steps in float32, and some put new tensors in the
+place of old ones. This file makes them traceable from outside.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from torch_estimator.compile.trace_checks import CannotBeCompiled
+from torch_estimator.train.step import TrainStep
+
+_TORCH = str(Path(torch.__file__).parent)
+
+Places = list[tuple[Any, Any, Any]]
+"""Where tensors are held: the dict, the key in it, and the value."""
+
+
+def prefer_tensor_paths(step: TrainStep) -> None:
+    """Have optimizers of `torch.optim` take those of their code paths that read no tensor as a Python number."""
+    for optimizer in step.other_optimizers:
+        for group in optimizer.param_groups:
+            for key in ("foreach", "capturable"):
+                if key in group and not group.get("fused"):
+                    group[key] = True
+
+
+def update_traced(step: TrainStep, gradients: Sequence[Tensor | None], settings: Mapping[int, float]) -> None:
+    """Let the optimizers of `torch.optim` update their parameters while the step is traced.
+
+    Args:
+        step: The step being traced.
+        gradients: Gradients that the step leaves to these optimizers.
+        settings: Value of each setting that is a tensor, by ``id`` of the tensor.
+    """
+    with TensorSettings(settings):
+        step.assign(gradients)
+        with torch.no_grad():
+            for optimizer in step.other_optimizers:
+                _count_in_float64(optimizer)
+                _bare_step(optimizer)(optimizer)
+        step.assign([None] * len(gradients))
+
+
+class TensorSettings(TorchFunctionMode):
+    """Lets optimizers use tensors where they were written for Python numbers.
+
+    In the body, factors such as ``alpha=`` may be tensors, and comparing a setting with a number, as in
+    ``if weight_decay != 0``, has an answer. The answer is that of the traced step. It holds for later steps, because
+    `LiveGroup` keeps a weight decay of 0 out of the settings that may move.
+
+    Args:
+        settings: Value of each setting that is a tensor, by ``id`` of the tensor.
+    """
+
+    def __init__(self, settings: Mapping[int, float]) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if name in _COMPARISONS and id(args[0]) in self._settings and isinstance(args[1], int | float):
+            return _COMPARISONS[name](self._settings[id(args[0])], args[1])
+        for factor in ("alpha", "value"):
+            if name in _SCALED and isinstance(kwargs.get(factor), Tensor):
+                args = _scaled(args, _SCALED[name], kwargs.pop(factor))
+        if name == "_foreach_pow" and isinstance(args[0], Tensor):
+            return [args[0] ** exponent for exponent in args[1]]
+        if name == "_foreach_lerp_" and isinstance(args[2], Tensor):
+            for start, end in zip(args[0], args[1], strict=True):
+                start.lerp_(end, args[2].to(start.dtype))
+            return args[0]
+        return func(*args, **kwargs)
+
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "__eq__": operator.eq,
+    "__ne__": operator.ne,
+    "__lt__": operator.lt,
+    "__le__": operator.le,
+    "__gt__": operator.gt,
+    "__ge__": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+# Operators with a factor ``alpha`` or ``value``, and the position of the argument that the factor multiplies.
+_SCALED = {
+    f"{prefix}{name}{suffix}": position
+    for name, position in (("add", 1), ("sub", 1), ("addcmul", 1), ("addcdiv", 1))
+    for prefix in ("", "_foreach_")
+    for suffix in ("", "_")
+}
+
+
+def _scaled(args: Sequence[Any], position: int, factor: Tensor) -> tuple[Any, ...]:
+    """Return arguments of which one, a tensor or a list of tensors, is multiplied by a factor."""
+    given = args[position]
+    scaled = [one * factor for one in given] if isinstance(given, list | tuple) else given * factor
+    return (*args[:position], scaled, *args[position + 1 :])
+
+
+def _bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
+    """Return the ``step`` of an optimizer without what torch wraps around it, for profilers and for counting calls.
+
+    Raises:
+        CannotBeCompiled: Somebody has replaced ``step`` on this object, and it is not known what that does.
+    """
+    step = _unwrapped(type(optimizer).step)
+    if _unwrapped(getattr(optimizer.step, "__func__", optimizer.step)) is not step:
+        raise CannotBeCompiled(f"step of this {type(optimizer).__name__} has been replaced")
+    return step  # type: ignore[no-any-return]
+
+
+def _unwrapped(step: Any) -> Any:
+    """Remove the wrappers of torch itself; what the user has wrapped around a step stays."""
+    while _is_torch_code(step) and hasattr(step, "__wrapped__"):
+        step = step.__wrapped__
+    return step
+
+
+def _is_torch_code(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_filename.startswith(_TORCH)
+
+
+def _count_in_float64(optimizer: torch.optim.Optimizer) -> None:
+    """Replace the step counts of an optimizer by float64 tensors, as exact as the Python numbers of an eager step.
+
+    In float32, ``1 - 0.999 ** step`` would be off by 1e-5. `put_back` writes the new count into the old tensor.
+    """
+    for slots in optimizer.state.values():
+        if isinstance(slots.get("step"), Tensor):
+            slots["step"] = slots["step"].double()
+
+
+def replaceable(step: TrainStep) -> Places:
+    """Return all places where a step may put a new tensor instead of changing the old one in place.
+
+    These are the state of optimizers and the buffers of modules. Machine code writes to fixed addresses, so `put_back`
+    turns each replacement into a copy.
+    """
+    places: Places = []
+    for optimizer in step.optimizers:
+        for slots in optimizer.state.values():
+            places += [(slots, key, value) for key, value in slots.items()]
+    for module in step.module.modules():
+        places += [(module._buffers, name, value) for name, value in module._buffers.items()]
+    return places
+
+
+def put_back(step: TrainStep, before: Places) -> None:
+    """Copy the values of new tensors into the old ones, and put the old ones back in their places.
+
+    Args:
+        step: The step being traced.
+        before: What `replaceable` returned before the step.
+
+    Raises:
+        CannotBeCompiled: The shape of a tensor or a value that is not a tensor has changed, or there is new state.
+    """
+    replaced = [(holder, key, old, holder.get(key)) for holder, key, old in before if holder.get(key) is not old]
+    for _, key, old, new in replaced:
+        both = isinstance(old, Tensor) and isinstance(new, Tensor)
+        if old.shape != new.shape if both else isinstance(old, Tensor) or isinstance(new, Tensor) or new != old:
+            raise CannotBeCompiled(f"it replaces {key!r}, which is {old!r}, by {new!r} instead of changing it")
+    pairs = [(old, new) for _, _, old, new in replaced if isinstance(old, Tensor)]
+    old_addresses = {old.data_ptr() for old, _ in pairs}
+    with torch.no_grad():
+        # If two tensors have changed places, neither may be written to before the other one was read.
+        values = [new.clone() if new.data_ptr() in old_addresses else new for _, new in pairs]
+        for (old, _), value in zip(pairs, values, strict=True):
+            old.copy_(value)
+    for holder, key, old, _ in replaced:
+        holder[key] = old
+    if len(replaceable(step)) != len(before):
+        raise CannotBeCompiled("its optimizer or a module makes new state while it trains")
