@@ -14,8 +14,8 @@ import torch_estimator.distributed.group
 import torch_estimator.estimator
 import torch_estimator.executors.train_and_evaluate
 import torch_estimator.feature_column
+import torch_estimator.from_module.module_model
 import torch_estimator.models.dnn_linear_combined
-import torch_estimator.models.from_module.module_model
 import torch_estimator.parameter_server.push_pull
 import torch_estimator.parameter_server.server
 import torch_estimator.strategies.data_parallel_steps

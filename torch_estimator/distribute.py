@@ -4,7 +4,7 @@ from torch_estimator.strategies.data_parallel import MultiWorkerMirroredStrategy
 from torch_estimator.strategies.fully_sharded import FullyShardedStrategy
 from torch_estimator.strategies.mirrored import MirroredStrategy
 from torch_estimator.strategies.parameter_server import ParameterServerStrategy
-from torch_estimator.train.strategy import Strategy
+from torch_estimator.strategy import Strategy
 
 __all__ = [
     "FullyShardedStrategy",

@@ -36,6 +36,7 @@ from torch_estimator.specs import (
 )
 from torch_estimator.strategies.data_parallel import busy_with_group, shares_evaluation
 from torch_estimator.strategies.default import strategy_of
+from torch_estimator.strategy import EvaluationShare, Session, Strategy
 from torch_estimator.summary.event_writer import EventWriter
 from torch_estimator.train.evaluation import write_results
 from torch_estimator.train.evaluator import CheckpointEvaluator
@@ -45,14 +46,13 @@ from torch_estimator.train.model_builder import ModelBuilder, ModelFn, TrainedMo
 from torch_estimator.train.prediction import run_prediction
 from torch_estimator.train.preemption import Preempted
 from torch_estimator.train.random_state import isolated, seeded
-from torch_estimator.train.strategy import EvaluationShare, Session, Strategy
 from torch_estimator.train.training import Training, log_end
 from torch_estimator.warm_start import WarmStart, as_settings
 
 if TYPE_CHECKING:
     from torch_estimator.feature_column.transform import FeatureTransform
+    from torch_estimator.from_module.optimizers import ModuleOptimizer
     from torch_estimator.heads.base import Head
-    from torch_estimator.models.from_module.optimizers import ModuleOptimizer
     from torch_estimator.serving_input import ServingInput
 
 logger = logging.getLogger("torch_estimator")
@@ -67,17 +67,28 @@ class Estimator:
     """Trains, evaluates, predicts with and exports the model that ``model_fn`` describes.
 
     Args:
-        model_fn: Called with those of ``mode``, ``params`` and ``config`` that it names; returns an `EstimatorSpec`.
-        model_dir: Where checkpoints, summaries and exports go: a path or an fsspec URL. None takes the one of
-            ``config``, or else a temporary directory.
-        config: How the job runs.
-        params: Handed to ``model_fn``.
-        warm_start_from: A checkpoint of another job, or its directory, whose parameters the model starts with where
-            ``model_dir`` has no checkpoint yet, or `WarmStartSettings` that say which; the steps count from 0.
+        model_fn: Function that returns an `EstimatorSpec`. It may take any of ``mode``, ``params`` and ``config``.
+        model_dir: Directory of checkpoints, summaries and exports: a path or an fsspec URL. None takes the
+            ``model_dir`` of ``config``, or else a temporary directory.
+        config: Settings of the job.
+        params: Values that ``model_fn`` gets as ``params``.
+        warm_start_from: A checkpoint of another job, or its directory, or `WarmStartSettings`. The model starts with
+            its parameters where ``model_dir`` has no checkpoint yet; the steps count from 0.
 
     Raises:
-        InvalidValueError: Where arguments contradict each other.
-        InvalidTypeError: Where ``model_fn`` cannot be called as it must be.
+        InvalidValueError: Arguments contradict each other.
+        InvalidTypeError: ``model_fn`` takes other arguments, or is no function.
+
+    >>> def model_fn(params):
+    ...     def adam(named_parameters):
+    ...         return torch.optim.Adam([one for _, one in named_parameters])
+    ...
+    ...     module = torch.nn.Linear(2, params["units"])
+    ...     return EstimatorSpec(mode="train", module=module, loss=torch.nn.MSELoss(), optimizer=adam)
+    >>> estimator = Estimator(model_fn, "memory://estimator", params={"units": 1})
+    >>> data = ([[0.0, 1.0], [1.0, 0.0]], [[1.0], [2.0]])
+    >>> estimator.train(lambda: data, steps=2).get_variable_value("global_step")
+    array(2)
     """
 
     def __init__(
@@ -117,33 +128,32 @@ class Estimator:
         config: RunConfig | None = None,
         warm_start_from: WarmStart | None = None,
     ) -> Estimator:
-        """Returns an Estimator of any module.
+        """Return an Estimator of any module.
 
-        The module given holds the initial weights and is never changed: every training, evaluation, prediction and
-        export works on a copy. `trained_module` gives the trained one.
+        The given module holds the initial weights and is never changed: every training, evaluation, prediction and
+        export works on a copy. `trained_module` returns the trained copy.
 
         Args:
-            module: Called with the features of one batch: a tensor, or a dict or tuple of them, as the input has them;
-                floating ones in the dtype of its parameters. A ``forward`` of several arguments gets the members of the
-                tuple, or those of the dict that it names.
-            head: One of `torch_estimator.heads`; either this or ``loss``.
+            module: The module. It is called with the features of one batch as the input has them: a tensor, or a dict
+                or tuple of tensors, floating ones in the dtype of the module's parameters. A ``forward`` with several
+                arguments gets the members of the tuple, or the members of the dict that it names.
+            head: One of `torch_estimator.heads`; give either a head or a ``loss``.
             loss: ``loss(outputs, labels)`` -> scalar, such as ``nn.CrossEntropyLoss()``. Torch's own losses get labels
-                of the shape and dtype they take.
-            predictions: ``predictions(outputs)`` -> dict of tensors ``[N, ...]``; without it the outputs are predicted.
+                in the shape and dtype that they take.
+            predictions: ``predictions(outputs)`` -> dict of tensors ``[N, ...]``; by default the outputs themselves.
             metrics: Name -> ``metric(labels, predictions)`` -> number, or a torchmetrics object; see `EstimatorSpec`.
-            optimizer: A name (``"Adam"``, at a learning rate of 0.001, ``"SGD"`` at 0.01), a function from named
-                parameters to an optimizer, or optimizers and schedules of torch made on the module's parameters, whose
-                groups, options and state are taken over. Needed for training.
-            columns: Feature columns in front: the module then takes their float32 ``[N, width]``.
-            transform: Host half of the columns where the module has its own `feature_column.InputLayer` or
-                `LinearModel`.
-            model_dir: As in the constructor.
-            config: As in the constructor.
-            warm_start_from: As in the constructor.
+            optimizer: A name (``"Adam"`` with a learning rate of 0.001, ``"SGD"`` with 0.01), a function from named
+                parameters to an optimizer, or optimizers and schedules of torch made on the module's parameters, of
+                which groups, options and state are taken over. Needed for training.
+            columns: Feature columns in front of the module, which then takes their numbers, float32 ``[N, width]``.
+            transform: Host half of the columns, for a module with its own `feature_column.InputLayer` or `LinearModel`.
+            model_dir: The same as in the constructor.
+            config: The same as in the constructor.
+            warm_start_from: The same as in the constructor.
 
         Raises:
-            InvalidValueError: Where arguments contradict each other.
-            InvalidTypeError: Where one is of the wrong type, or the module cannot be copied.
+            InvalidValueError: Arguments contradict each other.
+            InvalidTypeError: An argument is of the wrong type, or the module cannot be copied.
 
         >>> net = torch.nn.Linear(2, 1)
         >>> estimator = Estimator.from_module(
@@ -153,7 +163,7 @@ class Estimator:
         >>> estimator.train(lambda: data, steps=3).evaluate(lambda: data)["global_step"]
         3
         """
-        from torch_estimator.models.from_module.module_model import ModuleModel
+        from torch_estimator.from_module.module_model import ModuleModel
 
         model_fn = ModuleModel(
             module,
@@ -168,15 +178,15 @@ class Estimator:
         return Estimator(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
     def trained_module(self, checkpoint_path: str | None = None) -> torch.nn.Module:
-        """Returns the module with a checkpoint's weights, ready to predict; it is the caller's own.
+        """Return a new module with a checkpoint's weights, in evaluation mode.
 
         A Keras model comes with the optimizer's state, so that its ``fit`` goes on from there.
 
         Args:
-            checkpoint_path: Whose weights; None for the newest checkpoint's.
+            checkpoint_path: The checkpoint; None for the newest one.
 
         Raises:
-            CheckpointError: Where there is no checkpoint.
+            CheckpointError: There is no checkpoint.
         """
         model, checkpoint = self._restored_model(checkpoint_path, "take the module from")
         module: torch.nn.Module = getattr(model.module, "unwrapped", model.module)
@@ -186,13 +196,13 @@ class Estimator:
 
     @property
     def model_dir(self) -> str:
-        """Where the job keeps its files."""
+        """Directory of the job: checkpoints, summaries and exports."""
         assert self._config.model_dir is not None
         return str(self._config.model_dir)
 
     @property
     def config(self) -> RunConfig:
-        """The settings the job runs with."""
+        """The settings of the job."""
         return self._config
 
     @property
@@ -201,28 +211,28 @@ class Estimator:
         return copy.deepcopy(self._builder.params)
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Directory of the summaries of evaluations called ``name``."""
+        """Return the directory of the summaries of evaluations called ``name``."""
         return self._evaluator.eval_dir(name)
 
     def latest_checkpoint(self) -> str | None:
-        """Path of the newest checkpoint, or None."""
+        """Return the path of the newest checkpoint, or None."""
         self._settle()
         return latest_checkpoint(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
-        """Names of the variables in the newest checkpoint, the optimizers' and the global step among them.
+        """Return the names of the variables in the newest checkpoint, with optimizer slots and ``global_step``.
 
         Raises:
-            CheckpointError: Where the model is not trained yet.
+            CheckpointError: The model is not trained yet.
         """
         checkpoint = self._checkpoint()
         return sorted([*checkpoint.variables, *checkpoint.slots, "global_step"])
 
     def get_variable_value(self, name: str) -> np.ndarray:
-        """Value of a variable in the newest checkpoint.
+        """Return the value of a variable in the newest checkpoint.
 
         Raises:
-            CheckpointError: Where the model is not trained yet, or has no such variable.
+            CheckpointError: The model is not trained yet, or has no such variable.
         """
         checkpoint = self._checkpoint()
         if name == "global_step":
@@ -242,28 +252,28 @@ class Estimator:
         max_steps: int | None = None,
         saving_listeners: Iterable[CheckpointSaverListener] | None = None,
     ) -> Estimator:
-        """Trains from the newest checkpoint, or from nothing.
+        """Train from the newest checkpoint, or from the initial weights.
 
         Args:
-            input_fn: Returns the training data (see `torch_estimator.data.to_dataset`); called with those of ``mode``,
-                ``params``, ``config`` and ``input_context`` (an `InputContext`) that it names.
-            hooks: Told while training runs.
-            steps: Steps to take.
-            max_steps: Global step to stop at; nothing happens where it is reached already. With neither, training
-                ends with the input.
-            saving_listeners: Told before and after each checkpoint.
+            input_fn: Function that returns the training data (see `torch_estimator.data.to_dataset`). It may take any
+                of ``mode``, ``params``, ``config`` and ``input_context`` (an `InputContext`).
+            hooks: Hooks that are called while training runs.
+            steps: Number of steps to take.
+            max_steps: Global step to stop at; nothing happens where it is reached already. With neither ``steps`` nor
+                ``max_steps``, training ends with the input.
+            saving_listeners: Listeners that are called before and after each checkpoint.
 
         Returns:
             The Estimator itself.
 
         Raises:
             NanLossDuringTrainingError: The loss or a trained variable became NaN or infinite.
-            DataError: Where the input cannot be read.
-            CheckpointError: Where the directory holds another model's checkpoints, or cannot be written.
-            ModelDirInUseError: Where another training writes into the directory.
-            KeyboardInterrupt: After Ctrl-C, once the step at hand is taken and a checkpoint saved; training again goes
-                on from there. A second Ctrl-C raises it at once. Where SIGINT has a handler of yours, and in a thread
-                other than the main one, nothing of this is done.
+            DataError: The input cannot be read.
+            CheckpointError: The directory holds another model's checkpoints, or cannot be written.
+            ModelDirInUseError: Another training writes into the directory.
+            KeyboardInterrupt: Ctrl-C was pressed: the step at hand is taken and a checkpoint saved before it is raised,
+                and training again goes on from there. A second Ctrl-C raises it at once. Without effect where the
+                program has its own handler of SIGINT, and in threads other than the main one.
         """
         if steps is not None and max_steps is not None:
             raise InvalidValueError(f"Give steps or max_steps, not both, but got steps={steps}, max_steps={max_steps}.")
@@ -283,11 +293,9 @@ class Estimator:
     ) -> TrainingResult | None:
         """Train; return how the training ended, or None where there was nothing to train.
 
-        Args:
-            input_fn: As in `train`, like all arguments that are not listed here.
-            starts_input_over: Where the last checkpoint's input had ended: whether to start the input over (a new call
-                of ``train``), or to take no further step (an interrupted call goes on).
-            is_over: Returns whether the chief has announced the end of the training.
+        The arguments are those of `train`, and two more. `starts_input_over` says what to do where the last
+        checkpoint's input had ended: start the input over (a new call of ``train``), or take no further step (an
+        interrupted call goes on). `is_over` returns whether the chief has announced the end of the training.
         """
         check_trains(self._config._task)
         if self._config._task.source is None:
@@ -395,17 +403,17 @@ class Estimator:
         checkpoint_path: str | None = None,
         name: str | None = None,
     ) -> dict[str, float]:
-        """Evaluates a checkpoint.
+        """Evaluate a checkpoint.
 
-        With ``eval_distribute=MultiWorkerMirroredStrategy()`` all that train together call this, each runs its part of
-        the batches, and all of them have the chief's results.
+        With ``eval_distribute=MultiWorkerMirroredStrategy()`` all processes that train together call this. Each runs
+        its part of the batches, and all of them return the chief's results.
 
         Args:
-            input_fn: Returns the evaluation data.
-            steps: Batches to evaluate, or None for all.
-            hooks: Told while the evaluation runs.
-            checkpoint_path: What to evaluate; None for the newest one, or the initial weights where there is none.
-            name: Distinguishes several evaluations; results go to ``<model_dir>/eval_<name>``.
+            input_fn: Function that returns the evaluation data; see `train`.
+            steps: Number of batches to evaluate, or None for all.
+            hooks: Hooks that are called while the evaluation runs.
+            checkpoint_path: The checkpoint; None for the newest one, or the initial weights where there is none.
+            name: Name that distinguishes several evaluations; summaries go to ``<model_dir>/eval_<name>``.
 
         Returns:
             Metric name -> value, with ``loss`` and ``global_step``.
@@ -431,7 +439,7 @@ class Estimator:
 
     @contextmanager
     def _in_job(self, eval_specs: Sequence[EvalSpec]) -> Iterator[None]:
-        """While `train_and_evaluate` runs, the processes that train together evaluate when the chief calls them."""
+        """Let processes that train together share the chief's evaluations, while `train_and_evaluate` runs the body."""
         self._evaluator.specs = tuple(eval_specs)
         try:
             with busy_with_group():
@@ -440,7 +448,7 @@ class Estimator:
             self._evaluator.specs = ()
 
     def _call_to_evaluation(self, spec: EvalSpec, path: str | None) -> EvaluationShare | None:
-        """For the chief of a job: have the other processes share an evaluation; None where it evaluates alone."""
+        """Have the other processes of the job share an evaluation; return None where this process evaluates alone."""
         session = self._running.session
         if session is None or not (shares_evaluation(self._config) and self._config.is_chief):
             return None
@@ -455,20 +463,19 @@ class Estimator:
         checkpoint_path: str | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[dict[str, Any]]:
-        """Yields predictions, computed as they are asked for.
+        """Yield predictions lazily.
 
         Args:
-            input_fn: Returns features, or features and labels, of which the labels are ignored.
-            predict_keys: Predictions to yield, with a `MultiHead` pairs ``(head, key)``; None for all.
-            hooks: Told while predicting.
-            checkpoint_path: What to predict with; None for the newest checkpoint, or the weights of
-                ``warm_start_from`` where there is none.
-            yield_single_examples: Whether to yield one example at a time (arrays without the batch dimension), or
-                batches.
+            input_fn: Function that returns features, or features and labels; labels are ignored.
+            predict_keys: The predictions to yield, with a `MultiHead` pairs ``(head, key)``; None for all.
+            hooks: Hooks that are called while predicting.
+            checkpoint_path: The checkpoint; None for the newest one, or the weights of ``warm_start_from`` where there
+                is none.
+            yield_single_examples: Whether to yield single examples (arrays without the batch dimension) or batches.
 
         Raises:
-            InvalidValueError: Where none of ``predict_keys`` is among the predictions.
-            CheckpointError: Where there is no checkpoint.
+            InvalidValueError: None of ``predict_keys`` is among the predictions.
+            CheckpointError: There is no checkpoint.
         """
         check_input_fn(input_fn)
         hooks = checked_hooks(hooks)
@@ -493,23 +500,23 @@ class Estimator:
         as_text: bool = False,
         checkpoint_path: str | None = None,
     ) -> str:
-        """Writes the model with its preprocessing as one ONNX graph into a new ``<export_dir_base>/<unix seconds>``.
+        """Write the model with its preprocessing as one ONNX graph into a new ``<export_dir_base>/<unix seconds>``.
 
         Args:
-            export_dir_base: A path or URL.
-            serving_input_receiver_fn: What the export takes: one of `torch_estimator.serving_input`, or a function
-                returning one.
-            assets_extra: Files to add: name below ``assets.extra`` -> source.
-            as_text: Only False; it is here because tf.estimator had it.
-            checkpoint_path: What to export; None for the newest checkpoint, or the weights of ``warm_start_from``
-                where there is none.
+            export_dir_base: Directory of exports: a path or URL.
+            serving_input_receiver_fn: Inputs of the export: one of `torch_estimator.serving_input`, or a function that
+                returns one.
+            assets_extra: Files to add to the export: name below ``assets.extra`` -> source.
+            as_text: Only False; tf.estimator has this argument.
+            checkpoint_path: The checkpoint; None for the newest one, or the weights of ``warm_start_from`` where there
+                is none.
 
         Returns:
             Path of the export.
 
         Raises:
-            CheckpointError: Where there is no checkpoint.
-            ExportError: Where the model cannot be exported.
+            CheckpointError: There is no checkpoint.
+            ExportError: The model cannot be exported.
         """
         from torch_estimator.export.writer import write_export
 
@@ -623,8 +630,8 @@ class _Lease:
     """The lease of a model directory.
 
     Attributes:
-        thread: That took it. Another thread that trains at the same time is another training.
-        check: Raises where the lease is lost; None where it cannot be.
+        thread: Id of the thread that took it. Another thread that trains at the same time is another training.
+        check: Function that raises where the lease is lost; None where it cannot be lost.
     """
 
     thread: int

@@ -1,4 +1,4 @@
-"""How a job runs: where it keeps its files, how often it saves, logs and summarises, and with which seed."""
+"""Settings of a job: its directory, its seed, and how often it saves, logs and writes summaries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_estimator.cluster.task import (
     check_has_chief,
 )
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
-from torch_estimator.train.strategy import Strategy
+from torch_estimator.strategy import Strategy
 
 
 class _Default:
@@ -58,32 +58,33 @@ class RunConfig:
             None or 0 writes none.
         save_checkpoints_steps: Steps between checkpoints. None or 0 switches saving by steps off.
         save_checkpoints_secs: Seconds between checkpoints, 600 where neither of the two is given.
-        keep_checkpoint_max: Newest checkpoints to keep; None or 0 keeps all.
-        keep_checkpoint_every_n_hours: Additionally keeps one checkpoint for every so many hours of training.
-        log_step_count_steps: Steps between log lines of loss and speed; None logs none.
+        keep_checkpoint_max: Number of newest checkpoints to keep; None or 0 keeps all.
+        keep_checkpoint_every_n_hours: Hours of training for each of which one more checkpoint is kept.
+        log_step_count_steps: Steps between log lines of loss and speed; None logs none. By default every 100 steps, but
+            at most once a second.
         resume_input: Whether training that starts from a checkpoint goes on where its input stood; False starts the
             input over, as tf.estimator did.
         compile: Whether the training step, from the forward pass to the optimizers' updates, is compiled into machine
-            code. ``"auto"`` trains in Python meanwhile, compiles where a core is idle or the job is long, and takes the
-            compiled step over when it is ready, or at once where an earlier run has left it; True waits for it; False
-            trains in Python throughout.
-        train_distribute: How processes of a cluster train together: None is a `distribute.ParameterServerStrategy`
-            where the cluster has parameter servers, and a `distribute.MultiWorkerMirroredStrategy` where it has none.
-            A `distribute.MirroredStrategy` trains on all devices of one machine; `distribute.FullyShardedStrategy` is
+            code. ``"auto"`` trains in Python at first and compiles in the background where a core is idle or the job is
+            long; it switches to the compiled step when that is ready, at once where an earlier run has kept it. True
+            waits for the compiler; False trains in Python throughout.
+        train_distribute: How the processes of a cluster train together. None is a `distribute.ParameterServerStrategy`
+            where the cluster has parameter servers, else a `distribute.MultiWorkerMirroredStrategy`.
+            A `distribute.MirroredStrategy` trains on all devices of one machine; a `distribute.FullyShardedStrategy` is
             for models that do not fit one device.
-        eval_distribute: How one evaluation is shared, every example counting once and metrics being those of one
-            process: by a `distribute.MirroredStrategy` among replicas on the CPU of the machine that evaluates; by a
-            `distribute.MultiWorkerMirroredStrategy` among the processes that train in step, where these evaluate. With
-            None it is not.
-        session_creation_timeout_secs: How long the processes of a cluster wait for each other; None is 7200.
-        experimental_max_worker_delay_secs: With parameter servers, worker n starts 5 * (n + 1) seconds after the
-            chief, and no later than so many, 60 where it is None; 0 starts all at once.
-        mixed_precision: ``"bf16"`` runs the forward pass of training in bfloat16 where `torch.autocast` deems that
+        eval_distribute: How the batches of one evaluation are shared; every example counts once, and metrics are those
+            of one process. A `distribute.MirroredStrategy` shares them among replicas on the CPU of the evaluating
+            machine, a `distribute.MultiWorkerMirroredStrategy` among the processes that train together, where there is
+            no evaluator. None has one process evaluate alone.
+        session_creation_timeout_secs: Seconds that the processes of a cluster wait for each other; None is 7200.
+        experimental_max_worker_delay_secs: With parameter servers, worker n starts 5 * (n + 1) seconds after the chief,
+            but not later than this, by default 60; 0 starts all at once.
+        mixed_precision: ``"bf16"`` runs the forward pass of training in bfloat16 where `torch.autocast` considers that
             safe. Weights, optimizer state, checkpoints, evaluation, prediction and exports stay float32.
 
     Raises:
-        InvalidValueError: Where a value is out of range, or two contradict each other.
-        InvalidTypeError: Where a value is of the wrong type.
+        InvalidValueError: A value is out of range, or two contradict each other.
+        InvalidTypeError: A value is of the wrong type.
 
     >>> RunConfig(save_checkpoints_steps=100).replace(keep_checkpoint_max=2).keep_checkpoint_max
     2
@@ -221,12 +222,12 @@ class RunConfig:
         object.__setattr__(self, "model_dir", model_dir or from_environment)
 
     def replace(self, **changes: Any) -> RunConfig:
-        """Returns a copy with some settings changed.
+        """Return a copy with some settings changed.
 
-        Setting one of ``save_checkpoints_steps`` and ``save_checkpoints_secs`` takes the other back.
+        Setting one of ``save_checkpoints_steps`` and ``save_checkpoints_secs`` resets the other.
 
         Raises:
-            InvalidValueError: Where a name is not one of the settings, or a value is invalid.
+            InvalidValueError: A name is not one of the settings, or a value is invalid.
         """
         settings = {f.name for f in dataclasses.fields(self) if not f.name.startswith("_")}
         for name in changes:
@@ -272,19 +273,19 @@ class RunConfig:
 
     @property
     def global_id_in_cluster(self) -> int | None:
-        """Index among all tasks: the chief, other types by the alphabet, ps last; None for an evaluator."""
+        """Index among all tasks: the chief, other types in alphabetical order, ps last; None for an evaluator."""
         return self._task.global_id
 
     @property
     def cluster_spec(self) -> ClusterSpec:
-        """Addresses by task type; empty on one machine, for an evaluator, and where a launcher tells ranks only."""
+        """Addresses by task type; empty on one machine, for an evaluator, and where a launcher gives ranks only."""
         if self._task.type == EVALUATOR:
             return ClusterSpec()
         return ClusterSpec({type: list(addresses) for type, addresses in self._task.cluster.items()})
 
     @property
     def master(self) -> str:
-        """What a session of this task would have connected to, as tf.estimator names it; nothing here does.
+        """The address that a session of this task would have in tf.estimator; for ported code that reads it.
 
         ``session_master`` of TF_CONFIG, or ``grpc://`` and the task's address; empty for an evaluator, for the only
         task of a cluster, and without one.

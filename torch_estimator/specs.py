@@ -47,15 +47,17 @@ def _check_number(name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TrainSpec:
-    """How to train.
+    """How `train_and_evaluate` trains.
 
     Args:
-        input_fn: Called without arguments other than those of ``mode``, ``params``, ``config`` and ``input_context``
-            (an `InputContext`) that it names; returns the training data (see `torch_estimator.data.to_dataset`).
-        max_steps: Global step at which training is over, counted from the very first start of the job, or None to
-            train until the input ends.
-        hooks: Told while training runs.
-        saving_listeners: Told before and after each checkpoint is saved.
+        input_fn: Function that returns the training data (see `torch_estimator.data.to_dataset`). It may take any of
+            ``mode``, ``params``, ``config`` and ``input_context`` (an `InputContext`).
+        max_steps: Global step at which training is over, counted from the first start of the job, or None to train
+            until the input ends.
+        hooks: Hooks that are called while training runs.
+        saving_listeners: Listeners that are called before and after each checkpoint.
+
+    >>> spec = TrainSpec(lambda: ([[1.0]], [2.0]), max_steps=1000)
     """
 
     input_fn: InputFn
@@ -72,16 +74,18 @@ class TrainSpec:
 
 @dataclass(frozen=True, slots=True)
 class EvalSpec:
-    """How to evaluate, and what to export afterwards.
+    """How `train_and_evaluate` evaluates, and what it exports afterwards.
 
     Args:
-        input_fn: As in `TrainSpec`.
-        steps: Batches to evaluate, or None for all of the input.
-        name: Distinguishes several evaluations; results go to ``<model_dir>/eval_<name>``.
-        hooks: Told while the evaluation runs.
-        exporters: One exporter or any iterable of them; names must be distinct.
-        start_delay_secs: Seconds a separate evaluator waits before it starts; has no effect in a local run.
-        throttle_secs: Seconds from one evaluation to the next, at least; the last checkpoint is always evaluated.
+        input_fn: Function that returns the evaluation data; see `TrainSpec`.
+        steps: Number of batches to evaluate, or None for all of the input.
+        name: Name that distinguishes several evaluations; summaries go to ``<model_dir>/eval_<name>``.
+        hooks: Hooks that are called while the evaluation runs.
+        exporters: One exporter, or any iterable of exporters with distinct names.
+        start_delay_secs: Seconds that a separate evaluator waits before it starts; without effect in a local run.
+        throttle_secs: Minimum of seconds from one evaluation to the next; the last checkpoint is always evaluated.
+
+    >>> spec = EvalSpec(lambda: ([[1.0]], [2.0]), steps=None, throttle_secs=60)
     """
 
     input_fn: InputFn
@@ -106,7 +110,7 @@ class EvalSpec:
 
     @property
     def all_exporters(self) -> tuple[Exporter, ...]:
-        """The exporters as the tuple they are kept in."""
+        """The exporters, as a tuple."""
         return self.exporters  # type: ignore[return-value]  # __post_init__ made it a tuple
 
 
@@ -141,35 +145,36 @@ def _is_exporter(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatorSpec:
-    """What a ``model_fn`` returns.
+    """The model that a ``model_fn`` returns.
 
     Args:
-        mode: The mode the model was asked for.
-        module: Maps features to outputs (logits, where there is a head). It is given the features of one batch: the
-            arrays that ``transform`` makes, as tensors, or else the input's own.
-        head: Turns outputs and labels into loss, predictions and metrics. Either this or ``loss``/``predictions``.
+        mode: The ``mode`` that ``model_fn`` was called with.
+        module: Maps the features of one batch to outputs (logits, where there is a head). The features are the arrays
+            that ``transform`` makes, as tensors, or else the input's own.
+        head: Turns outputs and labels into loss, predictions and metrics. Give either a head or ``loss`` and
+            ``predictions``.
         loss: ``loss(outputs, labels)`` -> scalar tensor; needed for training and evaluation where there is no head.
-            Torch's own losses (``nn.MSELoss()``, ``functional.cross_entropy``) get labels of the shape and dtype they
-            take, whether the input has them as ``[N]`` or ``[N, 1]``. All parameters that it depends on must be the
-            module's, or frozen. Any other function gets labels as the input has them; where it would make ``[N, N]`` of
-            labels ``[N]`` and outputs ``[N, 1]``, that is an error.
+            Torch's own losses (``nn.MSELoss()``, ``functional.cross_entropy``) get labels in the shape and dtype that
+            they take, whether the input has them as ``[N]`` or ``[N, 1]``. All parameters that the loss depends on must
+            be the module's, or frozen. Any other function gets labels as the input has them; where it would make
+            ``[N, N]`` of labels ``[N]`` and outputs ``[N, 1]``, that is an error.
         predictions: ``predictions(outputs)`` -> dict of tensors ``[batch, ...]``; without it and without a head,
             the outputs themselves are the predictions, called ``output`` (``output_0``, … where they are a tuple,
             the names of its fields where they are a dataclass or a named tuple).
         metrics: Name -> ``metric(labels, predictions)`` -> number, over the whole evaluation, or a torchmetrics object
-            or what makes one; see `torch_estimator.metrics.named.NamedMetrics`. A function that would make
+            or a function that makes one; see `torch_estimator.metrics.named.NamedMetrics`. A function that would make
             ``[N, N]`` of labels ``[N]`` and predictions ``[N, 1]`` gets labels of the shape that one of torch's own
             losses got.
-        optimizer: Makes one `torch.optim.Optimizer`, or several, or learning-rate schedules around them, from the
-            module's named parameters; needed for training.
+        optimizer: Function that makes one `torch.optim.Optimizer`, or several, or learning-rate schedules around them,
+            from the module's named parameters; needed for training.
         transform: Host half of the model's feature columns, run in the input thread; None where the module
             takes the features as they are.
-        training_hooks: Told while training runs, beside the caller's.
-        evaluation_hooks: Told while an evaluation runs, beside the caller's.
-        prediction_hooks: Told while predicting, beside the caller's.
-        extra_metrics: Metrics beside those of the head; see `add_metrics`.
-        forward_features: Features that are given back among the predictions, or None for all; see `forward_features`.
-        forward_layers: Inner layers' outputs that are given among the predictions; see `forward_layers`.
+        training_hooks: Hooks of the model that are called while training runs.
+        evaluation_hooks: Hooks of the model that are called while an evaluation runs.
+        prediction_hooks: Hooks of the model that are called while predicting.
+        extra_metrics: Metrics in addition to those of the head; see `add_metrics`.
+        forward_features: Features to return with the predictions, or None for all; see `forward_features`.
+        forward_layers: Inner layers whose outputs to return with the predictions; see `forward_layers`.
     """
 
     mode: str

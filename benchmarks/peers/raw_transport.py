@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch_estimator.executors.parameter_server
 import torch_estimator.parameter_server.client
+import torch_estimator.parameter_server.process
 from torch_estimator.cluster.addresses import split_address
 from torch_estimator.parameter_server.client import Frames, Links
 from torch_estimator.parameter_server.messages import Header, cut_up
@@ -28,7 +28,7 @@ _MOST_SECS = 60.0
 def use() -> None:
     """Has this process, a chief or a server, speak so."""
     torch_estimator.parameter_server.client.Links = RawLinks  # type: ignore[misc]
-    torch_estimator.executors.parameter_server.ParameterServer = RawServer  # type: ignore[misc]
+    torch_estimator.parameter_server.process.ParameterServer = RawServer  # type: ignore[misc]
 
 
 class RawServer(ParameterServer):

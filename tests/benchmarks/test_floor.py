@@ -9,7 +9,7 @@ from pathlib import Path
 import torch_estimator as te
 from benchmarks import floor
 from examples.census.trainer import model
-from torch_estimator.models.networks import Dense
+from torch_estimator.networks import Dense
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,7 +19,7 @@ from torch_estimator.export.writer import write_export
 from torch_estimator.feature_column.table import Table
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads import BinaryClassHead
-from torch_estimator.models.networks import DNN, Linear, WideAndDeep
+from torch_estimator.networks import DNN, Linear, WideAndDeep
 
 NUMBERS = ("age", "education_num", "capital_gain", "capital_loss", "hours_per_week")
 ODD_STRINGS = ("", "never seen", "héllo", "日本語" * 200, "a\nb", "?", "x" * 5000, " ")

@@ -332,7 +332,7 @@ def test_a_warm_start_from_another_model_is_one_sentence(tmp_path: Path) -> None
 
 def test_hidden_layers_start_glorot_uniform_and_average_as_tensorflow_does() -> None:
     from torch_estimator.feature_column import FeatureTransform
-    from torch_estimator.models.networks import DNN, Dense
+    from torch_estimator.networks import DNN, Dense
 
     torch.manual_seed(0)
     kernel = Dense(300, 100).kernel
@@ -346,7 +346,7 @@ def test_hidden_layers_start_glorot_uniform_and_average_as_tensorflow_does() -> 
 
 def test_dropout_drops_hidden_units_only_while_training() -> None:
     from torch_estimator.feature_column import FeatureTransform
-    from torch_estimator.models.networks import DNN
+    from torch_estimator.networks import DNN
 
     transform = FeatureTransform((), [AGE])
     assert transform.dnn is not None

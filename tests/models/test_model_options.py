@@ -14,7 +14,7 @@ from torch import nn
 import torch_estimator as te
 from tests.jobs import assert_same_variables
 from torch_estimator import feature_column as fc
-from torch_estimator.models.networks import BatchNorm, dropout
+from torch_estimator.networks import BatchNorm, dropout
 
 X = fc.numeric_column("x")
 CITY = fc.categorical_column_with_vocabulary_list("city", ["Oslo", "Rome", "Lima"])

@@ -16,9 +16,9 @@ from tests.jobs import line, points
 from tests.strategies.contract import Job, check_strategy
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.run_config import RunConfig
+from torch_estimator.strategy import CheckpointContent, Session, Strategy
 from torch_estimator.train.row_update import Mentions
 from torch_estimator.train.step import TrainStep
-from torch_estimator.train.strategy import CheckpointContent, Session, Strategy
 from torch_estimator.train.training import Training, own_state
 
 

@@ -31,9 +31,9 @@ from torch_estimator.feature_column.layouts import (
 )
 from torch_estimator.feature_column.linear_model import LinearModel
 from torch_estimator.feature_column.table import Table, clip_norms
+from torch_estimator.from_module.module_model import ColumnsThenModule
 from torch_estimator.heads.serving import Prediction
-from torch_estimator.models.from_module.module_model import ColumnsThenModule
-from torch_estimator.models.networks import ROWS, Baseline
+from torch_estimator.networks import ROWS, Baseline
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -28,7 +28,7 @@ from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads import MultiHead
 from torch_estimator.heads.function_head import FunctionHead
 from torch_estimator.inner_layers import ForwardedLayers, all_layers, check_new_keys
-from torch_estimator.models.networks import ROWS, RowCount
+from torch_estimator.networks import ROWS, RowCount
 from torch_estimator.serving_input import ServingInput
 
 PRODUCER = "torch-estimator"

@@ -16,7 +16,7 @@ from torch_estimator.models.canned_model_fn import (
     optimizer_factory,
     regressor_head,
 )
-from torch_estimator.models.networks import Baseline, RowCount
+from torch_estimator.networks import Baseline, RowCount
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec
 

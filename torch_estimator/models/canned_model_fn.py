@@ -18,7 +18,7 @@ from torch_estimator.feature_column.embedding import Combiner
 from torch_estimator.feature_column.transform import FeatureTransform
 from torch_estimator.heads import BinaryClassHead, LossReduction, MultiClassHead, RegressionHead
 from torch_estimator.heads.base import Head
-from torch_estimator.models.networks import DNN, Activation, Linear, WideAndDeep
+from torch_estimator.networks import DNN, Activation, Linear, WideAndDeep
 from torch_estimator.optim.factories import NamedParameters, OptimizerFactory, Trainer, by_name, check_factory
 from torch_estimator.specs import EstimatorSpec
 

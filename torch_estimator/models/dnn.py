@@ -20,7 +20,7 @@ from torch_estimator.models.canned_model_fn import (
     document_arguments,
     regressor_head,
 )
-from torch_estimator.models.networks import Activation
+from torch_estimator.networks import Activation
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EstimatorSpec
 from torch_estimator.warm_start import WarmStart

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch_estimator.cluster.environment import task_from_environment
 from torch_estimator.cluster.task import PARAMETER_SERVER, WAIT_SECS
 from torch_estimator.errors import InvalidValueError, exit_on_user_error
-from torch_estimator.executors.parameter_server import run_parameter_server
+from torch_estimator.parameter_server.process import run_parameter_server
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from torch_estimator.cluster.task import Task
 from torch_estimator.errors import ClusterError, InvalidTypeError, InvalidValueError
 from torch_estimator.run_config import RunConfig
 from torch_estimator.strategies.checks import check_silence, refuse_parameter_servers
-from torch_estimator.train.strategy import CheckpointContent, EvaluationShare, Session, Strategy
+from torch_estimator.strategy import CheckpointContent, EvaluationShare, Session, Strategy
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.forked_replicas import Replicas

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_estimator.run_config import RunConfig
 from torch_estimator.strategies.data_parallel import MultiWorkerMirroredStrategy
 from torch_estimator.strategies.parameter_server import ParameterServerStrategy
-from torch_estimator.train.strategy import Strategy
+from torch_estimator.strategy import Strategy
 
 
 def strategy_of(config: RunConfig) -> Strategy:

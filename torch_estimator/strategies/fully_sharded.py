@@ -19,7 +19,7 @@ from torch_estimator.strategies.data_parallel import (
     notifying_of_failure,
     vary_random_numbers,
 )
-from torch_estimator.train.strategy import CheckpointContent, Session, Strategy
+from torch_estimator.strategy import CheckpointContent, Session, Strategy
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group

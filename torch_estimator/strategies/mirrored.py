@@ -14,7 +14,7 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.run_config import RunConfig
 from torch_estimator.strategies.checks import check_silence
 from torch_estimator.strategies.data_parallel import joined
-from torch_estimator.train.strategy import EvaluationShare, Session, Strategy
+from torch_estimator.strategy import EvaluationShare, Session, Strategy
 
 logger = logging.getLogger("torch_estimator")
 

@@ -14,7 +14,7 @@ from torch_estimator.cluster.task import PARAMETER_SERVER, Task, check_has_chief
 from torch_estimator.errors import ClusterError, InvalidTypeError, InvalidValueError, UserError
 from torch_estimator.run_config import RunConfig
 from torch_estimator.strategies.checks import check_silence
-from torch_estimator.train.strategy import CheckpointContent, Session, Strategy
+from torch_estimator.strategy import CheckpointContent, Session, Strategy
 
 if TYPE_CHECKING:
     from torch_estimator.hooks.hook import RunContext

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from torch_estimator.distributed.peer_recovery import Snapshot
+from torch_estimator.strategy import CheckpointContent
 from torch_estimator.train.optimizers import NUMBERS
-from torch_estimator.train.strategy import CheckpointContent
 from torch_estimator.train.training import Training
 
 

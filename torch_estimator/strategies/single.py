@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from torch_estimator.hooks.hook import RunContext
+from torch_estimator.strategy import CheckpointContent, Session
 from torch_estimator.train.loop import Steps
 from torch_estimator.train.runner import StepRunner
-from torch_estimator.train.strategy import CheckpointContent, Session
 from torch_estimator.train.training import Training, own_state
 
 _COMPILED = "compiled"

@@ -13,6 +13,7 @@ from torch_estimator.data.dataset import Dataset
 from torch_estimator.hooks.hook import Hook, RunContext
 from torch_estimator.hooks.schedule import HookSchedule
 from torch_estimator.mode_keys import ModeKeys
+from torch_estimator.strategy import EvaluationShare
 from torch_estimator.summary.event_writer import EventWriter, EventWriters
 from torch_estimator.train.batch_fusion import BatchFusion
 from torch_estimator.train.batches import batch_size, noting_batch
@@ -20,7 +21,6 @@ from torch_estimator.train.model import Model
 from torch_estimator.train.observation import observed
 from torch_estimator.train.progress import ProgressBar
 from torch_estimator.train.scores import Scores
-from torch_estimator.train.strategy import EvaluationShare
 from torch_estimator.train.threads import sized_threads
 
 logger = logging.getLogger("torch_estimator")

@@ -15,11 +15,11 @@ from torch_estimator.hooks.hook import Hook, checked_hooks
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import EvalSpec, InputFn
+from torch_estimator.strategy import EvaluationShare
 from torch_estimator.train.evaluation import EvaluationResult, run_evaluation, write_evaluation
 from torch_estimator.train.model import Model
 from torch_estimator.train.model_builder import ModelBuilder
 from torch_estimator.train.random_state import drawing_alike, isolated
-from torch_estimator.train.strategy import EvaluationShare
 
 
 class CheckpointEvaluator:

@@ -1,4 +1,4 @@
-"""The update of those rows of a table that a batch touched."""
+"""Sparse updates: update the rows of a table that a batch looked up, and no others."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch_estimator.optim.clipping import Gradient
 from torch_estimator.train.live_group import LiveGroup
 
 Gathered = list[tuple[Table, Tensor, Tensor]]
-"""What tables record in a forward pass: the table, the ids, and the rows gathered for them."""
+"""Lookups that tables record in a forward pass: the table, the ids, and the rows gathered for them."""
 
 Mentions = tuple[Tensor, Tensor]
-"""Rows of a table by id, int64 ``[mentions]``, and their gradients, float32 ``[mentions, dim]``."""
+"""Sparse gradient: ids of rows, int64 ``[lookups]``, and their gradients, float32 ``[lookups, dim]``."""
 
 
 class RowUpdate:
@@ -24,9 +24,9 @@ class RowUpdate:
 
     Args:
         table: The table.
-        optimizer: Holds its weight.
-        group: Of the optimizer, with the weight in it.
-        shared: Whether `gradient` is to tell shares.
+        optimizer: The optimizer that holds its weight.
+        group: Settings of the parameter group with the weight.
+        shared: Whether `gradient` also returns the share of each repetition, which clipping by norm needs.
     """
 
     def __init__(self, table: Table, optimizer: Optimizer, group: LiveGroup, *, shared: bool) -> None:
@@ -39,11 +39,11 @@ class RowUpdate:
 
     @property
     def scratch(self) -> list[Tensor]:
-        """What an update writes beside weights and the optimizer's state; nothing of it is read by the next one."""
+        """The buffers that an update writes; the next update reads nothing of them."""
         return [self._sums] if self._counts is None else [self._sums, self._counts]
 
     def mentions(self, gathered: Gathered, gradients: Sequence[Tensor | None]) -> Mentions | None:
-        """The rows that a batch touched, as often as it did, and their gradients; None where it touched none."""
+        """Return the ids that a batch looked up, with repetitions, and their gradients; None where there are none."""
         dim = self.table.dim
         mine = [
             (ids.reshape(-1), gradient.reshape(-1, dim))
@@ -56,18 +56,18 @@ class RowUpdate:
         return ids, torch.cat([g for _, g in mine]) if len(mine) > 1 else mine[0][1]
 
     def gradient(self, ids: Tensor, gradient: Tensor) -> Gradient:
-        """Adds up the gradients of repeated rows.
+        """Add up the gradients of repeated ids.
 
         Args:
-            ids: int64 ``[mentions]``.
-            gradient: float32 ``[mentions, dim]``.
+            ids: Ids of the rows, int64 ``[lookups]``.
+            gradient: Their gradients, float32 ``[lookups, dim]``.
         """
         dim = self.table.dim
         rows = _TracedRows(ids) if torch.compiler.is_compiling() else _Elements(ids, dim)
         return Gradient(rows.added_up(self._sums, gradient), self._share(rows), rows)
 
     def apply(self, gradient: Gradient) -> None:
-        """Lets the optimizer see the rows, and writes them back."""
+        """Give the touched rows and their state to the optimizer, and write them back."""
         touched = gradient.rows
         assert isinstance(touched, _Elements | _TracedRows)
         weight = self.table.weight.detach()
@@ -76,8 +76,8 @@ class RowUpdate:
         state = {key: touched.of(value) if value.shape == weight.shape else value for key, value in whole.items()}
         self.optimizer.update(rows, gradient.values, state, self._group.values)
         self.optimizer.advance(state, self._group.values)
-        # Rows met several times are written several times, each time with the same value. What gathers in the
-        # optimizer's state of the padding row is never used.
+        # A row that the batch repeats is written several times, with the same value each time. The padding row is set
+        # to zero; its optimizer state is never used.
         touched.write(weight, rows.masked_fill_(touched.are(self.table.rows), 0.0))
         for key, value in whole.items():
             if value.shape == weight.shape:
@@ -91,8 +91,11 @@ class RowUpdate:
 
 
 class _Elements:
-    """Rows of tables as elements of the flattened table, ``[elements]``: index_select, index_fill_ and scatter_ on one
-    dimension take a tenth of the time of indexing with brackets, and add up in order."""
+    """Rows of a table as elements of the flattened table, ``[elements]``, for eager steps.
+
+    index_select, index_fill_ and scatter_ on one dimension take a tenth of the time of indexing with brackets, and add
+    up in order.
+    """
 
     def __init__(self, ids: Tensor, dim: int) -> None:
         self._dim = dim
@@ -105,20 +108,22 @@ class _Elements:
         table.view(-1).scatter_(0, self._at, values)
 
     def added_up(self, scratch: Tensor, values: Tensor) -> Tensor:
-        """The sums of the values of each element, for each mention of it."""
+        """Return, for each element with repetitions, the sum of all its values."""
         sums = scratch.view(-1)
         sums.index_fill_(0, self._at, 0.0)
         sums.index_add_(0, self._at, values.reshape(-1))
         return sums.index_select(0, self._at)
 
     def are(self, row: int) -> Tensor:
-        """Which of them belong to a row, the last one."""
+        """Return which elements belong to a row, the last one of the table."""
         return self._at >= row * self._dim
 
 
 class _TracedRows:
-    """The same as rows, ``[rows, dim]``: index_put_ on the table itself is what a compiled graph does in place, where
-    it would copy the whole table for others."""
+    """Rows of a table, ``[rows, dim]``, for compiled steps.
+
+    A compiled graph does index_put_ on the table in place; for the operations of `_Elements` it would copy the table.
+    """
 
     def __init__(self, ids: Tensor) -> None:
         self._ids = ids

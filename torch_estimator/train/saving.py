@@ -16,7 +16,7 @@ from torch_estimator.checkpoint.writer import CheckpointWriter
 from torch_estimator.hooks.checkpoint_saver import CheckpointSaverHook
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.hooks.nan_tensor import NotFinite, check_finite
-from torch_estimator.train.strategy import CheckpointContent, Session
+from torch_estimator.strategy import CheckpointContent, Session
 
 if TYPE_CHECKING:
     from torch_estimator.train.training import Training

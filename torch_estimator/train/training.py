@@ -25,6 +25,7 @@ from torch_estimator.hooks.summary_saver import SummarySaverHook
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import InputFn
+from torch_estimator.strategy import Session, SharedEvaluator
 from torch_estimator.summary.event_writer import EventWriters
 from torch_estimator.train.batches import Batches
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training
@@ -38,7 +39,6 @@ from torch_estimator.train.random_state import random_state, set_random_state
 from torch_estimator.train.runner import MakeRunner, StepRunner
 from torch_estimator.train.saving import TrainingSaver
 from torch_estimator.train.step import TrainStep
-from torch_estimator.train.strategy import Session, SharedEvaluator
 
 logger = logging.getLogger("torch_estimator")
 

@@ -15,9 +15,9 @@ from torch_estimator.distributed.shared_evaluation.turns import evaluate_in_turn
 from torch_estimator.errors import ClusterError
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.hooks.schedule import HookSchedule
+from torch_estimator.strategy import EvaluationShare
 from torch_estimator.train.model import Model
 from torch_estimator.train.scores import Scores
-from torch_estimator.train.strategy import EvaluationShare
 
 _LOOK_EVERY_SECS = 0.5
 _BATCH_SECS = 7200.0

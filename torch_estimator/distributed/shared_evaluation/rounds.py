@@ -14,9 +14,9 @@ from torch_estimator.distributed.shared_evaluation.packing import Evaluated, pac
 from torch_estimator.distributed.shared_evaluation.turns import evaluate_in_turns
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.hooks.schedule import HookSchedule
+from torch_estimator.strategy import EvaluationShare
 from torch_estimator.train.model import Model
 from torch_estimator.train.scores import Scores
-from torch_estimator.train.strategy import EvaluationShare
 
 if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group

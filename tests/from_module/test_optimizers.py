@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torch_estimator as te
-from torch_estimator.models.from_module.optimizers import copy_together, optimizers_in
+from torch_estimator.from_module.optimizers import copy_together, optimizers_in
 
 
 def step(module: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any = None) -> None:

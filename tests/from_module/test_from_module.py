@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_estimator as te
-from tests.models.from_module.hand import BATCH, SETTINGS, data, input_fn, once
+from tests.from_module.hand import BATCH, SETTINGS, data, input_fn, once
 from torch_estimator import feature_column as fc
 from torch_estimator.errors import CheckpointError
 

@@ -15,9 +15,7 @@ from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout
 from torch_estimator.feature_column.table import tables_of_checkpoint
 from torch_estimator.feature_column.transform import FeatureTransform
-from torch_estimator.heads.base import Head
-from torch_estimator.mode_keys import ModeKeys
-from torch_estimator.models.from_module.optimizers import (
+from torch_estimator.from_module.optimizers import (
     ModuleOptimizer,
     bound_factory,
     check_bound,
@@ -25,6 +23,8 @@ from torch_estimator.models.from_module.optimizers import (
     factory_of,
     is_bound,
 )
+from torch_estimator.heads.base import Head
+from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.specs import EstimatorSpec
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
