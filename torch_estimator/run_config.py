@@ -28,6 +28,8 @@ class _Default:
 
 _DEFAULT: Final = _Default()
 _DEFAULT_SAVE_CHECKPOINTS_SECS: Final = 600
+_DEFAULT_LOG_STEP_COUNT_STEPS: Final = 100
+_DEFAULT_MIN_LOG_SECS: Final = 1.0
 _MOST_WAIT_SECS: Final = 1_000_000_000
 _WHOLE_NUMBERS: Final = (
     "save_summary_steps",
@@ -98,7 +100,7 @@ class RunConfig:
     save_checkpoints_secs: float | _Default | None = _DEFAULT
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float | None = 10_000
-    log_step_count_steps: int | None = 100
+    log_step_count_steps: int | _Default | None = _DEFAULT
     resume_input: bool = True
     compile: Literal["auto"] | bool = "auto"
     mixed_precision: Literal["bf16"] | None = None
@@ -107,6 +109,7 @@ class RunConfig:
     session_creation_timeout_secs: float = WAIT_SECS
     experimental_max_worker_delay_secs: int | None = None
     _task: Task = field(default_factory=task_from_environment, repr=False)
+    _min_log_secs: float | None = field(default=None, repr=False)
 
     def __new__(cls, *args: Any, **settings: Any) -> RunConfig:
         for name in settings:
@@ -116,6 +119,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         self._check_strategies()
+        self._resolve_log_steps()
         self._resolve_save_checkpoints()
         self._resolve_seed()
         self._resolve_model_dir()
@@ -164,6 +168,14 @@ class RunConfig:
                 "eval_distribute must be a MirroredStrategy or a MultiWorkerMirroredStrategy of "
                 f"torch_estimator.distribute, but got {given!r}."
             )
+
+    def _resolve_log_steps(self) -> None:
+        is_default = self.log_step_count_steps is _DEFAULT
+        if is_default:
+            object.__setattr__(self, "log_step_count_steps", _DEFAULT_LOG_STEP_COUNT_STEPS)
+        if self._min_log_secs is None:
+            # A fast training takes a hundred steps in a hundredth of a second.
+            object.__setattr__(self, "_min_log_secs", _DEFAULT_MIN_LOG_SECS if is_default else 0.0)
 
     def _resolve_save_checkpoints(self) -> None:
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
@@ -244,6 +256,8 @@ class RunConfig:
         for one, other in (("random_seed", "tf_random_seed"), ("tf_random_seed", "random_seed")):
             if one in changes and other not in changes:
                 changes[other] = changes[one]
+        if "log_step_count_steps" in changes:
+            changes["_min_log_secs"] = None
         return dataclasses.replace(self, **changes)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -275,6 +276,29 @@ def test_the_logged_loss_is_the_one_of_that_step(tmp_path: Path, caplog: pytest.
     logged = [message for message in caplog.messages if message.startswith("loss")]
     for message, step in zip(logged, [0, 100, 200], strict=True):
         assert message.startswith(f"loss = {losses.values[step]:g}, step = {step}")
+
+
+def test_by_default_log_lines_come_at_most_once_a_second_and_events_every_100_steps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    started = time.monotonic()
+    line(tmp_path, compile=False).train(lambda: points().repeat(), steps=1001)
+    secs = time.monotonic() - started
+    losses = [text for text in caplog.messages if text.startswith("loss = ")]
+    assert losses[0].endswith("step = 0")
+    assert ", step = 1000 (" in losses[-1]
+    assert len(losses) <= secs + 2
+    assert len([text for text in caplog.messages if text.startswith("global_step/sec")]) <= secs + 1
+    assert [point.step for point in read_scalars(str(tmp_path))["global_step/sec"]] == list(range(101, 1002, 100))
+
+
+def test_log_steps_that_are_given_are_all_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    estimator = line(tmp_path, log_step_count_steps=100)
+    estimator = te.Estimator(estimator._builder.model_fn, config=estimator.config.replace(keep_checkpoint_max=2))
+    estimator.train(lambda: points().repeat(), steps=301)
+    assert len([text for text in caplog.messages if text.startswith("loss = ")]) == 4
 
 
 def test_log_step_count_steps_none_switches_both_lines_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -31,6 +31,7 @@ class LoggingTensorHook(Hook):
             that of the last step that was logged.
         formatter: Function that makes the line from a dict of values by tag, with tensors as numpy arrays.
         clock: Function that returns the time in seconds.
+        min_log_secs: Minimum of seconds between two lines. Where the last line was left out, it comes at the end.
 
     Raises:
         InvalidValueError: No or two intervals are given, or the run has nothing of a given name.
@@ -47,6 +48,8 @@ class LoggingTensorHook(Hook):
         at_end: bool = False,
         formatter: Callable[[dict[str, Any]], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        min_log_secs: float = 0.0,
     ) -> None:
         check_seconds_or_steps(
             "LoggingTensorHook", at_least_one=not at_end, every_n_iter=every_n_iter, every_n_secs=every_n_secs
@@ -59,10 +62,12 @@ class LoggingTensorHook(Hook):
         self._formatter = formatter
         self._outputs = ModuleOutputs()
         self._rates: list[float] = []
+        self._min_log_secs = min_log_secs
         self._logged_at: float | None = None
+        self._skipped = False
 
     def begin(self, context: RunContext) -> None:
-        self._logged_at = None
+        self._logged_at, self._skipped = None, False
         paths = [path for what in self._tensors.values() if (path := check_what(what, context)) is not None]
         if paths and self.every_n_steps is None and self.every_secs is None:
             raise InvalidValueError(
@@ -82,11 +87,17 @@ class LoggingTensorHook(Hook):
 
     def after_step(self, context: RunContext) -> None:
         self._outputs.ignore()
-        self._log(context)
+        self._skipped = bool(
+            self._min_log_secs and self._logged_at is not None and self.clock() - self._logged_at < self._min_log_secs
+        )
+        if not self._skipped:
+            self._log(context)
 
     def end(self, context: RunContext) -> None:
         self._outputs.ignore()
-        if self._at_end and (context.loss_tensor is not None or "loss" not in self._tensors.values()):
+        if (self._at_end or self._skipped) and (
+            context.loss_tensor is not None or "loss" not in self._tensors.values()
+        ):
             self._log(context)
 
     def _log(self, context: RunContext) -> None:

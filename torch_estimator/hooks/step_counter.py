@@ -22,6 +22,7 @@ class StepCounterHook(Hook):
         every_n_secs: Seconds from one measurement to the next.
         output_dir: Directory for the summary; None for the run's own directory.
         clock: Function that returns the time in seconds.
+        min_log_secs: Minimum of seconds between two log lines; the summary has every measurement.
 
     Raises:
         InvalidValueError: A number is not positive.
@@ -35,6 +36,8 @@ class StepCounterHook(Hook):
         every_n_secs: float | None = None,
         output_dir: str | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        min_log_secs: float = 0.0,
     ) -> None:
         steps = every_n_steps if every_n_secs is None else None
         check_seconds_or_steps("StepCounterHook", every_n_steps=steps, every_n_secs=every_n_secs)
@@ -42,16 +45,26 @@ class StepCounterHook(Hook):
         self.every_secs = every_n_secs
         self.clock = clock
         self._output_dir = output_dir
+        self._min_log_secs = min_log_secs
+        # The global step and the time of the last measurement, and of the last log line.
         self._last: tuple[int, float] | None = None
+        self._logged: tuple[int, float] | None = None
 
     def begin(self, context: RunContext) -> None:
-        self._last = None
+        self._last = self._logged = None
 
     def after_step(self, context: RunContext) -> None:
-        now = self.clock()
+        now = (context.global_step, self.clock())
         if self._last is not None:
-            last_step, last_time = self._last
-            speed = (context.global_step - last_step) / max(now - last_time, 1e-9)
-            logger.info("global_step/sec: %g", speed)
+            speed = _speed(self._last, now)
             context.summary_writer(self._output_dir).scalar("global_step/sec", speed, context.global_step)
-        self._last = (context.global_step, now)
+        if self._logged is None:
+            self._logged = now
+        elif now[1] - self._logged[1] >= self._min_log_secs:
+            logger.info("global_step/sec: %g", _speed(self._logged, now))
+            self._logged = now
+        self._last = now
+
+
+def _speed(start: tuple[int, float], end: tuple[int, float]) -> float:
+    return (end[0] - start[0]) / max(end[1] - start[1], 1e-9)

@@ -371,10 +371,13 @@ class Training:
 
     def _log_hooks(self, bar: ProgressBar) -> list[Hook]:
         hooks: list[Hook] = []
-        if self.config.log_step_count_steps:
-            hooks.append(StepCounterHook(self.config.log_step_count_steps))
+        steps: Any = self.config.log_step_count_steps
+        if steps:
+            min_secs = self.config._min_log_secs or 0.0
+            hooks.append(StepCounterHook(steps, min_log_secs=min_secs))
             # tf.estimator logs the step before the one just taken: 0, k, 2k, … of a fresh run.
-            hooks.append(LoggingTensorHook({"loss": "loss", "step": _step_before}, self.config.log_step_count_steps))
+            figures: dict[str, Any] = {"loss": "loss", "step": _step_before}
+            hooks.append(LoggingTensorHook(figures, steps, min_log_secs=min_secs))
         if bar.visible:
             hooks.append(ProgressHook(bar))
         return hooks
