@@ -2,7 +2,8 @@
 
 Labels of shape ``[N]`` and outputs of shape ``[N, 1]`` are meant to be compared one by one, but broadcasting makes
 ``[N, N]`` of them: a loss then trains something else, and a metric of a perfect model is far from perfect, without any
-error. Only the user's own functions can do that: the losses of torch that `torch_losses` knows get fitted labels.
+error. The same holds for ``[N, T]`` and ``[N, 1, T]``, and so on. Only the user's own functions can do that: the losses
+of torch that `torch_losses` knows get fitted labels.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ _T = TypeVar("_T")
 _Origins = frozenset[str]
 
 _NOTHING: _Origins = frozenset()
-# They return one number, and what they broadcast inside is not seen.
-_LOSSES = frozenset(
+# The shape of their result does not show what they broadcast inside.
+_REDUCED = frozenset(
     {
         *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "gaussian_nll_loss", "kl_div"),
         *("hinge_embedding_loss", "multilabel_soft_margin_loss"),
+        *("dist", "pairwise_distance", "cosine_similarity", "allclose"),
     }
 )
 
@@ -55,7 +57,8 @@ class PairCheck:
             call: Calls the function.
 
         Raises:
-            PairsError: An operation makes ``[N, N]`` of ``[N]`` and ``[N, 1]`` that come from different arguments.
+            PairsError: An operation makes ``[N, N, ...]`` of ``[N, ...]`` and ``[N, 1, ...]`` that come from different
+                arguments.
         """
         # What is compiled has been checked in Python before.
         if torch.compiler.is_compiling():
@@ -90,8 +93,8 @@ class _Watch(TorchFunctionMode):
         if origins:
             name = getattr(func, "__name__", "")
             # What follows outputs and labels, such as the variances of gaussian_nll_loss, torch fits itself.
-            compared = operands[:2] if name in _LOSSES else operands
-            self.check(name, compared, result, always=name in _LOSSES)
+            compared = operands[:2] if name in _REDUCED else operands
+            self.check(name, compared, result, always=name in _REDUCED)
             self._note(result, origins)
             if isinstance(result, np.ndarray):
                 return _Watched.of(result, self, origins)
@@ -103,20 +106,19 @@ class _Watch(TorchFunctionMode):
 
     def check(self, name: str, operands: Sequence[tuple[Any, _Origins]], result: Any, *, always: bool = False) -> None:
         """Raise where an operation pairs all of one operand with all of another."""
-        columns = [(one, origins) for one, origins in operands if one.ndim == 2 and one.shape[1] == 1 < len(one)]
-        rows = [(one, origins) for one, origins in operands if one.ndim == 1] if columns else []
+        columns = [(one, origins) for one, origins in operands if one.ndim >= 2 and one.shape[1] == 1 < len(one)]
         for column, ours in columns:
-            for row, theirs in rows:
-                count = len(row)
-                if len(column) != count or not ours or not theirs or ours == theirs:
+            for row, theirs in operands:
+                if row.ndim != column.ndim - 1 or not ours or not theirs or ours == theirs:
                     continue
+                pairs = _pairs_shape(column.shape, row.shape)
                 made = result if isinstance(result, tuple | list) else (result,)
-                if always or any(tuple(getattr(one, "shape", ())) == (count, count) for one in made):
+                if pairs and (always or any(tuple(getattr(one, "shape", ())) == pairs for one in made)):
                     raise PairsError(
                         f"{self._what} compares each with each: {name.strip('_') or 'an operation'} of {_words(ours)} "
-                        f"[{count}, 1] and {_words(theirs)} [{count}] makes [{count}, {count}]{_place()}; give both "
-                        "one shape, for instance by labels.reshape(outputs.shape), or index one with [None, :] where "
-                        "all pairs are meant."
+                        f"{list(column.shape)} and {_words(theirs)} {list(row.shape)} makes {list(pairs)}{_place()}; "
+                        "give both one shape, for instance by labels.reshape(outputs.shape), or index one with "
+                        "[None, :] where all pairs are meant."
                     )
 
     def _note(self, value: Any, origins: _Origins) -> None:
@@ -152,6 +154,16 @@ class _Watched(np.ndarray):
         self.watch.check(ufunc.__name__, operands, result)
         origins = _NOTHING.union(*(one for _, one in operands))
         return _Watched.of(result, self.watch, origins) if isinstance(result, np.ndarray) else result
+
+
+def _pairs_shape(column: Sequence[int], row: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the shape ``[N, N, ...]`` that ``[N, 1, ...]`` and ``[N, ...]`` broadcast to; None for other shapes."""
+    if column[0] != row[0]:
+        return None
+    try:
+        return (column[0], row[0], *np.broadcast_shapes(tuple(column[2:]), tuple(row[1:])))
+    except ValueError:
+        return None
 
 
 def _plain(value: Any) -> Any:
