@@ -20,7 +20,12 @@ import numpy as np
 import torch
 
 from torch_estimator import files
-from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from torch_estimator.checkpoint.checkpoint import (
+    Checkpoint,
+    check_some_named,
+    latest_checkpoint,
+    load_checkpoint,
+)
 from torch_estimator.checkpoint.lease import Check, leased
 from torch_estimator.checkpoint.sharded_tensors import is_sharded
 from torch_estimator.cluster.ranks import check_trains_alone
@@ -344,6 +349,8 @@ class Estimator:
     ) -> TrainingResult | None:
         sharded = isinstance(self._config.train_distribute, FullyShardedStrategy)
         checkpoint = self._last_checkpoint()
+        if checkpoint is None and self._config.is_chief:
+            check_some_named(self.model_dir)
         start = checkpoint.step if checkpoint is not None else 0
         if max_steps is not None and max_steps <= start:
             logger.info("Skipping training: max_steps=%d is reached by the checkpoint of step %d.", max_steps, start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ INDEX_NAME = "checkpoint"
 
 HELD_NAME = "evaluating"
 """Of the file that names the checkpoint which another process is evaluating, and which therefore stays."""
+
+# Of the file that names checkpoints which are there and not yet, or no longer, named in `INDEX_NAME`.
+_UNNAMED_NAME = f"{files.TEMPORARY_PREFIX}unnamed-checkpoints"
 
 # A file may say anything: neither another directory nor a number that no step can be.
 _NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
@@ -129,6 +133,31 @@ def held_checkpoint(model_dir: str) -> str | None:
         return files.read_text(files.join(model_dir, HELD_NAME))
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def note_unnamed(model_dir: str, names: Sequence[str]) -> None:
+    """Write down which checkpoints a save makes and removes, so that a restart after a kill can remove them.
+
+    To be called before the first of them has its name without being in ``checkpoint``, or loses its place there.
+
+    Args:
+        model_dir: The model directory.
+        names: Of the checkpoints. Without any, the note is removed.
+    """
+    path = files.join(model_dir, _UNNAMED_NAME)
+    if names:
+        files.write_file(path, ["\n".join(names).encode()])
+    else:
+        files.remove_tree(path)
+
+
+def noted_unnamed(model_dir: str) -> list[str]:
+    """Return the names that a killed process wrote down by `note_unnamed`; a name in ``checkpoint`` counts more."""
+    try:
+        names = files.read_text(files.join(model_dir, _UNNAMED_NAME)).split("\n")
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [name for name in names if checkpoint_step(name) is not None]
 
 
 def _parse(content: dict[str, Any]) -> CheckpointIndex:

@@ -19,6 +19,9 @@ from torch_estimator.checkpoint.checkpoint import (
     SLOTS_NAME,
     STATE_NAME,
     VARIABLES_NAME,
+    check_some_named,
+    is_complete,
+    names_by_step,
     read_state,
     shard_name,
     state_document,
@@ -28,6 +31,8 @@ from torch_estimator.checkpoint.index import (
     CheckpointIndex,
     checkpoint_step,
     held_checkpoint,
+    note_unnamed,
+    noted_unnamed,
     read_index,
     write_index,
 )
@@ -44,8 +49,9 @@ class CheckpointWriter:
     The order makes it safe: a new directory beside, synced, renamed (in place on a remote file system, which
     cannot rename at one stroke); then ``checkpoint``, which names it; only then the removal of old ones.
 
-    Making a writer removes what a killed process left behind: unfinished directories, and checkpoints that
-    ``checkpoint`` does not name.
+    Making a writer removes what a killed process left behind: unfinished directories, and the checkpoints that it was
+    about to name or to remove, which are written down before. Other complete checkpoints stay, also where
+    ``checkpoint`` does not name them: a user may have copied them there, or may have named an older one.
 
     Args:
         model_dir: The model directory, made where it is absent; a path or an fsspec URL.
@@ -54,7 +60,8 @@ class CheckpointWriter:
         clock: Gives the time of a save, in seconds since 1970.
 
     Raises:
-        CheckpointError: `model_dir` cannot be made or read, or its ``checkpoint`` is damaged or foreign.
+        CheckpointError: `model_dir` cannot be made or read, its ``checkpoint`` is damaged or foreign, or it holds
+            checkpoints, but no ``checkpoint``.
     """
 
     def __init__(
@@ -200,24 +207,46 @@ class CheckpointWriter:
             ) from error
 
     def _remove_leftovers(self, entries: list[str]) -> None:
-        names = self._index.names if self._index is not None else None
+        named = self._index.names if self._index is not None else []
+        noted = noted_unnamed(self._model_dir)
+        unnamed = []
         for entry in entries:
-            unfinished = entry.startswith(
-                (f"{files.TEMPORARY_PREFIX}model.ckpt-", f"{files.TEMPORARY_PREFIX}{INDEX_NAME}-")
-            )
-            unnamed = names is not None and checkpoint_step(entry) is not None and entry not in names
-            if unfinished or unnamed:
+            if entry.startswith((f"{files.TEMPORARY_PREFIX}model.ckpt-", f"{files.TEMPORARY_PREFIX}{INDEX_NAME}-")):
                 self._remove(entry)
+            elif checkpoint_step(entry) is None or entry in named:
+                continue
+            elif entry in noted:
+                self._remove(entry)
+            elif is_complete(files.join(self._model_dir, entry)):
+                unnamed.append(entry)
+            elif self._index is not None and files.is_dir(files.join(self._model_dir, entry)):
+                self._remove(entry)
+        if noted:
+            note_unnamed(self._model_dir, [])
+        if self._index is None:
+            check_some_named(self._model_dir)
+        elif unnamed:
+            _logger.warning(
+                "%s holds %s, which %r does not name: training neither uses nor removes them.",
+                self._model_dir,
+                names_by_step(unnamed),
+                INDEX_NAME,
+            )
 
     def _free_name(self, step: int) -> str:
         taken = self._index.names if self._index is not None else []
         names = (f"model.ckpt-{step}" + (f".{again}" if again else "") for again in itertools.count())
-        return next(name for name in names if name not in taken)
+        return next(name for name in names if name not in taken and not is_complete(files.join(self._model_dir, name)))
 
     def _write(self, saved: SavedCheckpoint, document: bytes, *, made: bool) -> None:
         try:
-            self._write_directory(saved.name, document, made=made)
+            target = self._write_tensors(saved.name, made=made)
             index, dropped = self._next_index(saved)
+            note_unnamed(self._model_dir, [saved.name, *dropped])
+            files.write_file(files.join(target, STATE_NAME), [document])
+            final = files.join(self._model_dir, saved.name)
+            if target != final:
+                files.commit_dir(target, final)
             write_index(self._model_dir, index)
         except Exception as error:
             self._discard(saved.name)
@@ -229,6 +258,8 @@ class CheckpointWriter:
         self._index = index
         for name in dropped:
             self._remove(name)
+        with contextlib.suppress(OSError):
+            note_unnamed(self._model_dir, [])
 
     def _make_directory(self, name: str) -> str:
         final = files.join(self._model_dir, name)
@@ -239,15 +270,14 @@ class CheckpointWriter:
         files.makedirs(target)
         return target
 
-    def _write_directory(self, name: str, document: bytes, *, made: bool) -> None:
+    def _write_tensors(self, name: str, *, made: bool) -> str:
+        """Write all but the state, which makes a checkpoint complete; return the directory."""
         final = files.join(self._model_dir, name)
         local = files.is_local(final)
         target = self._make_directory(name) if not made else self._temporary(name) if local else final
         for file, snapshot in ((VARIABLES_NAME, self._variables), (SLOTS_NAME, self._slots)):
             files.write_file(files.join(target, shard_name(file, 0, self._shards)), snapshot.chunks())
-        files.write_file(files.join(target, STATE_NAME), [document])
-        if target != final:
-            files.commit_dir(target, final)
+        return target
 
     def _next_index(self, saved: SavedCheckpoint) -> tuple[CheckpointIndex, list[str]]:
         before = self._index
@@ -270,12 +300,17 @@ class CheckpointWriter:
             index = read_index(self._model_dir)
             if index is None or name not in index.names:
                 files.remove_tree(files.join(self._model_dir, name))
+            note_unnamed(self._model_dir, [])
 
     def _remove(self, name: str) -> None:
+        path = files.join(self._model_dir, name)
         try:
-            files.remove_tree(files.join(self._model_dir, name))
+            if checkpoint_step(name) is not None:
+                # A kill in between leaves what is not complete any more.
+                files.remove_tree(files.join(path, STATE_NAME))
+            files.remove_tree(path)
         except OSError as error:
-            _logger.warning("%s cannot be removed: %s.", files.join(self._model_dir, name), files.reason(error))
+            _logger.warning("%s cannot be removed: %s.", path, files.reason(error))
 
     def _temporary(self, name: str) -> str:
         return files.join(self._model_dir, f"{files.TEMPORARY_PREFIX}{name}-{os.getpid()}")
