@@ -231,14 +231,19 @@ def commit_dir(temporary: PathLike, final: PathLike) -> None:
     for folder, _, names in os.walk(as_url(temporary)):
         for name in names:
             _sync(os.path.join(folder, name))
-        _sync(folder)
+        sync_dir(folder)
     os.rename(as_url(temporary), as_url(final))
     sync_dir(parent(final))
 
 
 def sync_dir(path: PathLike) -> None:
-    """Makes the names in the local directory `path` survive a power cut."""
-    _sync(as_url(path))
+    """Make the names in the local directory `path` survive a power cut, where its file system can sync directories."""
+    try:
+        _sync(as_url(path))
+    except OSError as error:
+        # So say FUSE, SMB and other file systems that sync files only.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
 
 
 def remove_tree(path: PathLike) -> None:
