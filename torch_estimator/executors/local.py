@@ -83,9 +83,11 @@ def _mark(unfinished: str, model_dir: str, *, evaluating: int | None = None) -> 
 
 
 def _owed_evaluation(unfinished: str) -> int | None:
-    """Step of the checkpoint whose evaluation was interrupted."""
-    text = files.read_text(unfinished)
-    return int(text) if text.isdecimal() else None
+    """Return the step of the checkpoint whose evaluation was interrupted; None where the file names no step."""
+    try:
+        return checkpoint_step(f"model.ckpt-{files.read_text(unfinished)}")
+    except UnicodeDecodeError:
+        return None
 
 
 def _finish(
