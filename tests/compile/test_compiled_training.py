@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
-from torch_estimator.compile import compilation, steps
+from torch_estimator.compile import compilation, steps, worth
 from torch_estimator.compile.building import DESCRIPTION, STEP_LIBRARY
 from torch_estimator.compile.cache import DIGESTS, StepCache
 from torch_estimator.compile.compilation import Compilation
+from torch_estimator.compile.idle import IdleCores
 from torch_estimator.compile.maker import StepMaker
 
 
@@ -372,6 +373,53 @@ def test_batches_with_strings_say_why_they_are_not_compiled_where_others_would_b
     warnings = [record.getMessage() for record in caplog.records if "not compiled" in record.msg]
     why = "a batch holds something other than tensors, such as strings; training goes on without."
     assert warnings == [f"The training step is not compiled, because {why}"] * told
+
+
+@pytest.mark.runs_in_python
+@pytest.mark.parametrize(
+    ("cores", "look_after_secs", "why"),
+    [
+        (2, 0.0, "no core was idle beside the training"),
+        (1, 0.0, "this process has one core"),
+        # Too short for anybody to miss it.
+        (2, 1000.0, None),
+    ],
+)
+def test_a_training_that_no_core_was_free_to_compile_for_says_so_once_at_its_end(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    look_after_secs: float,
+    why: str | None,
+) -> None:
+    class Busy(IdleCores):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cores = cores
+
+        def is_one_idle(self) -> bool:
+            return False
+
+    caplog.set_level(logging.INFO, "torch_estimator")
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(steps, "IdleCores", Busy)
+    monkeypatch.setattr(worth, "_LOOK_AFTER_SECS", look_after_secs)
+    job(tmp_path / "model", "auto").train(lambda: data().repeat(), steps=8)
+    told = [message for message in caplog.messages if "compile" in message.lower()]
+    what = "the training step for batches of 4"
+    line = f"Did not compile {what}, because {why}; RunConfig(compile=True) compiles it all the same."
+    assert told == ([line] if why else [])
+    caplog.clear()
+    with pytest.raises(ZeroDivisionError):
+        job(tmp_path / "fails", "auto").train(lambda: data().repeat(), steps=8, hooks=[Failing()])
+    assert "Did not compile" not in caplog.text
+
+
+class Failing(te.Hook):
+    def after_step(self, context: te.RunContext) -> None:
+        if context.global_step == 5:
+            raise ZeroDivisionError
 
 
 @pytest.mark.runs_in_python

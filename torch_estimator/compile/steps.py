@@ -22,7 +22,7 @@ from torch_estimator.compile.maker import StepMaker
 from torch_estimator.compile.observation import Observer, observed
 from torch_estimator.compile.program import StepProgram
 from torch_estimator.compile.shape_policy import ShapeBook
-from torch_estimator.compile.worth import is_worth_compiling_beside
+from torch_estimator.compile.worth import is_worth_compiling_beside, lacks_core
 from torch_estimator.hooks.run_context import RunContext
 from torch_estimator.train.batch_note import noting_batch
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size
@@ -130,6 +130,8 @@ class CompiledSteps:
         self._block: _Block | None = None
         self._observer = Observer(step.module, self._beside)
         self._idle = IdleCores()
+        # What is not compiled for the lack of a core, in words, and why.
+        self._skipped: tuple[str, str] | None = None
         self._context: RunContext | None = None
         self.in_python = False
         self._secs_per_step = _STROKE_SECS
@@ -144,6 +146,12 @@ class CompiledSteps:
     def __exit__(self, kind: object = None, *exception: object) -> None:
         # A job that fails, or is asked to go, leaves no compiler running.
         is_cut_short = kind is not None or (self._context is not None and self._context.preempted)
+        tried = any(one.program or one.compilation or one.failed for one in self._shapes.values())
+        if self._skipped is not None and not tried and not is_cut_short:
+            logger.info(
+                "Did not compile %s, because %s; RunConfig(compile=True) compiles it all the same.", *self._skipped
+            )
+        self._skipped = None
         for shape in self._shapes.values():
             if shape.compilation is not None:
                 shape.compilation.stop() if is_cut_short else shape.compilation.leave()
@@ -252,6 +260,7 @@ class CompiledSteps:
             self._give_up("the model or its optimizer is changed again and again")
 
     def _drop(self) -> None:
+        self._skipped = None
         self.__exit__()
         self._shapes, self._maker = {}, None
 
@@ -370,7 +379,11 @@ class CompiledSteps:
             if look:
                 shape.looks_at = time.monotonic() + _LOOK_UP_EVERY_SECS
                 shape.program = self._maker.load(wanted, shape.threads)
-            if shape.program is not None or not (self._waits or self._is_worth_it(shape, context)):
+            if shape.program is not None:
+                return
+            if not (self._waits or self._is_worth_it(shape, context)):
+                if self._skipped is None and (why := lacks_core(shape.eager_secs, self._idle)):
+                    self._skipped = self._what(batch), why
                 return
             if shape.is_made_elsewhere and not look:
                 # What another process compiles comes by itself.

@@ -40,6 +40,21 @@ def is_worth_compiling_beside(eager_secs: float, eager_steps: int, steps_left: f
     return idle.is_one_idle() or _secs_left(eager_secs, eager_steps, steps_left) >= _MUCH_MORE * _WORTH_SECS
 
 
+def lacks_core(eager_secs: float, idle: IdleCores) -> str:
+    """Return why a step was not compiled beside the training, where `is_worth_compiling_beside` was False to the end.
+
+    Args:
+        eager_secs: How long the step has run in Python.
+        idle: Measures the cores that this process may use.
+
+    Returns:
+        A clause for a log line; empty where the training was too short to tell.
+    """
+    if eager_secs < _LOOK_AFTER_SECS:
+        return ""
+    return "this process has one core" if idle.cores < 2 else "no core was idle beside the training"
+
+
 def _secs_left(eager_secs: float, eager_steps: int, steps_left: float | None) -> float:
     """Return how long a training goes on in Python; where that is not known, for as long as it has gone on."""
     return eager_secs if steps_left is None else steps_left * eager_secs / eager_steps
