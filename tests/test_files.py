@@ -129,6 +129,37 @@ def test_commit_dir_syncs_all_that_is_in_it_before_the_name(
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux to tell a descriptor's file")
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EIO])
+@pytest.mark.parametrize("of_files", [False, True])
+def test_only_directories_may_be_on_a_file_system_that_does_not_sync_them(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, number: int, of_files: bool
+) -> None:
+    fsync = os.fsync
+
+    def refusing(descriptor: int) -> None:
+        if os.path.isfile(f"/proc/self/fd/{descriptor}") is of_files:
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    temporary = tmp_path / ".tmp-model"
+    (temporary / "below").mkdir(parents=True)
+    (temporary / "below" / "file").write_bytes(b"ab")
+    monkeypatch.setattr(os, "fsync", refusing)
+    if of_files or number == errno.EIO:
+        for call in (
+            lambda: files.write_atomic(tmp_path / "index", b"new"),
+            lambda: files.commit_dir(temporary, tmp_path / "model"),
+        ):
+            with pytest.raises(OSError, match=os.strerror(number)):
+                call()
+        return
+    files.write_atomic(tmp_path / "index", b"new")
+    files.commit_dir(temporary, tmp_path / "model")
+    assert (tmp_path / "index").read_bytes() == b"new"
+    assert (tmp_path / "model" / "below" / "file").read_bytes() == b"ab"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux to tell a descriptor's file")
 def test_the_parents_of_directories_that_are_made_are_synced(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

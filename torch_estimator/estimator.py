@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from torch_estimator import files
-from torch_estimator.checkpoint.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from torch_estimator.checkpoint.checkpoint import Checkpoint, check_some_named, latest_checkpoint, load_checkpoint
 from torch_estimator.checkpoint.lease import Check, leased
 from torch_estimator.cluster.environment import check_trains_alone
 from torch_estimator.cluster.task import check_trains
@@ -309,6 +309,8 @@ class Estimator:
             if lease is not None and lease.check is not None:
                 listeners = (*listeners, _LeaseListener(lease.check))
             checkpoint = self._last_checkpoint()
+            if checkpoint is None and self._config.is_chief:
+                check_some_named(self.model_dir)
             if max_steps is not None and checkpoint is not None and max_steps <= checkpoint.step:
                 reached = "Skipping training: max_steps=%d is reached by the checkpoint of step %d."
                 logger.info(reached, max_steps, checkpoint.step)

@@ -233,14 +233,21 @@ def commit_dir(temporary: PathLike, final: PathLike) -> None:
     for folder, _, names in os.walk(as_url(temporary)):
         for name in names:
             _sync(os.path.join(folder, name))
-        _sync(folder)
+        sync_dir(folder)
     os.rename(as_url(temporary), as_url(final))
     sync_dir(parent(final))
 
 
 def sync_dir(path: PathLike) -> None:
-    """Sync the local directory `path`, so that the names in it survive a power cut."""
-    _sync(as_url(path))
+    """Sync the local directory `path`, so that the names in it survive a power cut.
+
+    File systems such as FUSE and SMB sync files only, and refuse a directory; there nothing more can be done.
+    """
+    try:
+        _sync(as_url(path))
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
 
 
 def remove_tree(path: PathLike) -> None:

@@ -64,10 +64,49 @@ def as_float32(values: npt.NDArray[Any], what: str, column: str | None = None) -
     except FloatingPointError:
         with np.errstate(over="ignore"):
             lost = np.isinf(values.astype(np.float32)) & np.isfinite(values.astype(np.float64))
-        row = tuple(int(index) for index in np.argwhere(lost)[0])
-        raise RowError(
-            f"{what} {values[row]:g} is beyond float32, whose largest number is {np.finfo(np.float32).max:.4g}; "
-            "scale the values",
-            row=row[0],
-            column=column,
-        ) from None
+        raise _beyond(values, lost, what, torch.float32, column=column) from None
+
+
+def check_fits(
+    values: npt.NDArray[Any], dtype: torch.dtype, what: str, *, column: str | None = None, label: str | None = None
+) -> None:
+    """Raise where a number of an array would become infinite in a narrower dtype; NaN and infinities are kept.
+
+    Args:
+        values: One row per row of the batch. Only floating numbers wider than `dtype` are checked.
+        dtype: A floating dtype of torch.
+        what: Name of a value in the error message, for instance ``"label"``.
+        column: Name of the column that the values are from, or None.
+        label: Name of the label that the values are, where there are several.
+
+    Raises:
+        RowError: A finite number is too large for the dtype.
+    """
+    largest = torch.finfo(dtype).max
+    if values.dtype.kind != "f" or not values.size or float(np.finfo(values.dtype).max) <= largest:
+        return
+    # Data in range costs these two passes only. NaN makes the comparison false.
+    if values.max() <= largest and values.min() >= -largest:
+        return
+    lost = torch.from_numpy(values.astype(np.float64)).to(dtype).isinf().numpy() & np.isfinite(values)
+    if lost.any():
+        raise _beyond(values, lost, what, dtype, column=column, label=label)
+
+
+def _beyond(
+    values: npt.NDArray[Any],
+    lost: npt.NDArray[np.bool_],
+    what: str,
+    dtype: torch.dtype,
+    *,
+    column: str | None = None,
+    label: str | None = None,
+) -> RowError:
+    row = tuple(int(index) for index in np.argwhere(lost)[0])
+    return RowError(
+        f"{what} {values[row]:g} is beyond {str(dtype).removeprefix('torch.')}, whose largest number is "
+        f"{torch.finfo(dtype).max:.4g}; scale the values",
+        row=row[0],
+        column=column,
+        label=label,
+    )

@@ -131,6 +131,57 @@ def test_leftovers_of_a_killed_process_are_removed(model_dir: str) -> None:
     assert files.listdir(model_dir) == ["checkpoint", "eval", "model.ckpt-1", "model.ckpt-best"]
 
 
+def test_complete_checkpoints_that_are_not_named_stay_and_are_named_in_the_log(
+    model_dir: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with CheckpointWriter(model_dir) as writer:
+        for step in (1, 2, 3):
+            writer.save(step, _variables(step))
+    # The user goes back to an older one.
+    files.write_file(files.join(model_dir, "checkpoint"), [b'{"model_checkpoint_path": "model.ckpt-1"}'])
+    with CheckpointWriter(model_dir, keep_checkpoint_max=1) as writer:
+        assert files.basename(writer.save(2, _variables(20))) == "model.ckpt-2.1"
+    assert [record.message for record in caplog.records] == [
+        f"{model_dir} holds model.ckpt-2, model.ckpt-3, which 'checkpoint' does not name: training neither uses nor "
+        "removes them."
+    ]
+    assert files.listdir(model_dir) == ["checkpoint", "model.ckpt-2", "model.ckpt-2.1", "model.ckpt-3"]
+    values = [load_checkpoint(files.join(model_dir, name)).variables["w"][0] for name in files.listdir(model_dir)[1:]]
+    assert values == [2.0, 20.0, 3.0]
+
+
+def test_checkpoints_without_a_checkpoint_file_are_an_error_that_says_how_to_go_on(model_dir: str) -> None:
+    with CheckpointWriter(model_dir) as writer:
+        for step in (9, 10):
+            writer.save(step, _variables(step))
+    files.remove_tree(files.join(model_dir, "checkpoint"))
+    with pytest.raises(CheckpointError) as caught:
+        CheckpointWriter(model_dir)
+    cure = '{"model_checkpoint_path": "model.ckpt-10"}'
+    assert str(caught.value) == (
+        f"{model_dir} holds model.ckpt-9, model.ckpt-10, but no file 'checkpoint' that says which of them to go on "
+        f"from; put that file back, or make one that holds {cure}, or use another model_dir to begin anew."
+    )
+    files.write_file(files.join(model_dir, "checkpoint"), [cure.encode()])
+    CheckpointWriter(model_dir).close()
+    assert load_checkpoint(model_dir).step == 10
+    assert files.listdir(model_dir) == ["checkpoint", "model.ckpt-10", "model.ckpt-9"]
+
+
+@pytest.mark.parametrize("names", [b"../victim\nmodel.ckpt-1", b"\xff", b"model.ckpt-5/../../victim"])
+def test_a_note_of_a_killed_process_removes_neither_what_is_named_nor_anything_else(
+    tmp_path: pathlib.Path, names: bytes
+) -> None:
+    model_dir = tmp_path / "model"
+    with CheckpointWriter(model_dir) as writer:
+        writer.save(1, _variables(1))
+    (tmp_path / "victim").mkdir()
+    (model_dir / ".tmp-unnamed-checkpoints").write_bytes(names)
+    CheckpointWriter(model_dir).close()
+    assert (tmp_path / "victim").is_dir()
+    assert load_checkpoint(model_dir).step == 1
+
+
 def test_without_a_checkpoint_file_no_checkpoint_is_removed_but_a_name_is_taken_over(model_dir: str) -> None:
     for step in (5, 6):
         files.makedirs(files.join(model_dir, f"model.ckpt-{step}"))
@@ -258,7 +309,7 @@ def test_on_a_file_system_without_rename_every_instant_has_a_readable_checkpoint
     with CheckpointWriter("recording://model", keep_checkpoint_max=1) as writer:
         for step in (1, 2, 2, 3):
             writer.save(step, _variables(step), {"s": torch.ones(2)})
-    history = RecordingFileSystem.history
+    history = [*RecordingFileSystem.history]
     assert len(history) > 40
     seen = []
     for stored in history:
@@ -266,6 +317,11 @@ def test_on_a_file_system_without_rename_every_instant_has_a_readable_checkpoint
         for path, content in stored.items():
             RecordingFileSystem.store[path] = MemoryFileSystem()._open("/scratch", "wb", data=content)
         seen.append(load_checkpoint("recording://model").step if latest_checkpoint("recording://model") else 0)
+        # A process that is started again goes on, and its successor finds nothing left over.
+        with CheckpointWriter("recording://model", keep_checkpoint_max=1) as writer:
+            writer.save(100, _variables(100))
+        CheckpointWriter("recording://model").close()
+        assert files.listdir("recording://model") == ["checkpoint", "model.ckpt-100"]
     assert seen == sorted(seen)
     assert set(seen) == {0, 1, 2, 3}
 

@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from tests.jobs import assert_same_variables, variables
-from torch_estimator.compile import compilation, compiled_runner
+from torch_estimator.compile import compilation, compiled_runner, policy
 from torch_estimator.compile.building import DESCRIPTION, STEP_LIBRARY
 from torch_estimator.compile.cache import DIGESTS, StepCache
 from torch_estimator.compile.compilation import Compilation
+from torch_estimator.compile.policy import IdleCores
 from torch_estimator.compile.step_compiler import StepCompiler
 
 
@@ -517,3 +518,50 @@ def test_an_interrupted_training_leaves_no_compiler(
     # The compiler ends at once; otherwise this would wait for ten minutes.
     wait_for_the_compiler(tmp_path / "cache")
     assert [one.suffix for one in (tmp_path / "cache" / "steps").iterdir()] == [".lock"]
+
+
+@pytest.mark.runs_in_python
+@pytest.mark.parametrize(
+    ("cores", "look_after_secs", "why"),
+    [
+        (2, 0.0, "no core was idle beside the training"),
+        (1, 0.0, "this process has one core"),
+        # Too short for anybody to miss it.
+        (2, 1000.0, None),
+    ],
+)
+def test_a_training_that_no_core_was_free_to_compile_for_says_so_once_at_its_end(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    look_after_secs: float,
+    why: str | None,
+) -> None:
+    class Busy(IdleCores):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cores = cores
+
+        def is_one_idle(self) -> bool:
+            return False
+
+    caplog.set_level(logging.INFO, "torch_estimator")
+    monkeypatch.setenv("TORCH_ESTIMATOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiled_runner, "IdleCores", Busy)
+    monkeypatch.setattr(policy, "_MEASURE_STEPS_SECS", look_after_secs)
+    job(tmp_path / "model", "auto").train(lambda: data().repeat(), steps=8)
+    lines = [message for message in caplog.messages if "compile" in message.lower()]
+    what = "the training step for batches of 4"
+    line = f"Did not compile {what}, because {why}; RunConfig(compile=True) compiles it all the same."
+    assert lines == ([line] if why else [])
+    caplog.clear()
+    with pytest.raises(ZeroDivisionError):
+        job(tmp_path / "fails", "auto").train(lambda: data().repeat(), steps=8, hooks=[Failing()])
+    assert "Did not compile" not in caplog.text
+
+
+class Failing(te.Hook):
+    def after_step(self, context: te.RunContext) -> None:
+        if context.global_step == 5:
+            raise ZeroDivisionError

@@ -359,6 +359,15 @@ def test_each_of_several_specs_has_its_own_throttle_and_all_see_the_last_checkpo
     assert (often.finals[-1], seldom.finals) == (True, [False, True])
 
 
+@pytest.mark.parametrize("content", [b"9" * 5000, b"\xff", b"-1", b"4.0", b"\n"])
+def test_a_note_of_an_owed_evaluation_that_names_no_step_is_ignored(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "train_and_evaluate.unfinished").write_bytes(content)
+    estimator = Asked(tmp_path, save_checkpoints_steps=2)
+    run(estimator, max_steps=4)
+    assert estimator.steps == [2, 4]
+    assert not (tmp_path / "train_and_evaluate.unfinished").exists()
+
+
 @pytest.mark.parametrize("max_steps", [100, None])
 def test_where_the_input_ends_the_final_export_still_happens(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, max_steps: int | None

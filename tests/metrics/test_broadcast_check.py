@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,10 @@ PAIRS: list[Callable[[Tensor, Tensor], Any]] = [
     lambda o, y: torch.where(o > 0, y, 0.0).sum(),
     lambda o, y: nn.L1Loss()(o, y),
     lambda o, y: functional.huber_loss(o, y),
+    lambda o, y: torch.dist(o, y),
+    lambda o, y: functional.pairwise_distance(o, y).mean(),
+    lambda o, y: nn.CosineSimilarity(0)(o, y).mean(),
+    lambda o, y: float(torch.allclose(o, y)),
     lambda o, y: difference(o.numpy(), y.numpy()),
     lambda o, y: np.abs(o.numpy() - 1 - y.numpy()[::1]).mean(),
 ]
@@ -78,6 +83,42 @@ def test_an_operation_that_makes_pairs_is_named_with_its_place(function: Callabl
         check({"outputs": column[:1], "labels": row[:1]}, lambda: function(column[:1], row[:1]))
         with pytest.raises(te.errors.PairsError, match=message):
             check({"outputs": column, "labels": row}, lambda: function(column, row))
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("function", PAIRS)
+@pytest.mark.parametrize("rest", [(3,), (4, 3), (5,), (1,)])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_dimension_of_size_1_before_others_makes_pairs_too(
+    function: Callable[[Tensor, Tensor], Any], rest: tuple[int, ...], swapped: bool
+) -> None:
+    def called() -> Any:
+        return function(row, column) if swapped else function(column, row)
+
+    column, row = torch.rand(5, 1, *rest), torch.rand(5, *rest)
+    arguments = {"labels": column, "outputs": row} if swapped else {"outputs": column, "labels": row}
+    rest_words = "".join(f", {one}" for one in rest)
+    message = re.escape(f"[5, 1{rest_words}] and ") + r"\w+" + re.escape(f" [5{rest_words}] makes [5, 5{rest_words}]")
+    with pytest.raises(te.errors.PairsError, match=message):
+        BroadcastCheck("The loss")(arguments, called)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda o, y: difference(o[:, 0], y),
+        lambda o, y: difference(o, y[:, None]),
+        lambda o, y: torch.dist(o, y.view_as(o)),
+        lambda o, y: functional.cross_entropy(o.movedim(2, 1), y[:, :1].long().clamp(0, 2)),
+        lambda o, y: (o @ y.T).mean(),
+        # Pairs that are meant.
+        lambda o, y: (o[:, 0][None] - y[:, None]).mean() + (o - y[None]).mean(),
+    ],
+)
+def test_what_makes_no_pairs_of_three_dimensions_is_left_alone(function: Callable[[Tensor, Tensor], Any]) -> None:
+    column, row = torch.rand(5, 1, 3), torch.rand(5, 3)
+    arguments = {"outputs": column, "labels": row}
+    assert float(BroadcastCheck("The loss")(arguments, lambda: function(column, row))) == float(function(column, row))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from torch_estimator.parameter_server.messages import (
     unpack_parameters,
 )
 from torch_estimator.parameter_server.plan import DensePlan, GroupPlan, ServerPlan, TablePlan
-from torch_estimator.parameter_server.presence import Lives
+from torch_estimator.parameter_server.presence import Lives, Presence
 from torch_estimator.parameter_server.server import ParameterServer
 
 PLAN = ServerPlan(
@@ -386,6 +386,63 @@ def test_who_is_ahead_waits_for_the_slowest_until_that_goes_on_or_leaves(served:
         links.tell_all(Kind.LEAVE)
         again.join(timeout=10)
         assert not again.is_alive()
+
+
+def test_a_question_that_is_held_back_is_answered_where_the_chief_gives_the_parameters_again(served: Served) -> None:
+    served.start(max_staleness=0)
+    served.pull()
+    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
+        worker, answers = Served(served.address, links, threading.Thread()), list[Kind]()
+        worker.pull()
+        held = threading.Thread(target=lambda: answers.append(worker.push(links.header(Kind.EXCHANGE, PUSHES))))
+        held.start()
+        held.join(timeout=1)
+        assert held.is_alive()
+        served.start(max_staleness=0)
+        held.join(timeout=10)
+        assert answers == [Kind.OK]
+        time.sleep(1.5)
+        assert served.whereabouts()["active"] == [0, 1]
+
+
+def test_a_question_that_is_held_back_is_refused_where_its_sender_trains_no_more(served: Served) -> None:
+    served.start(names=["chief 0", "worker 0", "worker 1"], max_staleness=0, silence_secs=30)
+    served.pull()
+    with closing(Links("worker 1", 2, [served.address], wait_secs=60)) as links:
+        worker, refused = Served(served.address, links, threading.Thread()), list[str]()
+        worker.pull()
+
+        def push() -> None:
+            with pytest.raises(ClusterError) as error:
+                worker.push(links.header(Kind.EXCHANGE, PUSHES))
+            refused.append(str(error.value))
+
+        held = threading.Thread(target=push)
+        held.start()
+        held.join(timeout=1)
+        assert held.is_alive()
+        served.start(names=["chief 0"], silence_secs=0.5)
+        held.join(timeout=10)
+        assert "serves chief 0, and has heard of a process that would be number 3" in refused[0]
+    # It looks for those who are silent or gone meanwhile.
+    for _ in range(4):
+        time.sleep(0.6)
+        assert served.pull()[0].kind is Kind.OK
+
+
+def test_an_error_of_its_look_after_the_workers_is_logged_and_ends_nothing(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.start()
+
+    def fail(presence: Presence) -> set[int]:
+        raise KeyError(7)
+
+    monkeypatch.setattr(Presence, "look_for_silence", fail)
+    for _ in range(3):
+        time.sleep(0.6)
+        assert served.pull()[0].kind is Kind.OK
+    assert caplog.text.count("ps 0 cannot look after its workers (KeyError), and goes on without.") == 1
 
 
 def test_state_comes_back_as_it_is(served: Served) -> None:

@@ -118,3 +118,73 @@ def test_batches_are_what_each_would_be_by_itself(case: str, size: int) -> None:
             assert_equal(tensors, by_itself(model, rows(features, start, stop), rows(label, start, stop)))
             start = stop
     assert start == ROWS
+
+
+BIG = np.where(np.arange(6) == 4, -1e300, 1.0)
+RAGGED = pa.array([[1.0, 2.0], [], [1.0], [-1e300, 3.0], [1e300], []])
+
+
+class Anything(nn.Module):
+    """Takes features of any structure."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones((), dtype=dtype))
+
+    def forward(self, features: Any) -> torch.Tensor:
+        return self.weight * 1
+
+
+def anything(dtype: torch.dtype = torch.float32) -> te.Estimator:
+    return te.Estimator.from_module(
+        Anything(dtype), loss=lambda outputs, labels: outputs.sum(), optimizer="SGD", model_dir="memory://anything"
+    )
+
+
+@pytest.mark.parametrize("mode", [te.ModeKeys.TRAIN, te.ModeKeys.EVAL])
+@pytest.mark.parametrize(
+    ("features", "label", "dtype", "message"),
+    [
+        (BIG[:, None], np.ones(6), torch.float32, r"row 4.*: number -1e\+300 is beyond float32, whose largest number"),
+        (
+            {"a": np.ones(6), "b": BIG},
+            np.ones(6),
+            torch.float32,
+            r"row 4.*column 'b': number -1e\+300 is beyond",
+        ),
+        ((np.ones(6), BIG), np.ones(6), torch.float32, r"row 4.*number -1e\+300 is beyond float32"),
+        ({"a": RAGGED}, np.ones(6), torch.float32, r"row 3.*column 'a': number -1e\+300 is beyond float32"),
+        (np.ones(6), BIG, torch.float32, r"row 4.*: label -1e\+300 is beyond float32, whose largest number"),
+        (np.ones(6), {"y": BIG}, torch.float32, r"row 4.*: label 'y': label -1e\+300 is beyond float32"),
+        (
+            np.full(6, 7e4, np.float32),
+            np.ones(6),
+            torch.float16,
+            r"row 0.*: number 70000 is beyond float16",
+        ),
+    ],
+)
+def test_numbers_that_the_modules_dtype_does_not_hold_are_named(
+    features: Any, label: Any, dtype: torch.dtype, message: str, mode: te.ModeKeys
+) -> None:
+    model = anything(dtype)._build(mode)
+    data = te.data.Dataset.from_arrays(features, label).padded_batch(6)
+    with pytest.raises(te.errors.DataError, match=message), model.batches(data) as batches:
+        next(batches)
+
+
+def test_infinities_that_the_data_has_and_numbers_of_a_wide_module_stay() -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 1.0])
+    data = te.data.Dataset.from_arrays(x, x).batch(4)
+    with anything()._build(te.ModeKeys.TRAIN).batches(data) as batches:
+        batch = next(batches)
+    np.testing.assert_array_equal(batch.features.numpy(), x.astype(np.float32))
+    np.testing.assert_array_equal(batch.labels.numpy(), x.astype(np.float32))
+    data = te.data.Dataset.from_arrays(BIG, BIG).batch(6)
+    with anything(torch.float64)._build(te.ModeKeys.TRAIN).batches(data) as batches:
+        batch = next(batches)
+    assert batch.features.min() == batch.labels.min() == -1e300
+    # Predictions read no labels.
+    data = te.data.Dataset.from_arrays(np.ones(6), BIG).batch(6)
+    with anything()._build(te.ModeKeys.PREDICT).batches(data) as batches:
+        assert next(batches).labels is None

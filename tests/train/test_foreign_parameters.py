@@ -39,14 +39,15 @@ def estimator(net: nn.Module, loss: Any, model_dir: Path, **config: Any) -> te.E
 @pytest.mark.runs_in_python
 @pytest.mark.parametrize("beside", [True, False], ids=["compiled beside", "compiled here"])
 @pytest.mark.parametrize("compile", [False, True])
-def test_a_loss_that_reads_the_module_given_to_from_module_is_refused_every_time(
+def test_a_loss_that_reads_a_module_that_is_not_trained_is_refused_every_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compile: bool, beside: bool
 ) -> None:
     monkeypatch.setattr(runner_choice, "SUPPORTED", beside)
     for attempt in range(2):
-        net = nn.Linear(4, 1)
         with pytest.raises(te.errors.InvalidValueError, match=SENTENCE):
-            estimator(net, penalised(net), tmp_path / str(attempt), compile=compile).train(rows, steps=3)
+            estimator(nn.Linear(4, 1), penalised(nn.Linear(4, 1)), tmp_path / str(attempt), compile=compile).train(
+                rows, steps=3
+            )
 
 
 def test_a_loss_that_reads_the_module_of_its_model_fn_trains_with_its_penalty(tmp_path: Path) -> None:
@@ -84,10 +85,10 @@ from torch import nn
 import torch_estimator as te
 from tests.train.test_foreign_parameters import estimator, penalised, rows
 
-net = nn.Linear(4, 1)
+net, other = nn.Linear(4, 1), nn.Linear(4, 1)
 strategy = eval(sys.argv[2], vars(te.distribute))
 with te.errors.exit_on_user_error():
-    job = estimator(net, penalised(net), sys.argv[1], train_distribute=strategy)
+    job = estimator(net, penalised(other), sys.argv[1], train_distribute=strategy)
     te.train_and_evaluate(job, te.TrainSpec(rows, max_steps=3), te.EvalSpec(rows, steps=1))
 """
 

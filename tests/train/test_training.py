@@ -211,6 +211,20 @@ def test_checkpoints_at_the_start_every_n_steps_and_at_the_end(tmp_path: Path) -
     assert not (tmp_path / "two" / "model.ckpt-4").exists()
 
 
+@pytest.mark.parametrize("settings", [{}, {"save_checkpoints_steps": None, "save_checkpoints_secs": None}])
+def test_training_does_not_start_from_0_beside_checkpoints_whose_index_is_lost(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    line(tmp_path).train(points, max_steps=3)
+    (tmp_path / "checkpoint").unlink()
+    again = te.Estimator(line_model_fn, str(tmp_path), te.RunConfig(**settings))
+    with pytest.raises(te.errors.CheckpointError, match=r"holds model.ckpt-0, model.ckpt-3, but no file 'checkpoint'"):
+        again.train(points, steps=1)
+    (tmp_path / "checkpoint").write_text('{"model_checkpoint_path": "model.ckpt-3"}')
+    assert again.train(points, steps=1).latest_checkpoint() is not None
+    assert (tmp_path / "model.ckpt-0").is_dir()
+
+
 @pytest.mark.parametrize("settings", [{"save_checkpoints_steps": None}, {"save_checkpoints_secs": 0}])
 def test_without_checkpoints_nothing_is_saved(tmp_path: Path, settings: dict[str, Any]) -> None:
     estimator = te.Estimator(line_model_fn, str(tmp_path), te.RunConfig(**settings)).train(points, steps=3)

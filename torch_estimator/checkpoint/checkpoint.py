@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from torch_estimator import files
-from torch_estimator.checkpoint.format import SLOTS_NAME, VARIABLES_NAME, read_state, shard_name
-from torch_estimator.checkpoint.index import checkpoint_step, read_index
+from torch_estimator.checkpoint.format import SLOTS_NAME, STATE_NAME, VARIABLES_NAME, read_state, shard_name
+from torch_estimator.checkpoint.index import INDEX_NAME, checkpoint_step, noted_unnamed, read_index
 from torch_estimator.checkpoint.saved_tensors import SavedTensors, read_tensors, saved_shape
 from torch_estimator.errors import CheckpointError
 
@@ -55,6 +55,39 @@ def is_reached(model_dir: files.PathLike, last_step: int | None) -> bool:
     latest = latest_checkpoint(model_dir)
     step = None if latest is None else checkpoint_step(files.basename(latest))
     return step is not None and last_step is not None and step >= last_step
+
+
+def is_complete(path: str) -> bool:
+    """Return whether a checkpoint is complete: its state is written last and removed first."""
+    return files.exists(files.join(path, STATE_NAME))
+
+
+def check_some_named(model_dir: files.PathLike) -> None:
+    """Raise where there are checkpoints, but no file ``checkpoint`` that says which one training goes on from.
+
+    Args:
+        model_dir: A model directory without a file ``checkpoint``.
+
+    Raises:
+        CheckpointError: There are checkpoints other than those of a process that was killed in its first save.
+    """
+    url = files.as_url(model_dir)
+    noted = noted_unnamed(url)
+    candidates = [name for name in files.listdir(url) if checkpoint_step(name) is not None and name not in noted]
+    if names := [name for name in candidates if is_complete(files.join(url, name))]:
+        newest = max(names, key=lambda name: checkpoint_step(name) or 0)
+        raise CheckpointError(
+            f"{url} holds {names_by_step(names)}, but no file {INDEX_NAME!r} that says which of them to go on from; "
+            f'put that file back, or make one that holds {{"model_checkpoint_path": "{newest}"}}, or use another '
+            "model_dir to begin anew."
+        )
+
+
+def names_by_step(names: Sequence[str]) -> str:
+    """Return names of checkpoints by step, the first of them where there are many, for messages."""
+    ordered = sorted(names, key=lambda name: checkpoint_step(name) or 0)
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(ordered[:_MOST_NAMES]) + more
 
 
 def checkpoint_paths(model_dir: files.PathLike) -> list[str]:

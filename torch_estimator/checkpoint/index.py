@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,9 @@ INDEX_NAME = "checkpoint"
 
 HELD_NAME = "evaluating"
 """Name of the file that contains the name of the checkpoint an evaluator is reading; training does not remove it."""
+
+# Name of the file that lists checkpoints which exist, but are not yet or no longer named in the index.
+_UNNAMED_NAME = f"{files.TEMPORARY_PREFIX}unnamed-checkpoints"
 
 # Names come from files that anybody may have edited, so a name must be neither another path nor a huge number.
 _NAME = re.compile(r"model\.ckpt-([0-9]{1,19})(?:\.[0-9]{1,19})?")
@@ -138,6 +142,31 @@ def held_checkpoint(model_dir: str) -> str | None:
         return files.read_text(files.join(model_dir, HELD_NAME))
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def note_unnamed(model_dir: str, names: Sequence[str]) -> None:
+    """Write down which checkpoints a save makes and removes, so that a restart after a kill can remove them.
+
+    To be called before the first of them has its name without being in ``checkpoint``, or loses its place there.
+
+    Args:
+        model_dir: The model directory.
+        names: Of the checkpoints. Without any, the note is removed.
+    """
+    path = files.join(model_dir, _UNNAMED_NAME)
+    if names:
+        files.write_file(path, ["\n".join(names).encode()])
+    else:
+        files.remove_tree(path)
+
+
+def noted_unnamed(model_dir: str) -> list[str]:
+    """Return the names that a killed process wrote down by `note_unnamed`; a name in ``checkpoint`` counts more."""
+    try:
+        names = files.read_text(files.join(model_dir, _UNNAMED_NAME)).split("\n")
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [name for name in names if checkpoint_step(name) is not None]
 
 
 def _parse(content: dict[str, Any]) -> CheckpointIndex:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torch_estimator import files
+from torch_estimator.checkpoint.checkpoint import check_some_named, is_complete, names_by_step
 from torch_estimator.checkpoint.format import (
     SLOTS_NAME,
     STATE_NAME,
@@ -28,6 +29,8 @@ from torch_estimator.checkpoint.index import (
     CheckpointIndex,
     checkpoint_step,
     held_checkpoint,
+    note_unnamed,
+    noted_unnamed,
     read_index,
     write_index,
 )
@@ -46,8 +49,9 @@ class CheckpointWriter:
     (a remote file system cannot rename atomically, so there it has its final name from the start); (2) replace the
     index, from which moment the checkpoint counts; (3) remove old checkpoints.
 
-    A new writer first removes what a killed process left behind: unfinished directories, and checkpoints that the index
-    does not name.
+    A new writer first removes what a killed process left behind: unfinished directories, and the checkpoints that it
+    was about to add to the index or to remove, which are noted in a file before. Other complete checkpoints stay, even
+    if the index does not name them: a user may have copied them there, or may have named an older one.
 
     Args:
         model_dir: Path or fsspec URL of the model directory, which is created if it does not exist.
@@ -56,7 +60,8 @@ class CheckpointWriter:
         clock: Function that returns the time of a save, in seconds since 1970.
 
     Raises:
-        CheckpointError: `model_dir` cannot be created or read, or its index is damaged or of another program.
+        CheckpointError: `model_dir` cannot be created or read, its index is damaged or of another program, or there are
+            checkpoints without an index.
     """
 
     def __init__(
@@ -212,24 +217,46 @@ class CheckpointWriter:
             ) from error
 
     def _remove_leftovers(self, entries: list[str]) -> None:
-        names = self._index.names if self._index is not None else None
+        named = self._index.names if self._index is not None else []
+        noted = noted_unnamed(self._model_dir)
+        unnamed = []
         for entry in entries:
-            unfinished = entry.startswith(
-                (f"{files.TEMPORARY_PREFIX}model.ckpt-", f"{files.TEMPORARY_PREFIX}{INDEX_NAME}-")
-            )
-            unnamed = names is not None and checkpoint_step(entry) is not None and entry not in names
-            if unfinished or unnamed:
+            if entry.startswith((f"{files.TEMPORARY_PREFIX}model.ckpt-", f"{files.TEMPORARY_PREFIX}{INDEX_NAME}-")):
                 self._remove(entry)
+            elif checkpoint_step(entry) is None or entry in named:
+                continue
+            elif entry in noted:
+                self._remove(entry)
+            elif is_complete(files.join(self._model_dir, entry)):
+                unnamed.append(entry)
+            elif self._index is not None and files.is_dir(files.join(self._model_dir, entry)):
+                self._remove(entry)
+        if noted:
+            note_unnamed(self._model_dir, [])
+        if self._index is None:
+            check_some_named(self._model_dir)
+        elif unnamed:
+            _logger.warning(
+                "%s holds %s, which %r does not name: training neither uses nor removes them.",
+                self._model_dir,
+                names_by_step(unnamed),
+                INDEX_NAME,
+            )
 
     def _free_name(self, step: int) -> str:
         taken = self._index.names if self._index is not None else []
         names = (f"model.ckpt-{step}" + (f".{again}" if again else "") for again in itertools.count())
-        return next(name for name in names if name not in taken)
+        return next(name for name in names if name not in taken and not is_complete(files.join(self._model_dir, name)))
 
     def _write(self, saved: SavedCheckpoint, document: bytes, *, made: bool) -> None:
         try:
-            self._write_directory(saved.name, document, made=made)
+            target = self._write_tensors(saved.name, made=made)
             index, dropped = self._next_index(saved)
+            note_unnamed(self._model_dir, [saved.name, *dropped])
+            files.write_file(files.join(target, STATE_NAME), [document])
+            final = files.join(self._model_dir, saved.name)
+            if target != final:
+                files.commit_dir(target, final)
             write_index(self._model_dir, index)
         except Exception as error:
             self._discard(saved.name)
@@ -241,6 +268,8 @@ class CheckpointWriter:
         self._index = index
         for name in dropped:
             self._remove(name)
+        with contextlib.suppress(OSError):
+            note_unnamed(self._model_dir, [])
 
     def _make_directory(self, name: str) -> str:
         final = files.join(self._model_dir, name)
@@ -251,15 +280,14 @@ class CheckpointWriter:
         files.makedirs(target)
         return target
 
-    def _write_directory(self, name: str, document: bytes, *, made: bool) -> None:
+    def _write_tensors(self, name: str, *, made: bool) -> str:
+        """Write all but the state, which makes a checkpoint complete; return the directory."""
         final = files.join(self._model_dir, name)
         local = files.is_local(final)
         target = self._make_directory(name) if not made else self._temporary(name) if local else final
         for file, snapshot in ((VARIABLES_NAME, self._variables), (SLOTS_NAME, self._slots)):
             files.write_file(files.join(target, shard_name(file, 0, self._shards)), snapshot.chunks())
-        files.write_file(files.join(target, STATE_NAME), [document])
-        if target != final:
-            files.commit_dir(target, final)
+        return target
 
     def _next_index(self, saved: SavedCheckpoint) -> tuple[CheckpointIndex, list[str]]:
         before = self._index
@@ -282,12 +310,17 @@ class CheckpointWriter:
             index = read_index(self._model_dir)
             if index is None or name not in index.names:
                 files.remove_tree(files.join(self._model_dir, name))
+            note_unnamed(self._model_dir, [])
 
     def _remove(self, name: str) -> None:
+        path = files.join(self._model_dir, name)
         try:
-            files.remove_tree(files.join(self._model_dir, name))
+            if checkpoint_step(name) is not None:
+                # A kill in between leaves what is not complete any more.
+                files.remove_tree(files.join(path, STATE_NAME))
+            files.remove_tree(path)
         except OSError as error:
-            _logger.warning("%s cannot be removed: %s.", files.join(self._model_dir, name), files.reason(error))
+            _logger.warning("%s cannot be removed: %s.", path, files.reason(error))
 
     def _temporary(self, name: str) -> str:
         return files.join(self._model_dir, f"{files.TEMPORARY_PREFIX}{name}-{os.getpid()}")

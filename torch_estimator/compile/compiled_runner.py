@@ -18,7 +18,7 @@ from torch_estimator.compile.cache_key import CacheKey
 from torch_estimator.compile.change_detector import ChangeDetector, fixed_settings
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep
-from torch_estimator.compile.policy import IdleCores, ShapePolicy, is_worth_compiling_beside
+from torch_estimator.compile.policy import IdleCores, ShapePolicy, is_worth_compiling_beside, missing_core
 from torch_estimator.compile.step_compiler import StepCompiler
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
@@ -108,6 +108,8 @@ class CompiledRunner(StepRunner):
         self._observer = Observer(step.module, self._watched)
         self._policy = ShapePolicy(before)
         self._idle = IdleCores()
+        # Name of a step that was not compiled for lack of a core, and the reason.
+        self._skipped: tuple[str, str] | None = None
         self.in_python = False
         # The compiler and the detector are made together, once a layout is admitted, and dropped after a change.
         self._compiler: StepCompiler | None = None
@@ -131,6 +133,12 @@ class CompiledRunner(StepRunner):
         # A training that fails or is asked to stop leaves no compiler running. After any other end, the compilation
         # goes on, so that the next run finds the step.
         is_cut_short = kind is not None or (self._context is not None and self._context.preempted)
+        tried = any(state.compiled or state.compilation or state.failed for state in self._layouts.values())
+        if self._skipped is not None and not tried and not is_cut_short:
+            logger.info(
+                "Did not compile %s, because %s; RunConfig(compile=True) compiles it all the same.", *self._skipped
+            )
+        self._skipped = None
         for state in self._layouts.values():
             if state.compilation is not None:
                 state.compilation.stop() if is_cut_short else state.compilation.leave()
@@ -225,6 +233,7 @@ class CompiledRunner(StepRunner):
 
     def _drop(self) -> None:
         """Forget all compiled steps, and end or leave the compilations that are running."""
+        self._skipped = None
         self.__exit__()
         self._layouts, self._compiler, self._detector = {}, None, None
 
@@ -366,7 +375,11 @@ class CompiledRunner(StepRunner):
             if is_look_up_due:
                 state.next_look_up = time.monotonic() + _LOOK_UP_EVERY_SECS
                 state.compiled = self._compiler.load(layout, state.threads)
-            if state.compiled is not None or not (self._waits or self._is_worth_it(state, context)):
+            if state.compiled is not None:
+                return
+            if not (self._waits or self._is_worth_it(state, context)):
+                if self._skipped is None and (why := missing_core(state.eager_secs, self._idle)):
+                    self._skipped = self._name_of(batch), why
                 return
             if state.is_compiled_elsewhere and not is_look_up_due:
                 # The step of the other process will appear in the cache.

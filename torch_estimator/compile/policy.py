@@ -134,6 +134,21 @@ def is_worth_compiling_beside(eager_secs: float, eager_steps: int, steps_left: f
     return idle.is_one_idle() or _secs_left(eager_secs, eager_steps, steps_left) >= _BESIDE_FACTOR * _WORTH_SECS
 
 
+def missing_core(eager_secs: float, idle: IdleCores) -> str:
+    """Return why a step was not compiled beside the training, if `is_worth_compiling_beside` was False to the end.
+
+    Args:
+        eager_secs: Seconds for which the step has run in Python.
+        idle: Measures the cores that this process may use.
+
+    Returns:
+        A clause for a log line; empty if the training was too short to measure.
+    """
+    if eager_secs < _MEASURE_STEPS_SECS:
+        return ""
+    return "this process has one core" if idle.cores < 2 else "no core was idle beside the training"
+
+
 def _secs_left(eager_secs: float, eager_steps: int, steps_left: float | None) -> float:
     """Return how long the rest of a training takes in Python.
 

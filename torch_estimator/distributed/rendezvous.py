@@ -248,13 +248,16 @@ class Meeting:
             self._wait_for(absent, deadline)
         self._patience = _FORMING_SECS
         if self._rank == 0:
+            if mine.check([_MEMBERS]):
+                # Only this process says who is in a generation that it has just begun.
+                raise self._senseless_members(mine.get(_MEMBERS))
             mine.set(_MEMBERS, " ".join(str(rank) for rank in range(self._size) if rank not in absent))
         if self._is_without_me(mine):
             if status:
                 raise LeftBehind(self._task)
             self._wait_for_turn(store, number, deadline)
             return None
-        here = _members(mine)
+        here = self._members(mine)
         told = {rank: _told(mine, rank) for rank in here}
         try:
             self._check_purposes({rank: purpose for rank, (purpose, _) in told.items()})
@@ -335,8 +338,25 @@ class Meeting:
         """Whether one of those that have not come has not ended."""
         return self._before is not None and not self._before.alive().isdisjoint(absent)
 
+    def _members(self, store: Store) -> list[int]:
+        """Return the ranks that the chief has chosen; the store takes what anybody writes."""
+        text = store.get(_MEMBERS)
+        try:
+            ranks = [int(rank) for rank in text.decode().split()]
+        except ValueError:
+            raise self._senseless_members(text) from None
+        if ranks[:1] != [0] or ranks != sorted(set(ranks)) or ranks[-1] >= self._size:
+            raise self._senseless_members(text)
+        return ranks
+
+    def _senseless_members(self, text: bytes) -> ClusterError:
+        return ClusterError(
+            f"{self._task} has found {text[:100].decode(errors='replace')!r} at {self._task.rendezvous} as the ranks "
+            "of those that train, which its chief has not written; see whether another program uses that address."
+        )
+
     def _is_without_me(self, store: Store) -> bool:
-        return store.check([_MEMBERS]) and self._rank not in _members(store)
+        return store.check([_MEMBERS]) and self._rank not in self._members(store)
 
     def _wait_for_turn(self, store: Store, number: int, deadline: float) -> None:
         """Waits until the others, who have gone on without this process, form the next generation with it."""
@@ -404,10 +424,6 @@ class Meeting:
         """What is wrong with the chief's address, as far as can be seen from here."""
         host, port = self._address
         return unresolved(host, port) if host else ""
-
-
-def _members(store: Store) -> list[int]:
-    return [int(rank) for rank in store.get(_MEMBERS).decode().split()]
 
 
 def _told(store: Store, rank: int) -> tuple[str, str]:

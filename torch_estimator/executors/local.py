@@ -83,8 +83,10 @@ def _mark(unfinished: str, model_dir: str, *, evaluating: int | None = None) -> 
 
 def _owed_evaluation(unfinished: str) -> int | None:
     """Return the step of the checkpoint whose evaluation was interrupted, or None."""
-    text = files.read_text(unfinished)
-    return int(text) if text.isdecimal() else None
+    try:
+        return checkpoint_step(f"model.ckpt-{files.read_text(unfinished)}")
+    except UnicodeDecodeError:
+        return None
 
 
 def _finish(

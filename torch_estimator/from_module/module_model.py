@@ -15,6 +15,7 @@ from torch_estimator.feature_column.input_layer import InputLayer
 from torch_estimator.feature_column.layouts import InputLayout
 from torch_estimator.feature_column.table import tables_of_checkpoint
 from torch_estimator.feature_column.transform import FeatureTransform
+from torch_estimator.from_module.closures import check_holds_no_part
 from torch_estimator.from_module.optimizers import (
     ModuleOptimizer,
     bound_factory,
@@ -82,6 +83,10 @@ class ModuleModel:
         transform: FeatureTransform | None,
     ) -> None:
         _check_module(module)
+        for what, function in {"The loss": loss, "The head": head, "The function of predictions": predictions}.items():
+            check_holds_no_part(what, function, module)
+        for name, metric in dict(metrics or {}).items():
+            check_holds_no_part(f"The metric {name!r}", metric, module)
         if columns is not None and transform is not None:
             raise InvalidValueError(
                 "Give columns, or a module with its own InputLayer and the transform of its columns, not both."

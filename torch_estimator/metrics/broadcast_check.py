@@ -1,8 +1,9 @@
 """Check that a user's loss or metric does not broadcast labels ``[N]`` against outputs ``[N, 1]``.
 
 The two are meant to be compared row by row, but broadcasting makes a matrix ``[N, N]`` of all pairs. Nothing fails: the
-loss then trains another model, and the metric of a perfect model is far from perfect. Only functions that users write
-can do this. The losses of torch that `torch_estimator.heads.torch_losses` knows get labels of the right shape.
+loss then trains another model, and the metric of a perfect model is far from perfect. The same holds for ``[N, T]`` and
+``[N, 1, T]``, and so on. Only functions that users write can do this. The losses of torch that
+`torch_estimator.heads.torch_losses` knows get labels of the right shape.
 
 The check runs the function once under a `TorchFunctionMode`, which sees every operation. It notes for each tensor which
 arguments it was computed from, and raises where an operation pairs two columns that come from different arguments.
@@ -28,11 +29,12 @@ _Origins = frozenset[str]
 
 _NOTHING: _Origins = frozenset()
 
-# These return a scalar, so their result does not show that they broadcast inside. Their operands do.
-_LOSSES = frozenset(
+# The results of these are reduced, so their shape does not show what they broadcast inside. Their operands do.
+_REDUCED = frozenset(
     {
         *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "gaussian_nll_loss", "kl_div"),
         *("hinge_embedding_loss", "multilabel_soft_margin_loss"),
+        *("dist", "pairwise_distance", "cosine_similarity", "allclose"),
     }
 )
 
@@ -70,7 +72,8 @@ class BroadcastCheck:
             call: Calls the function with them.
 
         Raises:
-            PairsError: An operation makes ``[N, N]`` of ``[N]`` and ``[N, 1]`` that come from different arguments.
+            PairsError: An operation makes ``[N, N, ...]`` of ``[N, ...]`` and ``[N, 1, ...]`` that come from different
+                arguments.
         """
         # A step is compiled after it ran in Python, where this check has passed.
         if torch.compiler.is_compiling():
@@ -109,8 +112,8 @@ class _Watch(TorchFunctionMode):
         if origins:
             name = getattr(func, "__name__", "")
             # A loss compares its first two operands. torch itself checks the shape of others, such as variances.
-            compared = operands[:2] if name in _LOSSES else operands
-            self.check(name, compared, result, always=name in _LOSSES)
+            compared = operands[:2] if name in _REDUCED else operands
+            self.check(name, compared, result, always=name in _REDUCED)
             self._set_origins(result, origins)
             if isinstance(result, np.ndarray):
                 return _WatchedArray.of(result, self, origins)
@@ -129,22 +132,21 @@ class _Watch(TorchFunctionMode):
             name: Name of the operation.
             operands: Operands with their origins.
             result: Result of the operation.
-            always: Raise even where no result has the shape ``[N, N]``.
+            always: Raise even where no result has the shape ``[N, N, ...]``.
         """
-        columns = [(one, origins) for one, origins in operands if one.ndim == 2 and one.shape[1] == 1 < len(one)]
-        rows = [(one, origins) for one, origins in operands if one.ndim == 1] if columns else []
+        columns = [(one, origins) for one, origins in operands if one.ndim >= 2 and one.shape[1] == 1 < len(one)]
         for column, ours in columns:
-            for row, theirs in rows:
-                count = len(row)
-                if len(column) != count or not ours or not theirs or ours == theirs:
+            for row, theirs in operands:
+                if row.ndim != column.ndim - 1 or not ours or not theirs or ours == theirs:
                     continue
+                pairs = _pairs_shape(column.shape, row.shape)
                 made = result if isinstance(result, tuple | list) else (result,)
-                if always or any(tuple(getattr(one, "shape", ())) == (count, count) for one in made):
+                if pairs and (always or any(tuple(getattr(one, "shape", ())) == pairs for one in made)):
                     raise PairsError(
                         f"{self._what} compares each with each: {name.strip('_') or 'an operation'} of {_words(ours)} "
-                        f"[{count}, 1] and {_words(theirs)} [{count}] makes [{count}, {count}]{_caller()}; give both "
-                        "one shape, for instance by labels.reshape(outputs.shape), or index one with [None, :] where "
-                        "all pairs are meant."
+                        f"{list(column.shape)} and {_words(theirs)} {list(row.shape)} makes {list(pairs)}{_caller()}; "
+                        "give both one shape, for instance by labels.reshape(outputs.shape), or index one with "
+                        "[None, :] where all pairs are meant."
                     )
 
     def _set_origins(self, value: Any, origins: _Origins) -> None:
@@ -181,6 +183,16 @@ class _WatchedArray(np.ndarray):
         self.watch.check(ufunc.__name__, operands, result)
         origins = _NOTHING.union(*(one for _, one in operands))
         return _WatchedArray.of(result, self.watch, origins) if isinstance(result, np.ndarray) else result
+
+
+def _pairs_shape(column: Sequence[int], row: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the shape ``[N, N, ...]`` that ``[N, 1, ...]`` and ``[N, ...]`` broadcast to; None for other shapes."""
+    if column[0] != row[0]:
+        return None
+    try:
+        return (column[0], row[0], *np.broadcast_shapes(tuple(column[2:]), tuple(row[1:])))
+    except ValueError:
+        return None
 
 
 def _plain(value: Any) -> Any:

@@ -210,15 +210,18 @@ class ParameterServer:
                 frames = []
             if frames:
                 self._respond(identity, [frame.buffer for frame in frames])
-            self._look_around()
-            if self._waiting:
-                waiting = [one for several in self._waiting.values() for one in several]
-                self._waiting.clear()
-                for identity, frames in waiting:
-                    # Its gradients were applied when it came.
-                    header = Header.unpack(frames[0])
-                    if self._presence.waits(header.worker, header.life):
-                        self._respond(identity, frames, again=True)
+            try:
+                self._look_around()
+            except ClusterError:
+                raise
+            # Training goes on without what one look would have said.
+            except Exception as error:
+                self._say_failure("look after its workers", error)
+            for identity, frames in self._held_back():
+                # Its gradients were applied when it came.
+                header = Header.unpack(frames[0])
+                if self._presence.waits(header.worker, header.life):
+                    self._respond(identity, frames, again=True)
             if self._ended:
                 ended_at = ended_at or self._clock()
                 goes = self._goes_at is not None
@@ -287,11 +290,24 @@ class ParameterServer:
             return self._refusal(error)
         # Others go on, whatever one message has done, such as ask for more memory than there is.
         except Exception as error:
-            kind = type(error).__name__
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            sentence = f"{self._name} cannot answer a message ({kind}), and goes on without."
-            self._say_again(f"{kind} {place.filename} {place.lineno}", sentence, error)
+            kind = self._say_failure("answer a message", error)
             return pack_json(Header(Kind.REFUSED, 0), {"reason": f"It cannot answer ({kind}); see its log."})
+
+    def _say_failure(self, what: str, error: Exception) -> str:
+        """Log an error that nobody has foreseen, with its traceback, at most once a minute; return its kind."""
+        kind = type(error).__name__
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        sentence = f"{self._name} cannot {what} ({kind}), and goes on without."
+        self._say_again(f"{kind} {place.filename} {place.lineno}", sentence, error)
+        return kind
+
+    def _held_back(self) -> list[tuple[Any, list[Any]]]:
+        """Return the questions that were held back, each with its route; they are held back no longer."""
+        if not self._waiting:
+            return []
+        held = [one for several in self._waiting.values() for one in several]
+        self._waiting.clear()
+        return held
 
     def _refusal(self, error: ClusterError, **content: Any) -> list[Any]:
         # One that says the same of other numbers follows soon enough.
@@ -395,6 +411,9 @@ class ParameterServer:
         self._applied.clear()
         self._clocks = Clocks(start.max_staleness)
         logger.info("%s holds %d numbers, from global step %d on.", self._name, self._shard.size(), self._step)
+        for identity, frames in self._held_back():
+            # As if it came now: nobody has been heard yet, and its sender may be none of those that train any more.
+            self._respond(identity, frames)
 
     def _place_of(self, worker: int) -> dict[str, Any]:
         """Where the input of a worker stood, and how many batches it has trained on since."""

@@ -17,7 +17,7 @@ from torch_estimator.data.columns import Column, Columns, to_numpy
 from torch_estimator.data.lists import as_matrix, is_lists, list_lengths
 from torch_estimator.errors import DataError, RowError, UserError
 from torch_estimator.feature_column.transform import FeatureTransform
-from torch_estimator.floating import as_float32, cast
+from torch_estimator.floating import as_float32, cast, check_fits
 from torch_estimator.heads.base import Head
 
 _WEIGHTS = "head/weights"
@@ -91,6 +91,8 @@ class HostTransform:
         head: Reads the labels and names the column of weights; None leaves labels as they are.
         with_labels: Whether labels are needed; predicting needs none.
         raw: Names of the raw columns to keep in addition to what ``transform`` makes; None for all of them.
+        floating: Dtype that `to_tensors` gives to floating features without a transform, and to labels without a head;
+            their numbers must be finite in it.
 
     Attributes:
         others: Whether columns other than those required are needed, too.
@@ -104,11 +106,13 @@ class HostTransform:
         *,
         with_labels: bool,
         raw: Sequence[str] | None = (),
+        floating: torch.dtype | None = None,
     ) -> None:
         self._transform = transform
         self._raw = None if raw is None else tuple(raw)
         self.wants_raw = self._raw != ()
         self._head = head
+        self._floating = floating
         self._with_labels = with_labels
         self._loss_features = head is not None and with_labels and head.wants_features
         self.others = raw is None or self._loss_features
@@ -143,6 +147,8 @@ class HostTransform:
 
     def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
         """Return the arrays that the module reads, and the labels as the head takes them."""
+        if self._transform is None and self._floating is not None:
+            _check_columns(features, self._floating, "number")
         prepared: Any = features if self._transform is None else self._transform(features)
         if self._weight_columns:
             weights = {head: _weights(features, column) for head, column in self._weight_columns.items()}
@@ -155,6 +161,8 @@ class HostTransform:
         if not self._with_labels:
             return prepared, None
         if self._head is None:
+            if self._floating == torch.float32:
+                _check_columns(labels, torch.float32, "label")
             return prepared, tree.map(_even_lists, labels)
         if labels is None:
             raise DataError(
@@ -199,6 +207,27 @@ def batch_size(features: Any) -> int:
     while isinstance(first, Mapping | tuple | list):
         first = next(iter(first.values())) if isinstance(first, Mapping) else first[0]
     return len(first)
+
+
+def _check_columns(
+    columns: Any, dtype: torch.dtype, what: str, *, column: str | None = None, label: str | None = None
+) -> None:
+    """Raise a `RowError` where a number of a structure of columns would be infinite in a dtype."""
+    if isinstance(columns, Mapping):
+        for key, one in columns.items():
+            name = {"label" if what == "label" else "column": str(key)}
+            _check_columns(one, dtype, what, **name)
+    elif isinstance(columns, tuple):
+        for one in columns:
+            _check_columns(one, dtype, what, column=column, label=label)
+    elif isinstance(columns, np.ndarray):
+        check_fits(columns, dtype, what, column=column, label=label)
+    elif is_lists(columns) and pa.types.is_floating(columns.type.value_type):
+        try:
+            check_fits(to_numpy(columns.flatten()), dtype, what)
+        except RowError as error:
+            row = int(np.searchsorted(np.cumsum(list_lengths(columns)), error.row, side="right"))
+            raise RowError(error.problem, row=row, column=column, label=label) from error
 
 
 def _tensors(values: Any, device: torch.device) -> Any:

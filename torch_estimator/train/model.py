@@ -65,15 +65,19 @@ class Model:
         self.module.train(spec.mode == ModeKeys.TRAIN)
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
+        self._floating = floating_dtype(self.module)
         # One for all iterators: a Dataset's cache holds batches that were made with it.
         self._host = HostTransform(
-            spec.transform, spec.head, with_labels=spec.mode != ModeKeys.PREDICT, raw=_raw_columns(spec)
+            spec.transform,
+            spec.head,
+            with_labels=spec.mode != ModeKeys.PREDICT,
+            raw=_raw_columns(spec),
+            floating=self._floating,
         )
         self.head: Any = spec.head or FunctionHead(spec.loss, spec.predictions, spec.metrics)
         if isinstance(spec.loss, nn.Module):
             spec.loss.to(self.device)
         self._buffers = LossBuffers(spec.loss)
-        self._floating = floating_dtype(self.module)
         self.structure: Structure | None = None
 
     def batches(self, dataset: Dataset) -> DatasetIterator:
