@@ -130,8 +130,8 @@ def test_what_makes_no_pairs_of_three_dimensions_is_left_alone(function: Callabl
         lambda o, y: functional.cross_entropy(torch.cat([o, -o], 1), y.long()),
         lambda o, y: o[y.long()].sum(),
         lambda o, y: functional.gaussian_nll_loss(o, y.view_as(o), torch.cat([o, o]).view(2, 5)[0] + 1),
-        lambda o, y: np.mean(o.numpy(), where=o.numpy() >= 0.5) + np.sum(y.numpy(), where=y.numpy() >= 0),
-        # Pairs that are intended.
+        lambda o, y: np.mean(o.numpy(), where=o.numpy() >= 0) + np.sum(y.numpy(), where=y.numpy() >= 0),
+        # Pairs that are meant.
         lambda o, y: ((o - o[:, 0]) * (y[:, None] - y)).mean(),
         lambda o, y: (o - y[None, :]).mean(),
         lambda o, y: (torch.arange(5)[:, None] < y).sum(),
