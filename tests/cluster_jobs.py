@@ -1,4 +1,4 @@
-"""Clusters of real processes for tests: started with TF_CONFIG, killed, and read afterwards."""
+"""Clusters of real processes for tests: started with ``TF_CONFIG``, killed, and their output read."""
 
 from __future__ import annotations
 
@@ -22,21 +22,26 @@ ROOT = Path(__file__).resolve().parents[1]
 
 _SECS = 180
 
-# Importing torch takes three seconds of a processor; processes that are forked from one that has it take none.
+# Importing torch takes three seconds. Processes that are forked from one that has imported it need not.
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["tests.cluster_imports"])
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended, and all that it printed."""
+    """The end of a process.
+
+    Attributes:
+        status: Its exit status; negative for a signal.
+        told: All that it has printed, to stdout and stderr.
+    """
 
     status: int
     told: str
 
 
 def free_port() -> int:
-    """One that the kernel gives to nobody who connects meanwhile."""
+    """Return a free port outside of the range from which the kernel takes ports for outgoing connections."""
     while True:
         port = secrets.choice(range(20_000, 32_000))
         with contextlib.suppress(OSError), socket.socket() as one:
@@ -45,17 +50,17 @@ def free_port() -> int:
 
 
 class Cluster:
-    """A chief and workers that run one program.
+    """A chief, workers and parameter servers that run one program.
 
     Args:
-        program: Python.
-        workers: How many workers there are beside the chief.
-        servers: How many parameter servers there are.
-        chief: Whether there is a chief; else worker 0 is it.
+        program: Python source.
+        workers: Number of workers besides the chief.
+        servers: Number of parameter servers.
+        chief: Whether there is a task ``chief``; otherwise worker 0 is the chief.
 
     Attributes:
         tasks: Type and index of each process, the chief first.
-        spec: Their addresses, by type.
+        spec: Addresses by type, as in ``TF_CONFIG``.
     """
 
     def __init__(self, program: str, workers: int = 1, servers: int = 0, *, chief: bool = True) -> None:
@@ -70,32 +75,33 @@ class Cluster:
             self.spec.setdefault(kind, []).append(f"localhost:{free_port()}")
 
     def start(self, task: tuple[str, int], *arguments: object, **environ: str) -> Process:
+        """Start the process of one task."""
         config = {"cluster": self.spec, "task": {"type": task[0], "index": task[1]}}
         return Process(self._program, [str(one) for one in arguments], {"TF_CONFIG": json.dumps(config), **environ})
 
     def run(self, *arguments: object, **environ: str) -> list[Ended]:
-        """Runs all tasks to their end; the chief comes first."""
+        """Run all tasks to their end; the chief comes first in the result."""
         return ended([self.start(task, *arguments, **environ) for task in self.tasks])
 
 
 class Process:
-    """A process of its own that runs a program as ``python -c`` does.
+    """A process that runs a program as ``python -c`` does.
 
     Args:
-        program: Python.
-        arguments: Its ``sys.argv[1:]``.
-        environ: Added to the environment of the tests.
+        program: Python source.
+        arguments: The program's ``sys.argv[1:]``.
+        environ: Environment variables, besides those of the tests.
     """
 
     def __init__(self, program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-        told, tells = _PROCESSES.Pipe(duplex=False)
-        self._told = told
-        self.stdout = TextIOWrapper(FileIO(told.fileno(), closefd=False), encoding="utf-8")
+        output, write_end = _PROCESSES.Pipe(duplex=False)
+        self._output = output
+        self.stdout = TextIOWrapper(FileIO(output.fileno(), closefd=False), encoding="utf-8")
         self._process = _PROCESSES.Process(
-            target=_run, args=(program, arguments, {**os.environ, **environ}, tells), daemon=True
+            target=_run, args=(program, arguments, {**os.environ, **environ}, write_end), daemon=True
         )
         self._process.start()
-        tells.close()
+        write_end.close()
 
     @property
     def pid(self) -> int:
@@ -104,7 +110,7 @@ class Process:
 
     @property
     def status(self) -> int | None:
-        """None while it runs; negative for a signal."""
+        """Exit status; None while the process runs, negative for a signal."""
         return self._process.exitcode
 
     def kill(self) -> None:
@@ -112,22 +118,22 @@ class Process:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> str:
-        """Waits for its end; returns what it has printed since it was last read."""
+        """Wait for the end of the process; return the output that was not read before."""
         texts: list[str] = []
         reading = Thread(target=lambda: texts.append(self.stdout.read()), daemon=True)
         reading.start()
         reading.join(_SECS)
         assert not reading.is_alive(), f"{self.pid} has not ended within {_SECS} s"
         self._process.join(_SECS)
-        self._told.close()
+        self._output.close()
         return texts[0]
 
 
-def _run(program: str, arguments: Sequence[str], environ: Mapping[str, str], tells: Connection) -> None:
-    os.dup2(tells.fileno(), 1)
-    os.dup2(tells.fileno(), 2)
-    tells.close()
-    # Tests that run in the background may have it ignored, which is inherited.
+def _run(program: str, arguments: Sequence[str], environ: Mapping[str, str], write_end: Connection) -> None:
+    os.dup2(write_end.fileno(), 1)
+    os.dup2(write_end.fileno(), 2)
+    write_end.close()
+    # A shell starts background jobs with SIGINT ignored, which processes inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environ)
@@ -136,16 +142,17 @@ def _run(program: str, arguments: Sequence[str], environ: Mapping[str, str], tel
 
 
 def ended(processes: Sequence[Process]) -> list[Ended]:
+    """Wait for the end of all processes; kill those that are left where one takes too long."""
     try:
-        told = [process.wait() for process in processes]
+        outputs = [process.wait() for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [Ended(process.status or 0, text) for process, text in zip(processes, told, strict=True)]
+    return [Ended(process.status or 0, text) for process, text in zip(processes, outputs, strict=True)]
 
 
 def wait_until(holds: Callable[[], bool], *processes: Process) -> None:
-    """Waits until something holds; none of these processes may end before."""
+    """Wait until a condition holds; fail if one of these processes ends before."""
     deadline = time.monotonic() + _SECS
     while not holds():
         for process in processes:

@@ -22,7 +22,7 @@ from torch_estimator.checkpoint.lease import Check, leased
 from torch_estimator.cluster.ranks import check_trains_alone
 from torch_estimator.cluster.task import check_trains
 from torch_estimator.compile.choice import make_runner
-from torch_estimator.distributed.lost import PeerLost
+from torch_estimator.distributed.errors import PeerLost
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.checkpoint_saver_listener import CheckpointSaverListener
 from torch_estimator.hooks.hook import Hook

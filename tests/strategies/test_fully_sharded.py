@@ -1,4 +1,4 @@
-"""Processes that hold some rows of every parameter compute what one process would; any number reads what they save."""
+"""Fully sharded training computes what one process computes; any number of processes resumes from its checkpoints."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ with te.errors.exit_on_user_error():
 
 
 def run(model_dir: Path, *arguments: object, workers: int = 1) -> list[str]:
-    """Runs a job that succeeds; returns what its processes told."""
+    """Run a job, assert that it succeeds, and return the output of each process."""
     results = Cluster(PROGRAM, workers).run(model_dir, *arguments)
     for result in results:
         assert result.status == 0, result.told
@@ -169,7 +169,7 @@ def test_inputs_that_end_at_different_times_are_all_read(tmp_path: Path) -> None
     assert_close(tmp_path / "sharded", tmp_path / "mirrored")
 
 
-def test_who_has_no_batch_at_all_is_named_and_training_ends(tmp_path: Path) -> None:
+def test_a_process_without_any_batch_is_named_and_training_ends(tmp_path: Path) -> None:
     for text in run(tmp_path, 1, None, "rows=1"):
         assert "Training ends though there are batches left: worker 0 has none, and others need its rows." in text
     assert checkpoint_steps(tmp_path) == [0]
@@ -215,7 +215,7 @@ def test_after_a_kill_the_others_end_with_a_sentence_and_the_job_goes_on_where_i
 
 
 @pytest.mark.parametrize(("who", "at"), [("chief", 12), ("worker", 13)])
-def test_where_one_stops_all_stop_at_the_same_step(tmp_path: Path, who: str, at: int) -> None:
+def test_all_processes_stop_at_the_same_step(tmp_path: Path, who: str, at: int) -> None:
     told = run(tmp_path, 16, 30, "repeat=1", f"{who}=12", "does=stops")
     assert checkpoint_steps(tmp_path) == [0, at]
     for text in told:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_estimator import files
 from torch_estimator.distributed.description import Description, difference, digest_of
-from torch_estimator.distributed.lost import PeerLost
+from torch_estimator.distributed.errors import PeerLost
 from torch_estimator.errors import ClusterError
 from torch_estimator.run_config import RunConfig
 
@@ -30,8 +30,8 @@ def _agree_on_model_dir(group: Group, model_dir: str) -> None:
         token = uuid.uuid4().hex
         files.makedirs(model_dir)
         files.write_atomic(path, token.encode())
-    token = group.gather_texts(token)[0]
-    for rank, problem in enumerate(group.gather_texts(_problem(path, token, model_dir))):
+    token = group.all_gather_texts(token)[0]
+    for rank, problem in enumerate(group.all_gather_texts(_problem(path, token, model_dir))):
         if problem:
             raise ClusterError(f"{group.name(rank)} does not see the chief's model_dir: {problem}")
     if group.rank == 0:
@@ -89,14 +89,14 @@ def agree_on(group: Group, description: Mapping[str, Any]) -> None:
         ClusterError: It is not the same; names the first difference.
         PeerLost: It is that of one that has come to a training under way, which goes on without it.
     """
-    digests = group.gather_texts(digest_of(description))
-    if len({digests[rank] for rank in group.here}) == 1:
+    digests = group.all_gather_texts(digest_of(description))
+    if len({digests[rank] for rank in group.present}) == 1:
         return
-    texts = group.gather_texts(json.dumps(description))
-    described = {rank: json.loads(texts[rank]) for rank in group.here}
+    texts = group.all_gather_texts(json.dumps(description))
+    described = {rank: json.loads(texts[rank]) for rank in group.present}
     for rank, other in described.items():
         if problem := difference(group.name(rank), other, group.name(0), described[0]):
-            newcomers = [one for one in (0, rank) if not group.statuses[one]] if group.was_under_way else []
+            newcomers = [one for one in (0, rank) if not group.statuses[one]] if group.is_training_under_way else []
             if newcomers and group.rank not in newcomers:
                 raise PeerLost(problem)
             raise ClusterError(problem)

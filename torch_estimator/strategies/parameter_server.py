@@ -71,7 +71,7 @@ class ParameterServerStrategy(Strategy):
 
     @contextmanager
     def join(self, config: RunConfig) -> Iterator[Session]:
-        from torch_estimator.distributed.lost import TrainingOver
+        from torch_estimator.distributed.errors import TrainingOver
         from torch_estimator.strategies.single import SingleSession
 
         task = config._task
@@ -177,7 +177,7 @@ class ParameterServerSession(Session):
     @contextmanager
     def steps(self, training: Training, context: RunContext) -> Iterator[Steps]:
         from torch_estimator.checkpoint.checkpoint import is_reached
-        from torch_estimator.distributed.lost import TrainingOver
+        from torch_estimator.distributed.errors import TrainingOver
         from torch_estimator.parameter_server.client import TrainingIsOver
         from torch_estimator.parameter_server.push_pull import PushPullSteps
         from torch_estimator.parameter_server.token import Token
