@@ -102,7 +102,7 @@ estimator = te.DNNLinearCombinedClassifier(
     dnn_feature_columns=[fc.embedding_column(color, 4), fc.numeric_column("size")],
     dnn_hidden_units=[width, 8],
     dnn_optimizer=decayed if "decayed" in settings else te.optim.Adagrad(lr=rate),
-    dnn_activation_fn=torch.tanh if f"tanh_of_{config.task_type}" in settings else torch.relu,
+    dnn_activation_fn=torch.relu,
     dnn_dropout=float(settings["dropout"]) if "dropout" in settings else None,
     batch_norm="norm" in settings,
     config=config,
@@ -438,10 +438,6 @@ def test_a_stopped_process_is_named_even_if_it_is_the_chief(tmp_path: Path, stop
             "rate_of_worker=0.5",
             "the optimizers: lr of Adagrad of dnn.input_from_feature_columns.input_layer.tables.0.weight and 6 more is "
             "0.5 on worker 0, and 0.001 on chief 0",
-        ),
-        (
-            "tanh_of_worker=1",
-            'the model: module.dnn.activation_fn is "tanh" on worker 0, and "relu" on chief 0',
         ),
         (
             "elastic_of_chief=1",

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from torch_estimator.data.dataset import Dataset
-from torch_estimator.distributed.agreement import agree_on
-from torch_estimator.distributed.description import describe_training
+from torch_estimator.distributed.consistency import check_same, describe_training
 from torch_estimator.distributed.evaluated_batch import EvaluatedBatch, pack_batch, unpack_batch
 from torch_estimator.distributed.forked_replicas import ForkedReplicas
 from torch_estimator.errors import ClusterError
@@ -156,7 +155,7 @@ class GroupShare(EvaluationShare):
         return path, seed
 
     def check_model(self, model: Model, settings: Mapping[str, Any], *, broadcast: bool) -> None:
-        agree_on(self._group, {**settings, **describe_training(model, None)})
+        check_same(self._group, {**settings, **describe_training(model, None)})
         if broadcast:
             self._group.broadcast(model.variables().values())
 

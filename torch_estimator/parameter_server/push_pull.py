@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from torch_estimator.checkpoint.checkpoint import latest_checkpoint, load_checkpoint
-from torch_estimator.distributed.description import Description, difference
+from torch_estimator.distributed.consistency import Description, difference
 from torch_estimator.distributed.gradient_message import HEADER, Layout, MessageTooSmall
 from torch_estimator.errors import ClusterError
 from torch_estimator.hooks.run_context import RunContext

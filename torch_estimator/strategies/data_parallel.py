@@ -275,8 +275,7 @@ class DataParallelSession(Session):
             self.group.rejoin(lost)
 
     def begin(self, training: Training) -> None:
-        from torch_estimator.distributed.agreement import agree_on_training
-        from torch_estimator.distributed.description import CLUSTER, describe_training
+        from torch_estimator.distributed.consistency import CLUSTER, check_same_training, describe_training
         from torch_estimator.distributed.peer_recovery import find_leader, hand_over
         from torch_estimator.strategies.data_parallel_steps import restored_state
 
@@ -288,12 +287,12 @@ class DataParallelSession(Session):
         trainers = (training.optimizers, training.schedules)
         description = {
             CLUSTER: {"the number of processes that train": self.task.num_workers},
-            **describe_training(training.model, trainers),
+            **describe_training(training.model, trainers, training.model_fn),
         }
         model_dir = None if self._shares_input else training.model_dir
 
         def agree(begins_with: str | None = None, last_step: int | None = None) -> None:
-            agree_on_training(
+            check_same_training(
                 group,
                 description=description,
                 model_dir=model_dir,

@@ -120,19 +120,24 @@ class FullyShardedSession(Session):
         self._strategy = strategy
 
     def begin(self, training: Training) -> None:
-        from torch_estimator.distributed.agreement import agree_on, agree_on_training
-        from torch_estimator.distributed.description import CLUSTER, describe_optimizers, describe_training
+        from torch_estimator.distributed.consistency import (
+            CLUSTER,
+            check_same,
+            check_same_training,
+            describe_optimizers,
+            describe_training,
+        )
         from torch_estimator.strategies.fully_sharded_units import check_optimizers, shard
         from torch_estimator.train.training import own_state
 
         training.warm_start()
         description = {
             CLUSTER: {"the number of processes that train": self.task.num_workers},
-            **describe_training(training.model, None),
+            **describe_training(training.model, None, training.model_fn),
         }
 
         def agree(**start: Any) -> None:
-            agree_on_training(
+            check_same_training(
                 self.group,
                 description=description,
                 model_dir=training.model_dir,
@@ -147,7 +152,7 @@ class FullyShardedSession(Session):
         training.make_optimizers()
         check_optimizers(training.model, training.optimizers)
         trainers = (training.optimizers, training.schedules)
-        agree_on(self.group, describe_optimizers(training.model.module, trainers))
+        check_same(self.group, describe_optimizers(training.model.module, trainers))
         vary_random_numbers(self.task.rank)
         state = {} if training.checkpoint is None else training.checkpoint.state
         training.restore(own_state(state, self.task.rank, self.task.num_workers))
