@@ -238,7 +238,7 @@ def test_ctrl_c_to_all_has_the_step_at_hand_saved(tmp_path: Path) -> None:
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_where_one_fails_between_two_steps_the_others_say_who_it_was(tmp_path: Path) -> None:
+def test_a_process_that_fails_between_two_steps_is_named_by_the_others(tmp_path: Path) -> None:
     results = Cluster(PROGRAM).run(tmp_path, 16, 30, "repeat=1", "worker=12", "does=fails")
     assert results[1].status == 1
     assert 'KeyError: "something of the user\'s"' in results[1].told
@@ -246,7 +246,7 @@ def test_where_one_fails_between_two_steps_the_others_say_who_it_was(tmp_path: P
     assert "worker 0 has failed; see its log, and start all of them again: training goes on" in results[0].told
 
 
-def test_where_one_fails_within_a_step_the_others_end_with_a_sentence(tmp_path: Path) -> None:
+def test_where_a_process_fails_within_a_step_the_others_end_with_a_sentence(tmp_path: Path) -> None:
     results = Cluster(PROGRAM).run(tmp_path, 16, 300, "repeat=1", "fails=worker")
     assert results[1].status == 1
     assert "RuntimeError: something of the user's" in results[1].told
@@ -269,7 +269,7 @@ def test_where_one_fails_within_a_step_the_others_end_with_a_sentence(tmp_path: 
         ("bound=1", "SGD was made before; give optimizer a name or a function of named parameters."),
     ],
 )
-def test_what_cannot_be_spread_is_named(tmp_path: Path, setting: str, sentence: str) -> None:
+def test_modules_that_cannot_be_sharded_are_refused(tmp_path: Path, setting: str, sentence: str) -> None:
     for result in Cluster(PROGRAM).run(tmp_path, 16, 30, setting):
         assert result.status == 2, result.told
         assert sentence in result.told

@@ -1,4 +1,4 @@
-"""Replicas on one machine: a program started once computes what one process would, and leaves nothing behind."""
+"""Mirrored training computes what one process computes, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_inputs_and_directories_in_memory_work() -> None:
     assert estimator.evaluate(lambda: iter(rows))["global_step"] == 4
 
 
-def test_a_cluster_of_several_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_of_several_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = te.distribute.MirroredStrategy()
     task = {"type": "chief", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": task}))
@@ -266,7 +266,7 @@ def test_a_cluster_of_several_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch
         ValueError, match=r"^train_distribute is a MirroredStrategy, .* a cluster of 2 processes; use a"
     ):
         te.RunConfig(train_distribute=strategy)
-    # A chief alone, with an evaluator beside it, is one machine that trains.
+    # A cluster of a chief and an evaluator trains in one process.
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"chief": ["a:1"]}, "task": task}))
     assert te.RunConfig(train_distribute=strategy).is_chief
 
@@ -298,12 +298,12 @@ def test_a_strategy_has_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"devices": ["cpu:0"], "replicas": 1}, ValueError, "Give devices or replicas, not both, but got"),
     ],
 )
-def test_what_names_no_devices_is_refused(arguments: dict[str, object], kind: type[Exception], told: str) -> None:
+def test_wrong_devices_are_refused(arguments: dict[str, object], kind: type[Exception], told: str) -> None:
     with pytest.raises(kind, match=f"^{told}"):
         te.distribute.MirroredStrategy(**arguments)  # type: ignore[arg-type]
 
 
-def test_batches_are_divided_before_what_is_done_to_each() -> None:
+def test_batches_are_divided_before_they_are_mapped() -> None:
     seen: list[int] = []
 
     def noted(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

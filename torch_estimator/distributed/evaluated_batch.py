@@ -2,7 +2,7 @@
 
 Sending uses torch's own format, and reading it allows tensors and plain values only, so that bytes from another process
 execute nothing (unpickling anything would). The types of containers are therefore not sent: dicts, named tuples and
-dataclasses travel as plain dicts and lists, and the receiver rebuilds them after a batch of its own.
+dataclasses travel as plain dicts and lists, and the receiver takes the types from its own batch.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Train), or a file on one machine. It holds
   the chief has accepted as members, and whether the chief has ended the training.
 
 A store outlives the groups that use it, so nothing of an earlier generation may be mistaken for the current one: that
-is why each generation has a prefix of its own. `torch_estimator.distributed.rendezvous` says who writes what, and when.
+is why each generation has its own prefix. The module `rendezvous` says which process writes what, and when.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Generation:
         return bool(self.store.check([_OVER]))
 
     def note_failure(self) -> None:
-        """Note that a process ends with an error of its own, rather than for the loss of another one."""
+        """Note that this process ends because of its own error, not because it has lost another process."""
         self.store.set(_ONE_FAILED, "")
 
     def has_failure(self) -> bool:

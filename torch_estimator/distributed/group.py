@@ -253,8 +253,8 @@ class Group:
     def reporting_failure(self) -> Iterator[None]:
         """Report an exception in the body to the other members, in their next call for texts or bytes.
 
-        Without it they would wait there for a process that does not come. Returning processes are not admitted
-        meanwhile: the members are in the middle of something that a new generation would not know.
+        Without it they would wait there for a process that does not come. While the body runs, no returning process is
+        admitted, since that would break the generation in the middle of the members' work.
         """
         self._reports_failure = True
         try:

@@ -98,8 +98,8 @@ class Heartbeat:
             store: Store | None = None
             while not self._stopped.wait(self._period_secs):
                 self._request_sent_at = time.monotonic()
-                # A request that waits for its answer blocks all other requests on the same connection, and the process
-                # may need the store meanwhile.
+                # A request that waits for its answer blocks all other requests on the same connection, also those of
+                # other threads.
                 store = store or _own_connection(self._store)
                 self._beats += 1
                 store.set(_key(self._rank), f"{self._collectives} {self._beats}")

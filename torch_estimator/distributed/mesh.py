@@ -133,7 +133,7 @@ class AllGatherMesh:
         return [bytes(one) for one in received]
 
     def shut_down_sending(self) -> None:
-        """End the connections in the direction of the peers, who see them end; `alive_peers` still works."""
+        """End the connections in the direction of the peers, which notice it; `alive_peers` still works."""
         for connection in self._peers.values():
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
@@ -143,7 +143,7 @@ class AllGatherMesh:
         return {peer for peer, connection in self._peers.items() if not _has_ended(connection)}
 
     def close(self) -> None:
-        """End the connections in both directions; the peers see them end."""
+        """End the connections in both directions; the peers notice it."""
         for connection in self._peers.values():
             # Closing alone would not end a connection of which a forked process holds a copy.
             with suppress(OSError):

@@ -9,8 +9,8 @@ them dies. What a replacement needs is
 
 When a group forms again, each survivor announces a `Status`: the step that it has taken last. The steps may differ by
 one: where a process dies in the middle of an exchange, some of its peers have received all messages and have updated,
-others have not. The *leader* is the first rank of those that are furthest. `hand_over` sends the leader's `Snapshot` to
-all: replacements start with it, and survivors that are one step behind take it over.
+others have not. The *leader* is the survivor with the highest step, or the first of several. `hand_over` sends the
+leader's `Snapshot` to all: replacements start with it, and survivors that are one step behind take it over.
 """
 
 from __future__ import annotations

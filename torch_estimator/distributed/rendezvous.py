@@ -5,12 +5,12 @@ All processes know one address, the chief's, and there the group's key-value sto
 
 1. The chief (rank 0) counts the number of the newest generation up. All other processes wait for a generation that
    nobody has joined under their rank. A process that has lost a peer does the same as one that has just started: so
-   survivors and replacements end up in the same new generation, whoever comes first.
+   survivors and replacements end up in the same new generation, in whichever order they come.
 2. Each process announces itself under its rank: its incarnation (a random name), its purpose, and its *status*, which
    says what it holds of the training. The first announcement for a rank counts; a second process with the same
    ``TF_CONFIG`` waits, and gives up with an error if the first one keeps sending heartbeats.
-3. All wait until all have announced themselves. If another process dies meanwhile, a later generation begins, and all
-   start over with it.
+3. All wait until all have announced themselves. If another process dies before that, a later generation begins, and
+   all start over with it.
 4. The chief writes down the members. Usually these are all ranks. In an elastic group, the chief leaves out ranks whose
    process is gone, and announces the generation without them; it knows that by the TCP connections of the generation
    before, which the kernel closes when a process dies.
@@ -66,7 +66,7 @@ logger = logging.getLogger("torch_estimator")
 COLLECTIVE_SECS = 7200.0
 """How long a collective waits for all processes: the chief may evaluate between two steps."""
 
-# A process may die while all connect. gloo waits up to five times as long as it is told.
+# How long to connect, since a process may die. gloo waits for up to five times as long.
 _CONNECT_SECS = 5.0
 # In larger groups each process would hold too many connections; torch's ring all-gather needs two.
 MAX_MESH_SIZE = 32
@@ -74,7 +74,7 @@ _LOG_EVERY_SECS = 10.0
 _POLL_SECS = 0.05
 # A store that has not answered for longer than two attempts to connect take counts as silent.
 _SILENT_SECS = 2 * _CONNECT_SECS
-# All survivors notice a loss at about the same time, so whoever is absent for longer is gone.
+# All survivors notice a loss at about the same time, so a process that is absent for longer is gone.
 _GONE_SECS = 3.0
 # Processes that were about to connect when another one was lost may notice it that late.
 _CONNECTING_SECS = 6 * _CONNECT_SECS
@@ -147,7 +147,7 @@ class Rendezvous:
         is_on_one_machine = self._is_file or self._address[0] in LOOPBACK
         self._interface = "lo" if is_on_one_machine else interface_to(*self._address)
         self._generation: Generation | None = None
-        # For the chief of an elastic group: the half-closed mesh of the generation before, which shows who is alive.
+        # For the chief of an elastic group: the half-closed mesh of the last generation, which shows which ranks live.
         self._previous_mesh: AllGatherMesh | None = None
         self._may_miss = False
         self._patience_secs = _GONE_SECS
@@ -174,7 +174,7 @@ class Rendezvous:
         self._patience_secs = _GONE_SECS
         self._progress_at = time.monotonic()
         # A request to the store of a stopped chief blocks as long as the chief is stopped, and cannot be interrupted.
-        # So a thread makes the requests, and is left behind if this process has to give up meanwhile.
+        # So a thread makes the requests. If this process gives up, it leaves the thread behind.
         outcomes: queue.SimpleQueue[Membership | BaseException] = queue.SimpleQueue()
         self._forming = threading.Thread(target=self._form, args=(status, outcomes), name="rendezvous", daemon=True)
         self._forming.start()
@@ -237,7 +237,7 @@ class Rendezvous:
             while (membership := self._try_and_recover(status, deadline)) is None:
                 pass
             if self._forming is not threading.current_thread():
-                # The caller has given up meanwhile.
+                # The caller has given up and does not use the group.
                 self.disconnect(membership.mesh)
             outcomes.put(membership)
         except BaseException as error:
@@ -363,7 +363,7 @@ class Rendezvous:
                 self._wait_a_moment(self._chief, deadline)
 
     def _wait_to_be_admitted(self, generation: Generation, deadline: float) -> None:
-        """Wait until the others, who have gone on without this process, begin the generation that includes it."""
+        """Wait until the others, which have gone on without this process, begin a generation that includes it."""
         logger.info("The others have gone on without %s; waiting until they admit it again.", self._task)
         while generation.is_newest():
             if generation.is_over():

@@ -89,7 +89,7 @@ def evaluate_in_rounds(
         context: The evaluation's context.
         schedule: When its hooks are called.
         peers: The other processes.
-        index: Number of this process among those that evaluate; the first is 0.
+        index: Number of this process among the processes that evaluate; the first is 0.
         size: Number of the processes that evaluate.
     """
     with closing(model.batches(dataset.divided(size, index))) as own, torch.inference_mode():

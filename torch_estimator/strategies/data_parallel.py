@@ -45,8 +45,8 @@ COMPILED_PARTS = "compiled_parts"
 # Exchanging a larger table takes longer than a step of most models.
 _MANY_NUMBERS = 1_000_000
 
-# One entry for each group that this process is in. Meanwhile it evaluates alone: the other processes of the cluster are
-# training, and would not take part.
+# One entry for each group that this process is in. While there is one, this process evaluates alone, since the other
+# processes of the cluster are busy with training.
 _busy: list[None] = []
 
 

@@ -100,7 +100,7 @@ class DataParallelSteps(SynchronousSteps):
         self._context = context
         self._agree = agree
         self._replica = ReplicaState(training, self.whole_state)
-        # The second half runs with a context of its own, since hooks that observe tensors mean the forward pass.
+        # A separate context for the update, since hooks that observe tensors mean those of the forward pass.
         self._update_context = RunContext(global_step=context.global_step)
         # The halves of the step, and what runs them. There is no layout before the first batch.
         self._layout: Layout | None = None
@@ -120,7 +120,7 @@ class DataParallelSteps(SynchronousSteps):
         if layouts:
             self._use_layout(layouts[0].joined(layouts[1:]), before)
 
-    # State.
+    # What checkpoints hold.
 
     def state(self) -> dict[str, Any]:
         """Return, as JSON, what a resumed run needs to compute the same numbers: the layout and what is compiled."""
@@ -148,7 +148,7 @@ class DataParallelSteps(SynchronousSteps):
             self._senders.invalidate()
             self._receivers.invalidate()
 
-    # One step.
+    # Taking one step.
 
     def take(self, most: int) -> Sequence[Tensor | float]:
         """Take one step, with or without a batch.
@@ -218,7 +218,7 @@ class DataParallelSteps(SynchronousSteps):
         return None
 
     def _exchange_and_evaluate(self, code: float) -> list[float]:
-        """Exchange messages, and take part in evaluations that the chief calls for meanwhile; return the codes."""
+        """Exchange messages, evaluating whenever the chief calls for it; return the codes of the next step."""
         while (codes := self._exchange(code))[0] == EVALUATION:
             request = self.group.all_gather_texts("")[0]
             self._training.evaluator.evaluate_with_chief(GroupShare(self.group), request)
@@ -241,8 +241,8 @@ class DataParallelSteps(SynchronousSteps):
         self._keep_cursors()
         self._note_stop_wishes_of_all()
         # Compiled code and Python may round differently, and replicas that round differently would drift apart. So all
-        # replicas update with compiled code, or none does. Compiled code also takes a missing gradient for zeros, which
-        # is another update for optimizers with momentum.
+        # replicas update with compiled code, or none does. Compiled code also takes a missing gradient for zeros, with
+        # which optimizers with momentum would change the parameter.
         all_compiled = all(one[UPDATE_COMPILED] for one in self._headers)
         is_any_missing = any(one[MISSING_GRADIENTS] for one in self._headers)
         self._receivers.in_python = not all_compiled or (
@@ -255,7 +255,7 @@ class DataParallelSteps(SynchronousSteps):
         self._loss = losses[-1]
         return losses
 
-    # Between steps, and at the end.
+    # Between two steps, and after the last one.
 
     def call_to_evaluation(self, request: str) -> bool:
         """Have the others take part in an evaluation of the chief; return False where one of them is lost.
@@ -302,7 +302,7 @@ class DataParallelSteps(SynchronousSteps):
             if runner is not None:
                 runner.__exit__(*exception)
 
-    # After the loss of a replica.
+    # Recovering from the loss of a replica.
 
     def _recover(self, lost: PeerLost) -> bool:
         """Form the group again; return whether the others had taken one step more than this replica.
@@ -366,7 +366,7 @@ class DataParallelSteps(SynchronousSteps):
             self._cursor_copy.copy_(self._cursors_received)
             self._cursors = self._cursor_copy.view(torch.uint8)
 
-    # The layout of messages.
+    # Changing the size of messages.
 
     def _enlarge_messages(self, unsent: MessageTooSmall | None) -> None:
         """Agree on messages that hold what every replica needs, and pack what did not fit.

@@ -2,12 +2,11 @@
 
 The parameters of one part of the model (a *unit*) are gathered from all processes just before that part computes, and
 freed afterwards, so that no process ever holds the whole model (`torch.distributed.fsdp`). The optimizer state is
-divided in the same way. The story in order, over four files:
+divided in the same way. The story in order, over three files:
 
 1. `FullyShardedSession.begin`, here, waits for the others, compares, and shards the model.
 2. `fully_sharded_units.py` finds the units, and refuses what cannot be sharded.
 3. `fully_sharded_steps.py` takes the steps, and has every process write its shard of a checkpoint.
-4. `fully_sharded_step.py` is one step's computation.
 
 A lost process takes its rows with it. So nothing is recovered in place: all processes end with the status that has the
 launcher start them again, and training goes on from the last checkpoint.

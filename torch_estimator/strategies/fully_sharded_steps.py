@@ -21,11 +21,12 @@ from torch import Tensor
 
 from torch_estimator import files
 from torch_estimator.checkpoint.shard_file import ShardFile
-from torch_estimator.distributed.errors import PeerLost
+from torch_estimator.checkpoint.sharded_tensors import own
+from torch_estimator.distributed.errors import PeerLost, short_reason
 from torch_estimator.distributed.gradient_message import HAS_BATCH, LOSS
-from torch_estimator.errors import CheckpointError, UserError
+from torch_estimator.errors import CheckpointError, InvalidValueError, UserError
 from torch_estimator.hooks.run_context import RunContext
-from torch_estimator.strategies.fully_sharded_step import ShardedStep
+from torch_estimator.optim.base import Optimizer
 from torch_estimator.strategies.synchronous_steps import (
     FAILED,
     FIRST_FREE_CODE,
@@ -36,7 +37,10 @@ from torch_estimator.strategies.synchronous_steps import (
 )
 from torch_estimator.train.batches import Batches
 from torch_estimator.train.damage import NotFinite, check_finite
+from torch_estimator.train.live_group import LiveGroup
+from torch_estimator.train.row_update import Mentions
 from torch_estimator.train.runner import EagerRunner
+from torch_estimator.train.step import TrainStep
 from torch_estimator.train.training import HOOKS, Training
 
 if TYPE_CHECKING:
@@ -49,9 +53,12 @@ _SAVE_SHARDS = FIRST_FREE_CODE
 _NEVER_HAD_BATCH = FIRST_FREE_CODE + 1
 """The input of the sender was empty, so it has no batch that it could compute again."""
 
+# Words in the errors of torch for a lost connection, which have no type of their own.
+_CONNECTION_ERRORS = ("gloo", "NCCL", "Connection closed", "Connection reset")
+
 
 class ShardedSteps(SynchronousSteps):
-    """Takes the steps of one process: on a batch of its own, with the parameters of all processes.
+    """Takes the steps of one process, on its own batches, with the parameters of all processes.
 
     Args:
         group: The processes.
@@ -148,7 +155,7 @@ class ShardedSteps(SynchronousSteps):
             self._exchange(FAILED)
 
     def _exchange_and_save(self, code: float) -> list[float]:
-        """Exchange codes, and save shards that the chief asks for meanwhile; return the codes."""
+        """Exchange codes, saving shards whenever the chief asks for them; return the codes of the next step."""
         while (codes := self._exchange(code))[0] == _SAVE_SHARDS:
             self._save_shard()
         return codes
@@ -190,3 +197,54 @@ class ShardedSteps(SynchronousSteps):
         self.group.broadcast(self._buffers)
         self._in_step = False
         return [losses.sum()]
+
+
+class ShardedStep(TrainStep):
+    """Takes one step together with the other processes, which have to take theirs at the same time.
+
+    Attributes:
+        scale: Factor of the loss, before its gradients are averaged over the processes.
+    """
+
+    scale = 1.0
+
+    def __call__(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
+        """Take one step; return the loss of this process's batch, computed before the update.
+
+        Raises:
+            PeerLost: Another process is gone.
+            InvalidValueError: A parameter is used where it is not gathered.
+        """
+        try:
+            return super().__call__(features, labels, weights)
+        except RuntimeError as error:
+            text = str(error)
+            if isinstance(error, torch.distributed.DistError) or any(one in text for one in _CONNECTION_ERRORS):
+                raise PeerLost(
+                    f"Another process of the cluster was lost in the middle of a step ({short_reason(error)}); "
+                    "see its log, and start all of them again: training goes on from the last checkpoint."
+                ) from error
+            if "mixed torch.Tensor and DTensor" in text:
+                raise InvalidValueError(
+                    "A parameter is used outside of the forward pass of its unit, where it is not gathered; give "
+                    "FullyShardedStrategy units that use their parameters themselves."
+                ) from error
+            raise
+
+    def differentiate(
+        self, features: Any, labels: Any, weights: Tensor | None
+    ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
+        """Compute gradients as `TrainStep.differentiate` does: of this process's rows, averaged over all processes."""
+        loss = self.loss(features, labels, weights)
+        self.check_loss(loss)
+        (loss * self.scale).backward()  # type: ignore[no-untyped-call]
+        dense = [parameter.grad for parameter in self.dense]
+        for parameter in self.dense:
+            parameter.grad = None
+        return loss, dense, []
+
+    def update(self, optimizer: Optimizer, parameter: Tensor, gradient: Tensor, group: LiveGroup) -> None:
+        """Update this process's rows. Update rules treat every element by itself, so they need no other rows."""
+        state = {key: own(value) for key, value in optimizer.state[parameter].items()}
+        optimizer.update(own(parameter), own(gradient), state, group.values)
+        optimizer.advance(state, group.values)

@@ -39,9 +39,8 @@ def shard(model: Model, group: Group, kinds: Sequence[type] | None, *, from_chie
     if from_chief:
         group.broadcast(model.variables().values())
     mesh = init_device_mesh(model.device.type, (group.size,))
-    # torch wants inner modules sharded before outer ones. By default torch would keep the outermost module whole after
-    # its forward pass. Here it is sharded again, so that code that looks at the module between two steps finds the same
-    # every time.
+    # torch wants inner modules sharded before outer ones. By default it would keep the outermost module whole after its
+    # forward pass. Here it is sharded again, so that code between two steps always finds sharded parameters.
     for unit in [*reversed(units), model.module]:
         fully_shard(unit, mesh=mesh, reshard_after_forward=True)
 

@@ -84,10 +84,10 @@ class SynchronousSteps:
     def stops(self, context: RunContext) -> bool:
         """Return whether to end before the next step.
 
-        The chief ends at once when a hook or a signal asks for it: batches that the others have computed meanwhile do
-        not count in their input cursors, so a resumed training reads them again. All other processes first tell their
-        wish with one more step. If one of them ended at once, the chief might have taken its next batch already, and
-        the checkpoint that it saves would be one batch ahead.
+        The chief ends at once when a hook or a signal asks for it: batches that the others are computing do not count
+        in their input cursors, so a resumed training reads them again. All other processes first tell their wish with
+        one more step. If one of them ended at once, the chief might have taken its next batch already, and the
+        checkpoint that it saves would be one batch ahead.
         """
         return self.stopped or (self.group.rank == 0 and context.stop_requested)
 
