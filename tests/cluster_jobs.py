@@ -70,6 +70,7 @@ class Cluster:
             self.spec.setdefault(kind, []).append(f"localhost:{free_port()}")
 
     def start(self, task: tuple[str, int], *arguments: object, **environ: str) -> Process:
+        """Start the process of one task."""
         config = {"cluster": self.spec, "task": {"type": task[0], "index": task[1]}}
         return Process(self._program, [str(one) for one in arguments], {"TF_CONFIG": json.dumps(config), **environ})
 
@@ -88,14 +89,14 @@ class Process:
     """
 
     def __init__(self, program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-        told, tells = _PROCESSES.Pipe(duplex=False)
-        self._told = told
-        self.stdout = TextIOWrapper(FileIO(told.fileno(), closefd=False), encoding="utf-8")
+        output, write_end = _PROCESSES.Pipe(duplex=False)
+        self._output = output
+        self.stdout = TextIOWrapper(FileIO(output.fileno(), closefd=False), encoding="utf-8")
         self._process = _PROCESSES.Process(
-            target=_run, args=(program, arguments, {**os.environ, **environ}, tells), daemon=True
+            target=_run, args=(program, arguments, {**os.environ, **environ}, write_end), daemon=True
         )
         self._process.start()
-        tells.close()
+        write_end.close()
 
     @property
     def pid(self) -> int:
@@ -119,7 +120,7 @@ class Process:
         reading.join(_SECS)
         assert not reading.is_alive(), f"{self.pid} has not ended within {_SECS} s"
         self._process.join(_SECS)
-        self._told.close()
+        self._output.close()
         return texts[0]
 
 
@@ -136,12 +137,13 @@ def _run(program: str, arguments: Sequence[str], environ: Mapping[str, str], tel
 
 
 def ended(processes: Sequence[Process]) -> list[Ended]:
+    """Wait for the end of all processes; kill those that are left where one takes too long."""
     try:
-        told = [process.wait() for process in processes]
+        outputs = [process.wait() for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [Ended(process.status or 0, text) for process, text in zip(processes, told, strict=True)]
+    return [Ended(process.status or 0, text) for process, text in zip(processes, outputs, strict=True)]
 
 
 def wait_until(holds: Callable[[], bool], *processes: Process) -> None:

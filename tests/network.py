@@ -1,4 +1,4 @@
-"""A network for tests: each process is on an address of its own, in a namespace, behind a link that can be cut."""
+"""A network for tests: each process has its own address, in a network namespace, behind a link that can be cut."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ with open(os.environ["NETWORK_NAMESPACE"]) as namespace:
     if libc.setns(namespace.fileno(), 0x40000000):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace.name)
 """
-"""Python that moves a process with one thread into the namespace that `environ` names."""
+"""Python code that moves a process with one thread into the namespace that `Network.environ` names."""
 
 _SWITCH = "switch"
 
 
 def why_not() -> str | None:
-    """Why there can be no such network here; None where there can."""
+    """Return why this machine cannot make such a network, or None where it can."""
     if shutil.which("ip") is None:
         return "there is no command ip (package iproute2)"
     name = f"te{os.getpid()}-try"
@@ -33,13 +33,13 @@ def why_not() -> str | None:
 
 
 class Network:
-    """Namespaces that one switch joins, itself in a namespace, so that nothing else on the machine sees any of it.
+    """Network namespaces joined by a switch, itself in a namespace, so that the machine's own network is unchanged.
 
     Args:
-        names: Of those that get one, up to 12 characters.
+        names: Name of each namespace, up to 12 characters.
 
     Attributes:
-        addresses: By name.
+        addresses: IPv4 address of each namespace, by name.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -67,15 +67,15 @@ class Network:
             subprocess.run(["ip", "netns", "del", self._space(name)], capture_output=True)
 
     def environ(self, name: str) -> dict[str, str]:
-        """What a process needs to `ENTER`."""
+        """Return the environment variables that `ENTER` reads in a process."""
         return {"NETWORK_NAMESPACE": f"/run/netns/{self._space(name)}"}
 
     def cut(self, name: str) -> None:
-        """Nothing comes through any more; neither end of a connection is told."""
+        """Drop all packets from and to a namespace; neither end of a connection is notified."""
         _ip("-n", self._space(_SWITCH), "link", "set", "dev", name, "down")
 
     def mend(self, name: str) -> None:
-        """As before."""
+        """Let packets through again."""
         _ip("-n", self._space(_SWITCH), "link", "set", "dev", name, "up")
 
     def _space(self, name: str) -> str:

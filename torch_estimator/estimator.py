@@ -22,7 +22,7 @@ from torch_estimator.checkpoint.lease import Check, leased
 from torch_estimator.cluster.environment import check_trains_alone
 from torch_estimator.cluster.task import check_trains
 from torch_estimator.compile.runner_choice import make_runner
-from torch_estimator.distributed.lost import PeerLost
+from torch_estimator.distributed.errors import PeerLost
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
 from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks, checked_listeners
 from torch_estimator.mode_keys import ModeKeys

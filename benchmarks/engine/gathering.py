@@ -12,7 +12,7 @@ import time
 import torch
 from torch.distributed import TCPStore
 
-from torch_estimator.distributed.mesh import Mesh
+from torch_estimator.distributed.mesh import AllGatherMesh
 
 _SECS = 60.0
 
@@ -41,13 +41,13 @@ def line_through(secs: dict[int, float]) -> tuple[float, float]:
     return fixed, each
 
 
-def _secs_of(mesh: Mesh, size: int, calls: int) -> float:
+def _secs_of(mesh: AllGatherMesh, size: int, calls: int) -> float:
     sent, received = torch.zeros(size // 4), torch.zeros(2, size // 4)
     for _ in range(calls // 4):
-        mesh.gather(sent, received, _SECS)
+        mesh.all_gather(sent, received, _SECS)
     started = time.perf_counter()
     for _ in range(calls):
-        mesh.gather(sent, received, _SECS)
+        mesh.all_gather(sent, received, _SECS)
     return (time.perf_counter() - started) / calls
 
 
@@ -62,7 +62,7 @@ def main() -> None:
     torch.set_num_threads(1)
     place = ("127.0.0.1", args.port)
     store = TCPStore(*place, world_size=2, is_master=args.rank == 0)
-    mesh = Mesh(store, args.rank, range(2), place, _SECS)
+    mesh = AllGatherMesh(store, args.rank, range(2), place, _SECS)
     found = [_secs_of(mesh, size, args.calls) for size in args.sizes]
     mesh.close()
     if args.rank == 0:

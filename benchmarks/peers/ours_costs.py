@@ -26,7 +26,7 @@ from torch_estimator.strategies.data_parallel_steps import DataParallelSteps
 SERVED = {"_wanted": "look up", "_computed": "compute", "_send": "pack", "_collect": "unpack", "_write": "unpack"}
 """Stages of a step with parameter servers, by method."""
 
-TOGETHER = {"_computed": "compute", "_exchange": "exchange", "_updated": "update"}
+TOGETHER = {"_compute": "compute", "_exchange": "exchange", "_update": "update"}
 """Stages of a synchronous step, by method; within the exchange the collective is one of its own."""
 
 _MANY = 32
@@ -98,7 +98,7 @@ def main() -> None:
         stages.timing(PushPullSteps, SERVED),
         stages.timing(Spin, {"wait": "wait"}),
         stages.timing(DataParallelSteps, TOGETHER),
-        stages.timing(Group, {"gather": "gather"}),
+        stages.timing(Group, {"all_gather": "gather"}),
     ):
         estimator = ours_census.build_estimator(args, str(args.cluster))
         ours_census.train_in_cluster(args, estimator, Pace(args.warmup), [hook])

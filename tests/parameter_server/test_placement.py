@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torch_estimator import optim
-from torch_estimator.distributed.packing import Layout
+from torch_estimator.distributed.gradient_message import Layout
 from torch_estimator.feature_column import Table
 from torch_estimator.feature_column.table import Piece
 from torch_estimator.parameter_server.placement import Placement

@@ -1,4 +1,4 @@
-"""Contract of strategies: on the same rows, training ends where one process ends, and where TensorFlow ended."""
+"""Contract of strategies: on the same rows, training ends with the variables of one process and of TensorFlow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from torch_estimator import feature_column as fc
 
 
 def given(strategy):
-    # Such as torch_estimator.distribute:MirroredStrategy(replicas=2)
+    # For example torch_estimator.distribute:MirroredStrategy(replicas=2).
     if strategy == "None":
         return None
     module, _, call = strategy.partition(":")
@@ -122,19 +122,19 @@ BIRTHS = {
     "module.logits.weight": "dnn/logits/kernel",
     "module.logits.bias": "dnn/logits/bias",
 }
-"""Variables of the module, and what TensorFlow calls them."""
+"""Names of the module's variables, and their names in TensorFlow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program on its rows, and where it ends: in one process with whole batches, and in TensorFlow.
+    """A program with its data, and the results of one process with whole batches and of TensorFlow.
 
     Attributes:
-        folder: Has ``job.json``, what the program reads, and ``None``, where one process has trained.
-        batch: Rows of a global batch.
-        metrics: That one process returned.
-        golden_steps: After which TensorFlow's variables are known.
-        golden: These, by our names.
+        folder: Directory with ``job.json``, which the program reads, and ``None``, the model_dir of one process.
+        batch: Number of rows of a global batch.
+        metrics: The metrics of one process.
+        golden_steps: The step after which TensorFlow's variables are known.
+        golden: TensorFlow's variables after that step, by the names of this package.
     """
 
     folder: Path
@@ -145,18 +145,19 @@ class Job:
 
 
 def job(name: str, golden: Mapping[str, Any], data: Path, folder: Path) -> Job:
+    """Train a program in one process, and return what other strategies are compared with."""
     initial = {one: torch.from_numpy(value) for one, value in by_our_names(name, golden["initial"]).items()}
     with CheckpointWriter(folder / "start") as writer:
         writer.save(0, initial)
     last = golden["runs"][-1]
-    told = {
+    settings = {
         **{key: golden[key] for key in ("train_skip_rows", "eval_rows", "eval_batch_size")},
         **{key: str(data / golden[key]) for key in ("train_file", "eval_file")},
         "program": name,
         "start": str(folder / "start"),
         "golden_steps": last["steps"],
     }
-    (folder / "job.json").write_text(json.dumps(told))
+    (folder / "job.json").write_text(json.dumps(settings))
     metrics = run(folder, "None", golden["batch_size"])
     return Job(folder, golden["batch_size"], metrics, last["steps"], by_our_names(name, last["variables"]))
 
@@ -169,7 +170,7 @@ def by_our_names(program: str, values: Mapping[str, Any]) -> dict[str, np.ndarra
 
 
 def run(folder: Path, strategy: str, batch: int, workers: int = 0, servers: int = 0) -> dict[str, float]:
-    """Runs the program in a folder to its end; returns the metrics that one of its processes was given."""
+    """Run the program of a folder to its end; return the metrics, which one of its processes prints."""
     arguments = [str(folder / "job.json"), str(folder / strategy), str(batch), strategy]
     if workers or servers:
         cluster = Cluster(PROGRAM, workers, servers)
@@ -192,8 +193,9 @@ def check_strategy(job: Job, strategy: str, replicas: int, cluster: Mapping[str,
     """Train with a strategy, each replica with its part of every batch, and compare the end.
 
     Args:
-        job: What to train, and where it ends.
-        strategy: Module and call, such as ``torch_estimator.distribute:MirroredStrategy(replicas=2)``.
+        job: The program, and the results to compare with.
+        strategy: Module and call that make the strategy, such as
+            ``torch_estimator.distribute:MirroredStrategy(replicas=2)``.
         replicas: Number of batches that one step takes.
         cluster: Number of ``workers`` and ``servers`` beside the chief; empty for one process.
     """
@@ -202,7 +204,7 @@ def check_strategy(job: Job, strategy: str, replicas: int, cluster: Mapping[str,
     assert_close(metrics, job.metrics, rtol=1e-5)
     ours, alone = (load_checkpoint(job.folder / name / "model.ckpt-100") for name in (strategy, "None"))
     assert_close(ours.variables, alone.variables, rtol=0, atol=1e-5)
-    # Sums of squares, up to 1e9.
+    # Adagrad's sums of squares reach 1e9.
     assert_close(ours.slots, alone.slots, rtol=1e-5, atol=1e-5)
     there = load_checkpoint(job.folder / strategy / f"model.ckpt-{job.golden_steps}")
     assert_close(there.variables, job.golden, rtol=0, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Every strategy of the package keeps the contract."""
+"""Every strategy of the package passes the contract suite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = "torch_estimator.distribute:"
         ("census", f"{HERE}MirroredStrategy(replicas=2)", 2, {}),
         ("census", f"{HERE}MultiWorkerMirroredStrategy()", 2, {"workers": 1}),
         ("census", f"{HERE}ParameterServerStrategy()", 1, {"servers": 2}),
-        # It takes no tables of feature columns: a plain module, whose table is one of its parameters.
+        # FullyShardedStrategy takes no tables of feature columns, so it trains a plain module.
         ("births", f"{HERE}FullyShardedStrategy()", 2, {"workers": 1}),
     ],
 )

@@ -1,4 +1,4 @@
-"""Processes that train in step share evaluations, and give what one process gives."""
+"""Processes that train together share evaluations, and have the metrics that one process has."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import torch
 import torchmetrics
 from torch import nn
 import torch_estimator as te
-from torch_estimator.distributed import rendezvous as meeting
+from torch_estimator.distributed import rendezvous
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 does, model_dir, given = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 struck = Path(model_dir) / "struck"
 
 
-# Larger groups gather through torch.
-meeting._MOST_IN_MESH = given.get("most_in_mesh", 32)
+# Larger groups use the collectives of torch.
+rendezvous.MAX_MESH_SIZE = given.get("most_in_mesh", 32)
 
 
 class Model(nn.Module):
@@ -108,18 +108,19 @@ print("METRICS", json.dumps(metrics))
 
 
 def metrics_of(process: Ended) -> dict[str, Any]:
+    """Return the metrics that a process has printed; empty where it printed none."""
     assert process.status == 0, process.told
     (line,) = [line for line in process.told.splitlines() if line.startswith("METRICS")]
     return dict(json.loads(line.removeprefix("METRICS ")) or {})
 
 
 def cluster(workers: int) -> Cluster:
-    """In which worker 0 is the chief, and nobody else evaluates."""
+    """Return a cluster without an evaluator, in which worker 0 is the chief."""
     return Cluster(PROGRAM, workers + 1, chief=False)
 
 
 def run(model_dir: Path, does: str, workers: int, **given: Any) -> list[Ended]:
-    """The chief comes first; without workers it is no cluster."""
+    """Run the program in a cluster, or in one process without a cluster if `workers` is 0; the chief comes first."""
     arguments = [does, str(model_dir), json.dumps(given)]
     return cluster(workers).run(*arguments) if workers else ended([Process(PROGRAM, arguments, {})])
 
@@ -162,7 +163,7 @@ def test_weights_that_were_never_saved_are_the_chiefs(tmp_path: Path) -> None:
     assert (chief["processes"], chief["distinct"], chief["global_step"]) == (2, 101, 0)
 
 
-def test_a_model_dir_may_be_elsewhere_for_another_one(tmp_path: Path) -> None:
+def test_processes_may_see_the_model_dir_at_different_paths(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "link").symlink_to("job")
     processes = cluster(1)
@@ -202,14 +203,14 @@ def test_an_evaluation_that_loses_a_process_is_done_by_the_chief(tmp_path: Path,
     assert done.told.count("Finished evaluation of 13 batches") == 3
 
 
-def test_who_fails_is_named(tmp_path: Path) -> None:
+def test_a_failed_process_is_named(tmp_path: Path) -> None:
     chief, worker = run(tmp_path, "evaluate", 1, strikes="fails")
     assert worker.status == chief.status == 1
     assert 'KeyError: "something of the user\'s"' in worker.told
     assert chief.told.splitlines()[-1].endswith("worker 1 has failed; its log says why")
 
 
-def test_who_trains_and_who_evaluates_do_not_meet(tmp_path: Path) -> None:
+def test_processes_with_different_purposes_are_refused(tmp_path: Path) -> None:
     processes = cluster(1)
     chief, worker = processes.tasks
     for one in ended(

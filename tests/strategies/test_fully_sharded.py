@@ -1,4 +1,4 @@
-"""Processes that hold some rows of every parameter compute what one process would; any number reads what they save."""
+"""Fully sharded training computes what one process computes; any number of processes resumes from its checkpoints."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ with te.errors.exit_on_user_error():
 
 
 def run(model_dir: Path, *arguments: object, workers: int = 1) -> list[str]:
-    """Runs a job that succeeds; returns what its processes told."""
+    """Run a job, assert that it succeeds, and return the output of each process."""
     results = Cluster(PROGRAM, workers).run(model_dir, *arguments)
     for result in results:
         assert result.status == 0, result.told
@@ -169,7 +169,7 @@ def test_inputs_that_end_at_different_times_are_all_read(tmp_path: Path) -> None
     assert_close(tmp_path / "sharded", tmp_path / "mirrored")
 
 
-def test_who_has_no_batch_at_all_is_named_and_training_ends(tmp_path: Path) -> None:
+def test_a_process_without_any_batch_is_named_and_training_ends(tmp_path: Path) -> None:
     for text in run(tmp_path, 1, None, "rows=1"):
         assert "Training ends though there are batches left: worker 0 has none, and others need its rows." in text
     assert checkpoint_steps(tmp_path) == [0]
@@ -215,7 +215,7 @@ def test_after_a_kill_the_others_end_with_a_sentence_and_the_job_goes_on_where_i
 
 
 @pytest.mark.parametrize(("who", "at"), [("chief", 12), ("worker", 13)])
-def test_where_one_stops_all_stop_at_the_same_step(tmp_path: Path, who: str, at: int) -> None:
+def test_all_processes_stop_at_the_same_step(tmp_path: Path, who: str, at: int) -> None:
     told = run(tmp_path, 16, 30, "repeat=1", f"{who}=12", "does=stops")
     assert checkpoint_steps(tmp_path) == [0, at]
     for text in told:
@@ -238,7 +238,7 @@ def test_ctrl_c_to_all_has_the_step_at_hand_saved(tmp_path: Path) -> None:
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_where_one_fails_between_two_steps_the_others_say_who_it_was(tmp_path: Path) -> None:
+def test_a_process_that_fails_between_two_steps_is_named_by_the_others(tmp_path: Path) -> None:
     results = Cluster(PROGRAM).run(tmp_path, 16, 30, "repeat=1", "worker=12", "does=fails")
     assert results[1].status == 1
     assert 'KeyError: "something of the user\'s"' in results[1].told
@@ -246,7 +246,7 @@ def test_where_one_fails_between_two_steps_the_others_say_who_it_was(tmp_path: P
     assert "worker 0 has failed; see its log, and start all of them again: training goes on" in results[0].told
 
 
-def test_where_one_fails_within_a_step_the_others_end_with_a_sentence(tmp_path: Path) -> None:
+def test_where_a_process_fails_within_a_step_the_others_end_with_a_sentence(tmp_path: Path) -> None:
     results = Cluster(PROGRAM).run(tmp_path, 16, 300, "repeat=1", "fails=worker")
     assert results[1].status == 1
     assert "RuntimeError: something of the user's" in results[1].told
@@ -269,7 +269,7 @@ def test_where_one_fails_within_a_step_the_others_end_with_a_sentence(tmp_path: 
         ("bound=1", "SGD was made before; give optimizer a name or a function of named parameters."),
     ],
 )
-def test_what_cannot_be_spread_is_named(tmp_path: Path, setting: str, sentence: str) -> None:
+def test_modules_that_cannot_be_sharded_are_refused(tmp_path: Path, setting: str, sentence: str) -> None:
     for result in Cluster(PROGRAM).run(tmp_path, 16, 30, setting):
         assert result.status == 2, result.told
         assert sentence in result.told

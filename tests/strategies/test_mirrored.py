@@ -1,4 +1,4 @@
-"""Replicas on one machine: a program started once computes what one process would, and leaves nothing behind."""
+"""Mirrored training computes what one process computes, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def result(*arguments: object) -> Ended:
 
 
 def run(*arguments: object) -> str:
-    """Runs a program that succeeds; returns what it told."""
+    """Run a program, assert that it succeeds, and return its output."""
     one = result(*arguments)
     assert one.status == 0, one.told
     assert one.told.count("the program went on") == one.told.count("the program went on: True") == 1
@@ -145,7 +145,7 @@ def test_train_and_evaluate_evaluates_in_between(tmp_path: Path) -> None:
 def test_every_row_is_read_once_also_where_batches_are_left_over(tmp_path: Path) -> None:
     told = run(tmp_path / "mirrored", 10, None, "replicas=2", "once=1", "rows=45")
     assert "Training ended at global step 3: the input ended." in told
-    # 3 batches for one, 2 for the other.
+    # 3 batches for the first replica, 2 for the other.
     run(tmp_path / "one", 20, None, "once=1", "rows=45")
     assert_close(tmp_path / "mirrored", tmp_path / "one")
 
@@ -172,7 +172,7 @@ def test_replicas_and_one_process_go_on_with_what_the_other_has_trained(tmp_path
     assert max(checkpoint_steps(tmp_path)) == 30
 
 
-def test_who_is_killed_is_named_and_the_job_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+def test_a_killed_replica_is_named_and_the_job_resumes_from_the_checkpoint(tmp_path: Path) -> None:
     settings = ("replicas=2", "shuffle=1", "dropout=0.3", "save=7")
     killed = result(tmp_path / "killed", 16, 30, *settings, "who=copy", "does=dies", "at=18")
     assert killed.status == 143, killed.told
@@ -212,7 +212,7 @@ def test_ctrl_c_has_a_checkpoint_saved_and_ends_all_replicas(tmp_path: Path) -> 
     read_until(process, "step = 100")
     replicas = [int(one) for one in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     assert replicas
-    # As a terminal does.
+    # A terminal sends it to all processes, too.
     for one in (*replicas, process.pid):
         os.kill(one, signal.SIGINT)
     (one,) = ended([process])
@@ -232,12 +232,12 @@ def test_no_replica_outlives_the_program(tmp_path: Path) -> None:
         assert process.stdout.readline() == "replica 1: 5 percent\n"
     finally:
         process.kill()
-    # The pipe ends when nobody holds its other end any more, the replica included.
+    # The pipe ends only when no process holds its other end any more, neither the program nor the replica.
     process.wait()
     assert process.status == -signal.SIGKILL
 
 
-def test_what_lies_in_memory_needs_no_file_that_all_see() -> None:
+def test_inputs_and_directories_in_memory_work() -> None:
     rows = [(torch.full((2, 3), float(number)), torch.full((2, 1), float(number))) for number in range(8)]
     parent, steps = os.getpid(), []
 
@@ -258,7 +258,7 @@ def test_what_lies_in_memory_needs_no_file_that_all_see() -> None:
     assert estimator.evaluate(lambda: iter(rows))["global_step"] == 4
 
 
-def test_a_cluster_of_several_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_of_several_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = te.distribute.MirroredStrategy()
     task = {"type": "chief", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": task}))
@@ -266,7 +266,7 @@ def test_a_cluster_of_several_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch
         ValueError, match=r"^train_distribute is a MirroredStrategy, .* a cluster of 2 processes; use a"
     ):
         te.RunConfig(train_distribute=strategy)
-    # A chief alone, with an evaluator beside it, is one machine that trains.
+    # A cluster of a chief and an evaluator trains in one process.
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"chief": ["a:1"]}, "task": task}))
     assert te.RunConfig(train_distribute=strategy).is_chief
 
@@ -298,12 +298,12 @@ def test_a_strategy_has_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"devices": ["cpu:0"], "replicas": 1}, ValueError, "Give devices or replicas, not both, but got"),
     ],
 )
-def test_what_names_no_devices_is_refused(arguments: dict[str, object], kind: type[Exception], told: str) -> None:
+def test_wrong_devices_are_refused(arguments: dict[str, object], kind: type[Exception], told: str) -> None:
     with pytest.raises(kind, match=f"^{told}"):
         te.distribute.MirroredStrategy(**arguments)  # type: ignore[arg-type]
 
 
-def test_batches_are_divided_before_what_is_done_to_each() -> None:
+def test_batches_are_divided_before_they_are_mapped() -> None:
     seen: list[int] = []
 
     def noted(features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

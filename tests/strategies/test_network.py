@@ -1,4 +1,4 @@
-"""Processes on addresses of their own: they train across a network, whose links are cut and mended."""
+"""Processes with different IP addresses train across a network while its links are cut and mended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cluster_jobs import Process, ended
 from tests.jobs import checkpoint_steps
 from tests.network import ENTER, Network, why_not
 
-# Trains until there is a file.
+# Trains until the file "enough" exists.
 PROGRAM = (
     ENTER
     + """
@@ -66,7 +66,7 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture
 def start(network: Network) -> Iterator[Start]:
-    """Starts one process of each kind, each on an address of its own."""
+    """Return a function that starts one process of each kind, each with its own address."""
     started: dict[str, Process] = {}
 
     def begin(kinds: tuple[str, ...], *arguments: object) -> dict[str, Process]:
@@ -89,7 +89,7 @@ def test_a_job_across_a_network_goes_on_when_links_are_cut_and_mended(
     network.cut("worker")
     read_until(job["ps"], "worker 0 has sent nothing for 1 s")
     at = max(checkpoint_steps(tmp_path))
-    # Without the worker.
+    # The chief goes on without the worker.
     read_until(job["chief"], lambda line: saved_step(line) > at)
     network.mend("worker")
     read_until(job["ps"], "worker 0 is back.")
@@ -103,7 +103,7 @@ def test_a_job_across_a_network_goes_on_when_links_are_cut_and_mended(
         assert result.status == 0, result.told
 
 
-def test_who_stays_cut_off_says_whom_it_waited_for(tmp_path: Path, network: Network, start: Start) -> None:
+def test_a_process_that_stays_cut_off_names_what_it_waited_for(tmp_path: Path, network: Network, start: Start) -> None:
     job = start(("ps", "chief", "worker"), tmp_path, 100_000, 2)
     read_until(job["chief"], "Saving checkpoints for 5")
     network.cut("worker")
@@ -115,19 +115,19 @@ def test_who_stays_cut_off_says_whom_it_waited_for(tmp_path: Path, network: Netw
     assert f"{waited}{network.addresses['ps']}:2222; see whether it runs and can be reached." in cut_off.told
 
 
-def test_those_who_train_in_step_find_each_other_across_a_network(tmp_path: Path, start: Start) -> None:
+def test_synchronous_processes_find_each_other_across_a_network(tmp_path: Path, start: Start) -> None:
     for result in ended(list(start(("chief", "worker"), tmp_path, 50, 120).values())):
         assert result.status == 0, result.told
     assert checkpoint_steps(tmp_path) == [0, 50]
 
 
-def test_those_who_train_in_step_wait_for_a_link_that_is_cut_and_lose_no_step(
+def test_synchronous_processes_wait_for_a_cut_link_and_lose_no_step(
     tmp_path: Path, network: Network, start: Start
 ) -> None:
     job = start(("chief", "worker"), tmp_path, 100_000, 60)
     read_until(job["chief"], "Saving checkpoints for 1")
     network.cut("worker")
-    # The worker cannot ask the chief's store for anything, and names who serves it.
+    # The worker cannot reach the store, so it names the chief, which serves the store.
     for mine, other in (("chief", "worker"), ("worker", "chief")):
         read_until(job[mine], f"{mine} 0 has been waiting for {other} 0 for ")
     at = drain(job["chief"])
@@ -140,22 +140,22 @@ def test_those_who_train_in_step_wait_for_a_link_that_is_cut_and_lose_no_step(
 
 
 def saved_step(line: str) -> int:
-    """The step of a checkpoint that a line of log tells of; -1 where it tells of none."""
+    """Return the step of the checkpoint that a log line announces; -1 where it announces none."""
     words = line.split()
     return int(words[3]) if words[:3] == ["Saving", "checkpoints", "for"] else -1
 
 
 def read_until(process: Process, wanted: str | Callable[[str], bool]) -> None:
-    told = []
+    lines = []
     while line := process.stdout.readline():
-        told.append(line)
+        lines.append(line)
         if wanted in line if isinstance(wanted, str) else wanted(line):
             return
-    pytest.fail("It ended, and had told:\n" + "".join(told))
+    pytest.fail("The process has ended after this output:\n" + "".join(lines))
 
 
 def drain(process: Process) -> int:
-    """Reads until there is nothing for a second; returns the step of the last checkpoint."""
+    """Read until no line comes for a second; return the step of the last checkpoint."""
     step = -1
     while select.select([process.stdout], [], [], 1.0)[0]:
         step = max(step, saved_step(process.stdout.readline()))

@@ -1,4 +1,4 @@
-"""The mnist example in processes that somebody has joined in a group already, as Ray Train does."""
+"""The mnist example in processes whose launcher has initialized torch.distributed already, as Ray Train does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.cluster_jobs import Process, ended, free_port
 from tests.jobs import checkpoint_steps
 
-# As the worker of a TorchTrainer: the ranks are told, and torch.distributed is in use when the program begins.
+# As in a worker of a TorchTrainer, torch.distributed is initialized before the program begins.
 BEGUN = """
 import sys
 import torch.distributed as dist
@@ -29,7 +29,7 @@ def check_trained(job_dir: Path, told: str) -> None:
     assert len(list((job_dir / "export" / "digits").iterdir())) == 1
 
 
-def test_processes_that_have_met_already_train_in_the_group_they_have(tmp_path: Path) -> None:
+def test_training_uses_the_process_group_that_the_launcher_has_made(tmp_path: Path) -> None:
     told = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     processes = ended(
         [Process(BEGUN, ["--job-dir", str(tmp_path), *OPTIONS], {**told, "RANK": str(rank)}) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""An evaluation that several processes share gives what one process gives, and names who has failed."""
+"""An evaluation shared by forked processes has the metrics of one process, and names a process that has failed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def batches() -> Iterator[tuple[Tensor, Tensor]]:
     return ((torch.full((2, 3), float(number)), torch.zeros(2)) for number in range(9))
 
 
-def test_hooks_see_the_batches_of_the_first_and_stop_all(tmp_path: Path) -> None:
+def test_hooks_see_the_batches_of_the_first_process_and_stop_all(tmp_path: Path) -> None:
     hook = Noted()
     results = module(Sums, tmp_path).evaluate(batches, hooks=[hook])
     assert hook.losses == [0.0, 36.0, 144.0]
@@ -128,7 +128,7 @@ def test_hooks_see_the_batches_of_the_first_and_stop_all(tmp_path: Path) -> None
         (CannotBeSent, te.errors.InvalidTypeError, "eval_distribute needs a module whose outputs another process can "),
     ],
 )
-def test_who_has_failed_is_named(tmp_path: Path, forward: type[nn.Module], kind: type[Exception], told: str) -> None:
+def test_a_failed_process_is_named(tmp_path: Path, forward: type[nn.Module], kind: type[Exception], told: str) -> None:
     with pytest.raises(kind, match=f"^{told}"):
         module(forward, tmp_path).evaluate(batches)
 
@@ -174,7 +174,7 @@ def test_other_strategies_evaluate_as_before_or_are_refused(tmp_path: Path, capl
     config = estimator.config.replace(eval_distribute=MultiWorkerMirroredStrategy())
     alone = te.Estimator(estimator._builder.model_fn, config=config)
     assert alone.evaluate(batches) == alone.evaluate(batches) == shared
-    # Nobody else is there.
+    # There is no other process, so there is nothing to warn of.
     assert not [one for one in caplog.messages if "eval_distribute" in one]
     with pytest.raises(TypeError, match=r"^eval_distribute must be a MirroredStrategy or a MultiWorkerMirroredStr"):
         te.RunConfig(eval_distribute=te.distribute.ParameterServerStrategy())  # type: ignore[arg-type]

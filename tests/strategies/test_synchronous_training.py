@@ -1,4 +1,4 @@
-"""Processes that train in step: they compute what one process would, survive restarts bit for bit, and never hang."""
+"""Synchronous training computes what one process computes, recovers from losses bit for bit, and never hangs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import pyarrow
 import torch
 import torch_estimator as te
 from torch_estimator import feature_column as fc
-from torch_estimator.distributed.mesh import Mesh
+from torch_estimator.distributed.mesh import AllGatherMesh
 
 model_dir, batch, max_steps, *rest = sys.argv[1:]
 settings = dict(one.split("=") for one in rest)
@@ -77,7 +77,7 @@ class Acts(te.Hook):
                 time.sleep(0.01)
             time.sleep(float(settings.get("slow", 0)))
         if settings["does"] == "is cut off" and context.global_step == int(step):
-            next(one for one in gc.get_objects() if isinstance(one, Mesh)).leave()
+            next(one for one in gc.get_objects() if isinstance(one, AllGatherMesh)).shut_down_sending()
             while not os.path.exists(os.path.join(model_dir, "back")):
                 time.sleep(0.01)
         if settings["does"] == "is preempted" and context.global_step == int(step):
@@ -102,7 +102,7 @@ estimator = te.DNNLinearCombinedClassifier(
     dnn_feature_columns=[fc.embedding_column(color, 4), fc.numeric_column("size")],
     dnn_hidden_units=[width, 8],
     dnn_optimizer=decayed if "decayed" in settings else te.optim.Adagrad(lr=rate),
-    dnn_activation_fn=torch.tanh if f"tanh_of_{config.task_type}" in settings else torch.relu,
+    dnn_activation_fn=torch.relu,
     dnn_dropout=float(settings["dropout"]) if "dropout" in settings else None,
     batch_norm="norm" in settings,
     config=config,
@@ -117,6 +117,7 @@ with te.errors.exit_on_user_error():
 
 
 def variables(model_dir: Path) -> dict[str, np.ndarray]:
+    """Return the variables and the optimizer state of the newest checkpoint."""
     newest = max(checkpoint_steps(model_dir))
     checkpoint = load_checkpoint(str(model_dir / f"model.ckpt-{newest}"))
     return {name: tensor.numpy() for name, tensor in {**checkpoint.variables, **checkpoint.slots}.items()}
@@ -137,7 +138,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 def run(model_dir: Path, *arguments: object, workers: int = 1) -> list[str]:
-    """Runs a job that succeeds; returns what its processes told."""
+    """Run a job, assert that it succeeds, and return the output of each process."""
     results = Cluster(PROGRAM, workers).run(model_dir, *arguments)
     for result in results:
         assert result.status == 0, result.told
@@ -169,13 +170,13 @@ def test_one_program_may_train_several_times(tmp_path: Path) -> None:
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_lists_of_any_length_find_room(tmp_path: Path) -> None:
+def test_lists_of_any_length_are_sent(tmp_path: Path) -> None:
     run(tmp_path / "two", 16, 20, "lists=1")
     alone(tmp_path / "one", 32, 20, "lists=1")
     assert_close(tmp_path / "two", tmp_path / "one")
 
 
-def test_who_has_tried_in_vain_to_connect_meets_who_has_just_been_started(tmp_path: Path) -> None:
+def test_a_process_that_has_failed_to_connect_finds_one_that_has_just_started(tmp_path: Path) -> None:
     run(tmp_path, 16, 3, "repeat=1", "attempts_of_worker=2", "wait=20")
 
 
@@ -199,7 +200,7 @@ def test_a_job_that_goes_on_is_the_same_as_one_that_was_never_interrupted(
 
 
 @pytest.mark.parametrize(("victim", "at", "more"), [(2, 18, ()), (2, 1, ()), (0, 18, ()), (0, 12, ("elastic=1",))])
-def test_who_is_killed_is_handed_what_the_others_have_and_no_step_is_lost(
+def test_the_replacement_of_a_killed_process_is_handed_its_state_and_no_step_is_lost(
     tmp_path: Path, victim: int, at: int, more: tuple[str, ...]
 ) -> None:
     settings = ("repeat=1", "shuffle=1", "dropout=0.3", "norm=1", "decayed=1", "save=7", *more)
@@ -216,11 +217,11 @@ def test_who_is_killed_is_handed_what_the_others_have_and_no_step_is_lost(
         assert "Training ended at global step 30: the last step was reached." in result.told
     run(tmp_path / "whole", 16, 30, *settings, workers=2)
     assert_same(tmp_path / "killed", tmp_path / "whole")
-    # Nobody began anew, and nothing was read back.
+    # The replacement got the state of the others, not that of a checkpoint.
     assert f"The others are at global step {at}; going on with them." in results[victim].told
 
 
-def test_others_do_not_take_up_one_that_comes_back_with_another_program(tmp_path: Path) -> None:
+def test_a_replacement_that_runs_another_program_is_refused(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM)
     arguments = (tmp_path, 16, 30, "repeat=1")
     chief = cluster.start(("chief", 0), *arguments)
@@ -237,7 +238,7 @@ def test_others_do_not_take_up_one_that_comes_back_with_another_program(tmp_path
 
 
 @pytest.mark.parametrize(("does", "status"), [("dies", -signal.SIGKILL), ("fails", 1)])
-def test_an_elastic_group_goes_on_without_who_is_gone(tmp_path: Path, does: str, status: int) -> None:
+def test_an_elastic_group_goes_on_without_a_lost_process(tmp_path: Path, does: str, status: int) -> None:
     settings = ("repeat=1", "shuffle=1", "dropout=0.3", "norm=1", "save=7", "elastic=1")
     chief, worker, victim = Cluster(PROGRAM, workers=2).run(
         tmp_path / "killed", 16, 30, *settings, "worker1=12", f"does={does}"
@@ -247,14 +248,14 @@ def test_an_elastic_group_goes_on_without_who_is_gone(tmp_path: Path, does: str,
         assert result.status == 0, result.told
         assert "Going on at global step 12 without worker 1." in result.told
         assert "Training ended at global step 30: the last step was reached." in result.told
-    # As if the input of that one had ended.
+    # The same as if the input of the lost process had ended.
     run(tmp_path / "ended", 16, 30, *settings, f"rows_of_worker1={12 * 16}", workers=2)
     assert_same(tmp_path / "killed", tmp_path / "ended")
 
 
-def test_who_comes_back_to_an_elastic_group_reads_what_is_left_of_its_input(tmp_path: Path) -> None:
+def test_a_process_that_returns_to_an_elastic_group_reads_the_rest_of_its_input(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM, workers=2)
-    # 20 batches for each of them.
+    # 20 batches for each process.
     arguments = (tmp_path, 16, None, "rows=960", "elastic=1", "save=7", "silence=1")
     waits = (*arguments, "chief=15", "does=hangs", "slow=0.5")
     running = [cluster.start(task, *waits) for task in cluster.tasks[:2]]
@@ -262,12 +263,12 @@ def test_who_comes_back_to_an_elastic_group_reads_what_is_left_of_its_input(tmp_
     victim.wait()
     read_until(running[0], "Going on at global step 12 without worker 1.")
     back = cluster.start(cluster.tasks[2], *arguments)
-    read_until(back, "The others have gone on without worker 1; waiting for them to take it up again.")
+    read_until(back, "The others have gone on without worker 1; waiting until they admit it again.")
     (tmp_path / "go").touch()
     results = ended([*running, back])
     for result in results:
         assert result.status == 0, result.told
-        assert "All 3 are here again; going on at global step" in result.told or result is results[2]
+        assert "All 3 processes are connected again; going on at global step" in result.told or result is results[2]
     assert "worker 1 is back." in results[0].told
     found = re.search(r"The others are at global step (\d+); going on with them.", results[2].told)
     assert found is not None and 15 <= int(found[1]) < 20
@@ -277,7 +278,7 @@ def test_who_comes_back_to_an_elastic_group_reads_what_is_left_of_its_input(tmp_
         assert f"Training ended at global step {last}: the input ended." in result.told
 
 
-def test_who_was_cut_off_from_an_elastic_group_for_long_asks_to_be_started_again(tmp_path: Path) -> None:
+def test_a_process_cut_off_from_an_elastic_group_for_long_asks_to_be_started_again(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM, workers=2)
     arguments = (tmp_path, 16, 30, "repeat=1", "elastic=1")
     running = [cluster.start(task, *arguments, "chief=20", "does=hangs") for task in cluster.tasks[:2]]
@@ -297,7 +298,7 @@ def test_sigterm_to_one_has_a_checkpoint_saved_and_all_ask_to_be_started_again(
 ) -> None:
     settings = ("repeat=1", "shuffle=1", "dropout=0.3", "save=7")
     results = Cluster(PROGRAM, workers).run(tmp_path / "parts", 16, 30, *settings, f"{who}=12", "does=is preempted")
-    # What a worker wants goes with its next step.
+    # A worker tells its wish to stop with its next step.
     at = 13 if workers else 12
     for result in results:
         assert result.status == 143, result.told
@@ -326,7 +327,7 @@ def test_ctrl_c_to_all_has_the_step_at_hand_saved(tmp_path: Path) -> None:
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_ctrl_c_to_those_who_wait_for_another_one_loses_no_step(tmp_path: Path) -> None:
+def test_ctrl_c_while_waiting_for_a_replacement_loses_no_step(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM, 1)
     arguments = (tmp_path, 16, 30, "repeat=1", "save=7", "worker0=12", "does=dies")
     chief, worker = (cluster.start(task, *arguments) for task in cluster.tasks)
@@ -339,7 +340,7 @@ def test_ctrl_c_to_those_who_wait_for_another_one_loses_no_step(tmp_path: Path) 
     assert checkpoint_steps(tmp_path) == [0, 7, 12]
 
 
-def test_sigterm_to_those_who_wait_for_another_one_loses_no_step(tmp_path: Path) -> None:
+def test_sigterm_while_waiting_for_a_replacement_loses_no_step(tmp_path: Path) -> None:
     settings = ("repeat=1", "shuffle=1", "dropout=0.3", "save=7")
     cluster = Cluster(PROGRAM, 2)
     arguments = (tmp_path / "parts", 16, 30, *settings, "worker1=12", "does=dies")
@@ -358,7 +359,7 @@ def test_sigterm_to_those_who_wait_for_another_one_loses_no_step(tmp_path: Path)
     assert_same(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_sigterm_to_those_who_are_kept_waiting_by_one_that_hangs_loses_no_step(tmp_path: Path) -> None:
+def test_sigterm_while_another_process_hangs_loses_no_step(tmp_path: Path) -> None:
     settings = ("repeat=1", "shuffle=1", "dropout=0.3", "save=7", "silence=1")
     cluster = Cluster(PROGRAM, 2)
     arguments = (tmp_path / "parts", 16, 30, *settings, "worker1=12", "does=hangs")
@@ -379,14 +380,14 @@ def test_sigterm_to_those_who_are_kept_waiting_by_one_that_hangs_loses_no_step(t
 
 
 @pytest.mark.parametrize(("who", "at"), [("chief", 12), ("worker", 13)])
-def test_where_one_stops_all_stop_at_the_same_step(tmp_path: Path, who: str, at: int) -> None:
+def test_all_processes_stop_at_the_same_step(tmp_path: Path, who: str, at: int) -> None:
     told = run(tmp_path, 16, 30, "repeat=1", f"{who}=12", "does=stops", workers=2)
     assert checkpoint_steps(tmp_path) == [0, at]
     for text in told:
         assert f"Training ended at global step {at}: a hook asked for it." in text
 
 
-def test_where_one_fails_the_others_say_who_it_was(tmp_path: Path) -> None:
+def test_a_failed_process_is_named_by_the_others(tmp_path: Path) -> None:
     results = Cluster(PROGRAM).run(tmp_path, 16, 30, "repeat=1", "worker=12", "does=fails", "wait=2")
     assert results[1].status == 1
     assert 'KeyError: "something of the user\'s"' in results[1].told
@@ -395,7 +396,7 @@ def test_where_one_fails_the_others_say_who_it_was(tmp_path: Path) -> None:
     assert "error: chief 0 waited 2 s (session_creation_timeout_secs of RunConfig) at localhost:" in results[0].told
 
 
-def test_who_hangs_is_named_by_those_that_wait_for_it(tmp_path: Path) -> None:
+def test_a_process_that_hangs_is_named_by_the_others(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM)
     arguments = (tmp_path, 16, 30, "repeat=1", "worker=12", "does=hangs", "silence=0.2")
     chief, worker = (cluster.start(task, *arguments) for task in cluster.tasks)
@@ -409,7 +410,7 @@ def test_who_hangs_is_named_by_those_that_wait_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_who_is_stopped_altogether_is_named_also_where_it_is_the_chief(tmp_path: Path, stopped: int) -> None:
+def test_a_stopped_process_is_named_even_if_it_is_the_chief(tmp_path: Path, stopped: int) -> None:
     cluster = Cluster(PROGRAM)
     running = [
         cluster.start(task, tmp_path, 16, 1000, "repeat=1", "silence=0.4", "save=10", "slow=0")
@@ -437,10 +438,6 @@ def test_who_is_stopped_altogether_is_named_also_where_it_is_the_chief(tmp_path:
             "rate_of_worker=0.5",
             "the optimizers: lr of Adagrad of dnn.input_from_feature_columns.input_layer.tables.0.weight and 6 more is "
             "0.5 on worker 0, and 0.001 on chief 0",
-        ),
-        (
-            "tanh_of_worker=1",
-            'the model: module.dnn.activation_fn is "tanh" on worker 0, and "relu" on chief 0',
         ),
         (
             "elastic_of_chief=1",
@@ -474,7 +471,7 @@ def test_different_model_dirs_are_named(tmp_path: Path) -> None:
         assert unseen in result.told
 
 
-def test_who_does_not_come_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_waiting_for_a_process_that_never_starts_times_out(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM)
     (chief,) = ended([cluster.start(("chief", 0), tmp_path, 16, 30, "wait=2")])
     assert chief.status == 2, chief.told
@@ -485,7 +482,7 @@ def test_who_does_not_come_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     assert "error: worker 0 waited 2 s (session_creation_timeout_secs of RunConfig) for chief 0 at" in worker.told
 
 
-def test_a_chief_that_does_not_answer_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+def test_waiting_for_a_chief_that_does_not_answer_times_out(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM)
     chief, worker = (cluster.start(task, tmp_path, 16, 500, "repeat=1", "wait=30") for task in cluster.tasks)
     read_until(chief, "loss = ")
@@ -499,7 +496,7 @@ def test_a_chief_that_does_not_answer_is_not_waited_for_for_ever(tmp_path: Path)
         assert result.status == 0, result.told
 
 
-def test_a_second_process_with_the_place_of_another_one_is_left_out_and_says_so(tmp_path: Path) -> None:
+def test_a_second_process_with_the_same_task_gives_up_with_an_error(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM)
     arguments = (tmp_path, 16, 30, "repeat=1", "wait=10", "chief=12", "does=hangs")
     running = [cluster.start(task, *arguments) for task in [*cluster.tasks, ("worker", 0)]]
@@ -512,8 +509,7 @@ def test_a_second_process_with_the_place_of_another_one_is_left_out_and_says_so(
     assert sorted(one.status for one in workers) == [0, 2]
     (left_out,) = (one for one in workers if one.status)
     assert (
-        " for worker 0, which is there already as another process, to end; see whether two have the same TF_CONFIG."
-        in left_out.told
+        " for another process that runs as worker 0 to end; see whether two have the same TF_CONFIG." in left_out.told
     )
     assert len(over) == 1
 
@@ -525,7 +521,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         while "waiting at" not in (line := first.stdout.readline()):
             assert line
         time.sleep(0.5)
-        # In another model_dir, since the first has leased its own.
+        # In another model_dir, since the first chief holds the lease of its own.
         (second,) = ended([cluster.start(("chief", 0), tmp_path / "other", 16, 30, "wait=2")])
     finally:
         first.kill()

@@ -1,4 +1,4 @@
-"""The mnist example, without a changed line, started by torchrun, as examples/cluster/torchrun.sh does."""
+"""The unchanged mnist example, started by torchrun with examples/cluster/torchrun.sh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cluster_jobs import ROOT, free_port
 from tests.jobs import checkpoint_steps
 
 
-def test_torchrun_starts_replicas_that_train_in_step_and_evaluate_themselves(tmp_path: Path) -> None:
+def test_torchrun_starts_processes_that_train_together_and_evaluate(tmp_path: Path) -> None:
     options = ["--job-dir", str(tmp_path), "--num-epochs", "1", "--save-checkpoints-steps", "10"]
     ended = subprocess.run(
         [ROOT / "examples" / "cluster" / "torchrun.sh", *options],
@@ -24,7 +24,7 @@ def test_torchrun_starts_replicas_that_train_in_step_and_evaluate_themselves(tmp
     assert ended.returncode == 0, told
     assert "This process is chief 0, as told by RANK and WORLD_SIZE." in told
     assert "This process is worker 0, as told by RANK and WORLD_SIZE." in told
-    # Both have half of the digits, and the chief evaluates and exports.
+    # Each process reads half of the digits; the chief evaluates and exports.
     last = checkpoint_steps(tmp_path)[-1]
     assert f"Training ended at global step {last}: the input ended." in told
     assert len(list((tmp_path / "export" / "digits").iterdir())) == 1

@@ -1,4 +1,20 @@
-"""Processes of one machine that train together, forked from the one that the user has started."""
+"""Replicas of one machine: processes forked from the program that the user has started.
+
+`ForkedReplicas` is a context manager that forks one process for every replica but the first, and then runs its body in
+all of them:
+
+- All replicas share a temporary directory. It holds the store through which they form their group, and the errors of
+  replicas that have failed.
+- A forked process ends at the end of the body (`os._exit`). It must not return into the program, which goes on in the
+  first replica only.
+- The first replica waits at the end of the body for all others. If one of them has failed, it raises that error: with
+  the same type if the error is one for users, such as a line of a file that cannot be read.
+- The kernel kills a forked process as soon as the program is gone, so that none is left behind.
+
+Forking shares the memory of the dataset and takes 0.1 s, where starting a program anew takes seconds. It has two
+limits: threads do not exist in the child, so torch computes on one thread in each replica; and a process that has used
+CUDA cannot be forked.
+"""
 
 from __future__ import annotations
 
@@ -23,31 +39,29 @@ import torch
 
 from torch_estimator import errors
 from torch_estimator.cluster.task import REPLICA, Task
-from torch_estimator.distributed.lost import PeerLost
+from torch_estimator.distributed.errors import PeerLost
 from torch_estimator.errors import ClusterError, InvalidValueError, UserError
 
 logger = logging.getLogger("torch_estimator")
 
 _PR_SET_PDEATHSIG = 1
-_LEAVE_SECS = 30.0
-_LOOK_EVERY_SECS = 0.01
+_END_SECS = 30.0
+_POLL_SECS = 0.01
 
 
-class Replicas:
+class ForkedReplicas:
     """Forks a process for every replica but the first, which is this process; all of them run the body.
 
-    A forked process ends with its body, or with this process. What ends it before its time is raised here.
-
     Args:
-        devices: Of each replica, as torch calls them.
-        purpose: What they do, for the log.
+        devices: The device of each replica, as torch names it.
+        purpose: What the replicas do, for the log.
 
     Attributes:
-        task: Which replica this process is.
+        task: The place of this process among the replicas.
 
     Raises:
         ClusterError: Another replica has failed or was killed.
-        UserError: As raised in another replica.
+        UserError: Another replica has raised it.
         InvalidValueError: This process cannot be forked.
     """
 
@@ -60,19 +74,19 @@ class Replicas:
         self._statuses: dict[int, int] = {}
         self._stack = ExitStack()
 
-    def __enter__(self) -> Replicas:
-        self._check()
+    def __enter__(self) -> ForkedReplicas:
+        self._check_can_fork()
         self._folder = Path(tempfile.mkdtemp(prefix="torch-estimator-"))
         self.task = self._task(0)
         try:
             if len(self._devices) > 1:
                 logger.info("%s on %d replicas: %s.", self._purpose, len(self._devices), ", ".join(self._devices))
                 self._fork()
-            self._begin()
+            self._set_up()
         except BaseException as error:
             if self.task.rank:
-                self._leave(error)
-            self._end()
+                self._exit(error)
+            self._clean_up()
             raise
         return self
 
@@ -80,17 +94,22 @@ class Replicas:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self.task.rank:
-            self._leave(error)
+            self._exit(error)
         try:
             self._stack.close()
-            cause = self._awaited() if error is None or isinstance(error, ClusterError) else None
+            # This replica may only have lost its peer. The error of the peer says why, and is raised instead.
+            cause = self._wait_for_others() if error is None or isinstance(error, ClusterError) else None
         finally:
-            self._end()
+            self._clean_up()
         if cause is not None:
             raise cause from error
 
-    def watch(self) -> None:
-        """Raises where another replica has failed, so that there is nothing to wait for."""
+    def check(self) -> None:
+        """Raise where another replica has failed, so that nothing has to be waited for.
+
+        Raises:
+            ClusterError: Another replica has failed.
+        """
         self._reap()
         if any(self._statuses.values()):
             raise ClusterError("Another replica has failed; its log says why.")
@@ -105,7 +124,7 @@ class Replicas:
             device=self._devices[rank],
         )
 
-    def _check(self) -> None:
+    def _check_can_fork(self) -> None:
         if len(self._devices) == 1:
             return
         if not hasattr(os, "fork"):
@@ -119,12 +138,12 @@ class Replicas:
     def _fork(self) -> None:
         parent = os.getpid()
         die_with_parent = _dying_with_parent()
-        # Whatever is still in a buffer would be printed once by each.
+        # Text that is still in a buffer would be printed by every process.
         sys.stdout.flush()
         sys.stderr.flush()
         for rank in range(1, len(self._devices)):
             with warnings.catch_warnings():
-                # Python 3.12 warns of threads; none of them is needed in the child.
+                # Python 3.12 warns where the process has threads, since the child has none; it needs none.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 child = os.fork()
             if child:
@@ -133,75 +152,78 @@ class Replicas:
             self.task = self._task(rank)
             self._children = {}
             die_with_parent(parent)
-            # Ctrl-C goes to all; the parent decides.
+            # A terminal sends Ctrl-C to all processes. The parent alone decides when the replicas end.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            logger.addFilter(_WarningsOf(self.task))
+            logger.addFilter(_WarningsOfReplica(self.task))
             return
 
-    def _begin(self) -> None:
+    def _set_up(self) -> None:
         if len(self._devices) > 1:
             self._stack.callback(torch.set_num_threads, torch.get_num_threads())
-            # Threads of this process are not in its children: whoever waited for them there would do so for ever.
+            # The threads of torch's pool do not exist in a forked process, which would wait for them for ever. Replicas
+            # that are to compute the same numbers need the same number of threads, so the first one has one, too.
             torch.set_num_threads(1)
         if self.task.device != "cpu":
             if torch.cuda._is_in_bad_fork():
                 raise _cuda_is_in_use()
             self._stack.enter_context(torch.cuda.device(self.task.device))
 
-    def _leave(self, error: BaseException | None) -> NoReturn:
-        """Ends a forked process, which must not return into code that is its parent's."""
+    def _exit(self, error: BaseException | None) -> NoReturn:
+        """End a forked process, and leave its error to the first replica."""
         status = 1
         try:
             if error is None:
                 status = 0
             elif not isinstance(error, ClusterError):
-                (self._folder / f"{self.task.rank}.new").write_text(json.dumps(_told(error)))
+                (self._folder / f"{self.task.rank}.new").write_text(json.dumps(_as_json(error)))
                 os.rename(self._folder / f"{self.task.rank}.new", self._folder / f"{self.task.rank}.json")
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
             os._exit(status)
 
-    def _awaited(self) -> Exception | None:
-        """Waits until the others have ended, or one of them says why it cannot go on."""
-        deadline = time.monotonic() + _LEAVE_SECS
+    def _wait_for_others(self) -> Exception | None:
+        """Wait until all other replicas have ended or one has failed; return the error to raise, or None."""
+        deadline = time.monotonic() + _END_SECS
         while len(self._statuses) < len(self._children) and time.monotonic() < deadline:
             self._reap()
             cause = self._cause()
             if cause is not None:
                 return cause
-            time.sleep(_LOOK_EVERY_SECS)
+            time.sleep(_POLL_SECS)
         for rank in self._children.keys() - self._statuses.keys():
-            logger.warning("replica %d has not ended within %d s after training; ending it.", rank, _LEAVE_SECS)
+            logger.warning("replica %d has not ended within %d s after training; ending it.", rank, _END_SECS)
         return self._cause()
 
     def _cause(self) -> Exception | None:
         for rank in self._children:
-            told = self._folder / f"{rank}.json"
-            if told.exists():
-                return _raised_in(rank, **json.loads(told.read_text()))
+            error_file = self._folder / f"{rank}.json"
+            if error_file.exists():
+                return _error_of(rank, **json.loads(error_file.read_text()))
         for rank, status in self._statuses.items():
             if os.WIFSIGNALED(status):
                 name = signal.Signals(os.WTERMSIG(status)).name
                 return PeerLost(
                     f"replica {rank} was ended by {name}; start again, and training goes on from the last checkpoint.",
-                    is_over=True,
+                    restart_all=True,
                 )
         return None
 
-    def _reap(self, how: int = os.WNOHANG) -> None:
+    def _reap(self, options: int = os.WNOHANG) -> None:
+        """Note the exit statuses of replicas that have ended."""
         for rank, child in self._children.items():
             if rank in self._statuses:
                 continue
             try:
-                process, status = os.waitpid(child, how)
+                process, status = os.waitpid(child, options)
             except ChildProcessError:
-                # Whoever ignores SIGCHLD has no children to wait for.
+                # Where the program ignores SIGCHLD, the kernel keeps no exit statuses.
                 process, status = child, 0
             if process:
                 self._statuses[rank] = status
 
-    def _end(self) -> None:
+    def _clean_up(self) -> None:
+        """Kill replicas that have not ended, and delete the directory."""
         for rank, child in self._children.items():
             if rank not in self._statuses:
                 with suppress(ProcessLookupError):
@@ -210,8 +232,8 @@ class Replicas:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class _WarningsOf(logging.Filter):
-    """Lets warnings of a replica through, and says whose they are."""
+class _WarningsOfReplica(logging.Filter):
+    """Drops all messages of a forked replica but warnings and errors, and puts its name in front of these."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -223,20 +245,26 @@ class _WarningsOf(logging.Filter):
 
 
 def _dying_with_parent() -> Callable[[int], None]:
-    """Prepares, before a fork, what has the child killed as soon as its parent is gone; on Linux only."""
+    """Return a function that a forked process calls, with the id of its parent, to be killed when the parent ends.
+
+    Loading libc is done before the fork, since it may need locks that a thread holds. Only Linux can do this; elsewhere
+    the function does nothing.
+    """
     if sys.platform != "linux":
         return lambda parent: None
     prctl = ctypes.CDLL(None).prctl
 
     def die_with(parent: int) -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # The parent may have ended before that call.
         if os.getppid() != parent:
             os._exit(1)
 
     return die_with
 
 
-def _told(error: BaseException) -> dict[str, str]:
+def _as_json(error: BaseException) -> dict[str, str]:
+    """Return the arguments of `_error_of`."""
     return {
         "kind": type(error).__name__ if isinstance(error, UserError) else "",
         "text": str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}",
@@ -244,7 +272,15 @@ def _told(error: BaseException) -> dict[str, str]:
     }
 
 
-def _raised_in(rank: int, *, kind: str, text: str, trace: str) -> Exception:
+def _error_of(rank: int, *, kind: str, text: str, trace: str) -> Exception:
+    """Return the error to raise for one that a replica has raised.
+
+    Args:
+        rank: Rank of the replica.
+        kind: Name of the class in `torch_estimator.errors`; empty for errors that are not meant for users.
+        text: The message.
+        trace: The traceback, which is logged for errors that are not meant for users.
+    """
     raised: type[Exception] | None = getattr(errors, kind, None)
     if raised is not None and raised is not errors.RowError:
         return raised(text)

@@ -1,4 +1,15 @@
-"""Processes that train together, and what they tell each other."""
+"""A group of processes that train one model together, and the collectives that they call.
+
+`Group` joins a rendezvous, its heartbeat and its all-gather mesh. A process makes one `Group` per training. When a
+collective raises `PeerLost`, the survivors call `rejoin`: they leave the generation that is broken and wait for the
+process that replaces the lost one, which forms a new generation with them. What the members then hand to the
+replacement is up to the session that uses the group; see `torch_estimator.distributed.peer_recovery`.
+
+An *elastic* group does not wait for the replacement. It goes on without the lost ranks, which are then `absent`, until
+the chief's heartbeat sees one of them announce itself. The next collective of the chief then raises `PeerBack`; that
+breaks the generation, all members lose each other on purpose, and the next generation includes the process that is
+back.
+"""
 
 from __future__ import annotations
 
@@ -14,50 +25,49 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torch_estimator.cluster.task import Task
-from torch_estimator.distributed.heartbeat import Watch
-from torch_estimator.distributed.lost import PeerBack, PeerLost, reason
-from torch_estimator.distributed.rendezvous import STEP_SECS, Generation, Meeting
+from torch_estimator.distributed.errors import PeerBack, PeerLost, short_reason
+from torch_estimator.distributed.heartbeat import Heartbeat
+from torch_estimator.distributed.rendezvous import COLLECTIVE_SECS, Membership, Rendezvous
 from torch_estimator.errors import ClusterError
 
-# Its name since torch 2.13.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+# torch 2.13 has renamed it.
+_all_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 logger = logging.getLogger("torch_estimator")
 
 _LEAVE_SECS = 30.0
-# For others that are about to come to an exchange, when this process has to go.
-_MOST_SECS_TO_COME = 5.0
+# After SIGTERM or Ctrl-C, how long a process stays for peers that are about to enter the same collective.
+_PREEMPTION_GRACE_SECS = 5.0
+# Sent in place of a length by a process that has failed.
 _FAILED = -1
-_ONE_FAILED = "one has failed"
 
 
 class Group:
-    """All processes that train a model together; making one waits for the others.
-
-    A group that has lost a process forms again with the one that comes in its place, as the next generation; not where
-    the launcher starts all of them again, as torchrun, Slurm and Ray Train do.
+    """All processes that train or evaluate one model together. The constructor waits for the others.
 
     Args:
-        task: This process.
-        backend: ``gloo`` or ``nccl``.
-        wait_secs: How long to wait for the others.
-        silence_secs: How long to wait for one of them in an exchange before the log names it.
-        watch: Called while waiting for them; raises where that is in vain.
-        replaceable: Whether one that comes in the place of another can have what that one held.
-        elastic: Whether to form again without those that are gone, and with them once they are back.
-        purpose: What they meet for, in a word.
+        task: The place of this process in the cluster.
+        backend: Backend of torch.distributed, ``gloo`` or ``nccl``.
+        wait_secs: How long to wait for the other processes.
+        silence_secs: How long this process waits in a collective before it logs whom it waits for.
+        check_peers: Called while this process waits for the others; raises where that is in vain.
+        replaceable: Whether a new process can take over what a lost one held. Even then not where the launcher starts
+            all processes again.
+        elastic: Whether the group goes on without lost processes, and admits them when they are back.
+        purpose: ``train`` or ``evaluate``; all processes have to give the same.
 
     Attributes:
-        rank: Of this process, 0 for the chief.
-        size: How many they are when all are there.
-        here: The ranks of those that are there.
-        statuses: By rank, what each has said of itself to `meet`.
-        heed: Called while waiting, with whom for, since when, and for how many seconds more it may; raises where this
-            process has to go. Not in an exchange of `torch.distributed`, which lasts until all are there, nor in one of
-            those that could not meet again.
+        rank: Rank of this process; 0 is the chief.
+        size: Number of ranks, present or not.
+        present: Ranks of the members, ascending.
+        statuses: By rank, the status that each member gave to `form`; empty for absent ranks.
+        check_preempted: Called while this process waits, with three arguments: whom it waits for, since when (by
+            `time.monotonic`), and for how many seconds more it may wait after a signal has asked it to end. Raises
+            where the process has to end. Not called in a collective of `torch.distributed`, which cannot be
+            interrupted, nor in groups that cannot form again.
 
     Raises:
-        ClusterError: They did not come, or the chief's address cannot be used.
+        ClusterError: The others did not come in time, or the chief's address cannot be used.
     """
 
     def __init__(
@@ -67,238 +77,233 @@ class Group:
         *,
         wait_secs: float,
         silence_secs: float,
-        watch: Callable[[], None] = lambda: None,
+        check_peers: Callable[[], None] = lambda: None,
         replaceable: bool = True,
         elastic: bool = False,
         purpose: str = "train",
     ) -> None:
         self.rank, self.size = task.rank, task.num_workers
-        self.here = list(range(self.size))
+        self.present = list(range(self.size))
         self.statuses: list[str] = []
+        self.check_preempted: Callable[[str, float, float], None] = lambda waits_for, since, secs: None
         self._task = task
         self._silence_secs = silence_secs
-        self._most_secs = max(STEP_SECS, wait_secs)
-        self.heed: Callable[[str, float, float], None] = lambda whom, since, secs: None
+        self._collective_secs = max(COLLECTIVE_SECS, wait_secs)
 
-        def look() -> None:
-            watch()
-            self.heed("others", 0.0, 0.0)
+        def check() -> None:
+            check_peers()
+            self.check_preempted("others", 0.0, 0.0)
 
-        self._meeting = Meeting(task, backend, wait_secs=wait_secs, watch=look, elastic=elastic, purpose=purpose)
-        self._goes_on = replaceable and self._meeting.may_happen_again
-        self._met: Generation | None = None
-        self._watch: Watch | None = None
-        self._back: int | None = None
-        self._is_over = self._shares_work = self._has_lost = False
-        self._exchange_began = 0.0
-        self.meet("")
+        self._rendezvous = Rendezvous(task, backend, wait_secs=wait_secs, check=check, elastic=elastic, purpose=purpose)
+        self._can_rejoin = replaceable and self._rendezvous.is_repeatable
+        self._membership: Membership | None = None
+        self._heartbeat: Heartbeat | None = None
+        # For the chief of an elastic group: an absent rank that has announced itself.
+        self._returned: int | None = None
+        self._admits_nobody = self._reports_failure = self._has_lost_peer = False
+        self._waiting_since = 0.0
+        self.form()
 
-    def meet(self, status: str, *, may_miss: bool = False) -> None:
-        """Waits for all others, to be a group with them; leaves those it was one with before.
+    def form(self, status: str = "", *, may_miss: bool = False) -> None:
+        """Wait for all other processes and form a new generation of the group with them.
 
         Args:
-            status: What the others shall know of this process; empty where it has nothing that they need.
-            may_miss: For the chief: whether it knows all that one whose process has ended will need when it is back, so
-                that an elastic group can be formed without that one.
+            status: What the others shall know of what this process holds; empty where it holds nothing they need.
+            may_miss: For the chief: whether it holds all that a lost process will need when it is back, so that an
+                elastic group can form without that process.
 
         Raises:
-            ClusterError: They did not come within ``wait_secs``.
-            LeftBehind: An elastic group has gone on without this process, which holds what is of no use any more.
-            TrainingOver: The chief has ended the training that this was a group for.
+            ClusterError: The others did not come within ``wait_secs``.
+            LeftBehind: An elastic group has gone on without this process, whose state is outdated.
+            TrainingOver: The chief has ended the training.
         """
-        self._leave()
-        self._met = self._meeting.meet(status, may_miss=may_miss and self._goes_on)
-        self._has_lost = False
-        self.here, self.statuses = self._met.here, self._met.statuses
-        self._watch = Watch(self._met.store, self.rank, self.here, self.name, self._silence_secs, self._look_for_absent)
+        self._disconnect()
+        membership = self._rendezvous.form(status, may_miss=may_miss and self._can_rejoin)
+        self._membership = membership
+        self._has_lost_peer = False
+        self.present, self.statuses = membership.ranks, membership.statuses
+        self._heartbeat = Heartbeat(
+            membership.generation.store,
+            self.rank,
+            self.present,
+            self.name,
+            self._silence_secs,
+            self._look_for_returned,
+        )
 
-    def meet_another(self, lost: PeerLost, status: str = "", *, may_miss: bool = False) -> None:
-        """Waits for the one that comes in the place of one that is lost; see `meet`.
+    def rejoin(self, lost: PeerLost, status: str = "", *, may_miss: bool = False) -> None:
+        """Form the group again after the loss of a process.
+
+        Args:
+            lost: The error that a collective has raised.
+            status: As in `form`.
+            may_miss: As in `form`.
 
         Raises:
-            PeerLost: The same one: it is of no use to wait.
+            PeerLost: The same error, where a lost process cannot be replaced.
+            ClusterError, LeftBehind, TrainingOver: As in `form`.
         """
-        if not self._goes_on:
+        if not self._can_rejoin:
             raise lost
         if isinstance(lost, PeerBack):
             logger.info("%s", lost)
         else:
             logger.warning("%s; waiting for it to come back.", lost)
-        self.meet(status, may_miss=may_miss)
+        self.form(status, may_miss=may_miss)
 
     @property
-    def has_met(self) -> bool:
-        """Whether this process is in a group with the others; not while it waits for one."""
-        return self._met is not None
+    def is_formed(self) -> bool:
+        """Whether this process is connected to the others; not while it waits for them."""
+        return self._membership is not None
 
     @property
     def absent(self) -> list[int]:
-        """The ranks of those that the others have gone on without."""
-        return [rank for rank in range(self.size) if rank not in self.here]
+        """Ranks that an elastic group has gone on without."""
+        return [rank for rank in range(self.size) if rank not in self.present]
 
     @property
-    def was_under_way(self) -> bool:
-        """Whether one of them has trained already when they met."""
+    def is_training_under_way(self) -> bool:
+        """Whether a member had already trained when this generation formed."""
         return any(self.statuses)
 
-    def gather(self, sent: Tensor, received: Tensor) -> None:
-        """Gives everybody everybody's tensor.
+    def name(self, rank: int) -> str:
+        """Return what the cluster calls a rank, such as ``worker 0``."""
+        return self._task.name_of_rank(rank)
+
+    # Collectives. All members have to call the same ones in the same order.
+
+    def all_gather(self, sent: Tensor, received: Tensor) -> None:
+        """Send a tensor to all members and receive theirs.
 
         Args:
-            sent: ``[n]``, of the same size everywhere.
-            received: ``[size, n]``, filled but for the rows of those that are not there.
+            sent: The tensor of this process, ``[n]``; of the same size and dtype in all processes.
+            received: ``[size, n]``. Each row is filled with the tensor of that rank; rows of absent ranks stay as they
+                are.
 
         Raises:
             PeerLost: Another process is gone.
-            PeerBack: One that was gone is back; the others, too, then lose this process.
+            PeerBack: On the chief: an absent process is back. The other members then lose the chief.
         """
-        if self._back is not None and not self._is_over and not self._shares_work:
-            raise PeerBack(f"{self.name(self._back)} is back.")
-        with self._noticing(), self.watched():
-            if self._met is not None and self._met.mesh is not None and not sent.is_cuda:
-                self._met.mesh.gather(sent, received, self._most_secs, self._heed_in_exchange)
+        if self._returned is not None and not self._admits_nobody and not self._reports_failure:
+            raise PeerBack(f"{self.name(self._returned)} is back.")
+        with self._detecting_loss(), self.waiting():
+            if self._membership is not None and self._membership.mesh is not None and not sent.is_cuda:
+                self._membership.mesh.all_gather(sent, received, self._collective_secs, self._check_while_waiting)
             elif not self.absent:
-                _all_gather(received.view(-1), sent)
+                _all_gather_into(received.view(-1), sent)
             else:
-                those = received.new_empty(len(self.here), len(sent))
-                _all_gather(those.view(-1), sent)
-                received[self.here] = those
+                rows = received.new_empty(len(self.present), len(sent))
+                _all_gather_into(rows.view(-1), sent)
+                received[self.present] = rows
 
-    def gather_texts(self, text: str) -> list[str]:
-        """Gives everybody everybody's text, by rank; empty for those that are not there.
+    def all_gather_texts(self, text: str) -> list[str]:
+        """Send a text to all members; return the texts by rank, empty for absent ranks.
 
         Raises:
-            PeerLost: Another process is gone, or has failed in what it does with the others.
+            PeerLost: Another process is gone, or has failed in the body of `reporting_failure`.
         """
         data = text.encode()
-        lengths = self._lengths_of_all(len(data))
+        lengths = self._gather_lengths(len(data))
         longest = max(lengths)
         padded, received = torch.zeros(longest, dtype=torch.uint8), torch.empty(self.size, longest, dtype=torch.uint8)
         padded[: len(data)] = _as_tensor(data)
-        self.gather(padded, received)
+        self.all_gather(padded, received)
         return [row[:length].numpy().tobytes().decode() for row, length in zip(received, lengths, strict=True)]
 
-    def collect(self, data: bytes) -> tuple[list[int], list[bytes]]:
-        """Gives the chief everybody's bytes, of which there may be many.
+    def gather_to_chief(self, data: bytes) -> tuple[list[int], list[bytes]]:
+        """Send bytes to the chief, of which there may be many.
 
         Returns:
-            By rank how many bytes there are, and, for the chief only, what they are.
+            By rank the number of bytes, in all processes; and, on the chief only, the bytes themselves.
 
         Raises:
-            PeerLost: As in `gather_texts`.
+            PeerLost: As in `all_gather_texts`.
         """
-        lengths = self._lengths_of_all(len(data))
-        with self._noticing(), self.watched():
-            if self._met is not None and self._met.mesh is not None:
-                return lengths, self._met.mesh.collect(data, lengths, self._most_secs, self._heed_in_exchange)
+        lengths = self._gather_lengths(len(data))
+        with self._detecting_loss(), self.waiting():
+            if self._membership is not None and self._membership.mesh is not None:
+                mesh, check = self._membership.mesh, self._check_while_waiting
+                return lengths, mesh.gather_to_chief(data, lengths, self._collective_secs, check)
             padded = torch.zeros(max(lengths), dtype=torch.uint8)
             padded[: len(data)] = _as_tensor(data)
-            rows = [torch.empty_like(padded) for _ in self.here] if self.rank == 0 else None
+            rows = [torch.empty_like(padded) for _ in self.present] if self.rank == 0 else None
             dist.gather(padded, rows, group_dst=0)
-            given = dict(zip(self.here, rows or (), strict=False))
-            return lengths, [given[rank][:length].numpy().tobytes() for rank, length in enumerate(lengths) if given]
+            received = dict(zip(self.present, rows or (), strict=False))
+            texts = [received[rank][:length].numpy().tobytes() for rank, length in enumerate(lengths) if received]
+            return lengths, texts
+
+    def broadcast(self, tensors: Iterable[Tensor], source: int = 0) -> None:
+        """Fill tensors, in place, with those of one member.
+
+        Args:
+            tensors: As many, of the same shapes and dtypes, in all processes.
+            source: Rank of the member.
+
+        Raises:
+            PeerLost: Another process is gone.
+        """
+        with self._detecting_loss():
+            for tensor in tensors:
+                whole = tensor.contiguous()
+                dist.broadcast(whole, self.present.index(source))
+                if whole is not tensor:
+                    tensor.copy_(whole)
 
     @contextlib.contextmanager
-    def sharing_work(self) -> Iterator[None]:
-        """Where the body fails, the others are told with what they gather or collect next; who is back has to wait."""
-        self._shares_work = True
+    def reporting_failure(self) -> Iterator[None]:
+        """Report an exception in the body to the other members, in their next call for texts or bytes.
+
+        Without it they would wait there for a process that does not come. While the body runs, no returning process is
+        admitted, since that would break the generation in the middle of the members' work.
+        """
+        self._reports_failure = True
         try:
             yield
         except ClusterError:
             raise
         except BaseException:
             with contextlib.suppress(ClusterError):
-                self._lengths(_FAILED)
+                self._all_gather_numbers(_FAILED)
             raise
         finally:
-            self._shares_work = False
+            self._reports_failure = False
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Names those that this process waits for in the body for too long."""
-        assert self._watch is not None
-        self._exchange_began = time.monotonic()
-        self._watch.arrive()
+    def waiting(self) -> Iterator[None]:
+        """Have the heartbeat log whom this process waits for, if the body takes longer than ``silence_secs``."""
+        assert self._heartbeat is not None
+        self._waiting_since = time.monotonic()
+        self._heartbeat.enter_collective()
         yield
-        self._watch.go_on()
+        self._heartbeat.leave_collective()
 
-    def _lengths_of_all(self, own: int) -> list[int]:
-        lengths = self._lengths(own)
-        if _FAILED in lengths:
-            raise PeerLost(f"{self.name(lengths.index(_FAILED))} has failed; its log says why")
-        return lengths
+    # Leaving.
 
-    def _lengths(self, own: int) -> list[int]:
-        lengths = torch.zeros(self.size, 1, dtype=torch.int64)
-        self.gather(torch.tensor([own]), lengths)
-        return [int(length) for length in lengths]
-
-    def broadcast(self, tensors: Iterable[Tensor], source: int = 0) -> None:
-        """Fills tensors with those of one of them.
-
-        Raises:
-            PeerLost: Another process is gone.
-        """
-        with self._noticing():
-            for tensor in tensors:
-                whole = tensor.contiguous()
-                dist.broadcast(whole, self.here.index(source))
-                if whole is not tensor:
-                    tensor.copy_(whole)
-
-    def name(self, rank: int) -> str:
-        """What the cluster calls the process of a rank."""
-        return self._task.name_of_rank(rank)
-
-    def is_over(self, *, for_good: bool) -> None:
-        """For the chief: nobody is taken up again.
+    def admit_nobody(self, *, is_over: bool) -> None:
+        """Have the chief admit no process any more, since the training ends.
 
         Args:
-            for_good: Whether whoever loses it from now on need not wait for it to come back.
+            is_over: Whether a process that loses the others from now on has nothing to wait for.
         """
-        self._is_over = True
+        self._admits_nobody = True
         with contextlib.suppress(RuntimeError):
-            if self._met is not None and for_good:
-                self._met.tell_end()
+            if self._membership is not None and is_over:
+                self._membership.generation.end_training()
 
-    def close(self, *, politely: bool) -> None:
-        """Leaves the others.
+    def leave(self, *, wait: bool) -> None:
+        """Leave the group.
 
         Args:
-            politely: Whether to wait until all have the last message, part of which may still be on its way when this
-                process has all of it.
+            wait: Whether to wait until all members leave. A process that exits at once would cut off the last message
+                to its peers, which may still be in the kernel's buffers.
         """
-        if politely:
-            # A chief that is stopped does not answer.
-            waiting = threading.Thread(target=self._wait_for_all, name="leaving", daemon=True)
+        if wait:
+            # In a thread, since the store of a stopped chief does not answer.
+            waiting = threading.Thread(target=self._wait_until_all_leave, name="leaving", daemon=True)
             waiting.start()
-            waiting.join(_LEAVE_SECS if not self._has_lost else _LEAVE_SECS / 10)
-        self._leave()
-        self._meeting.forget()
-
-    def _heed_in_exchange(self, missing: Collection[int]) -> None:
-        if self._goes_on:
-            whom = ", ".join(map(self.name, sorted(missing)))
-            self.heed(whom, self._exchange_began, _MOST_SECS_TO_COME)
-
-    def _leave(self) -> None:
-        if self._watch is not None:
-            self._watch.end()
-            self._watch = None
-        self._back = None
-        self._meeting.leave(self._met.mesh if self._met is not None else None)
-        self._met = None
-
-    def _wait_for_all(self) -> None:
-        if self._met is None:
-            return
-        store, count = self._met.store, len(self.here)
-        deadline = time.monotonic() + _LEAVE_SECS
-        with contextlib.suppress(RuntimeError):
-            left = store.add("left", 1)
-            while left < count and time.monotonic() < deadline:
-                time.sleep(0.005)
-                left = store.add("left", 0)
+            waiting.join(_LEAVE_SECS if not self._has_lost_peer else _LEAVE_SECS / 10)
+        self._disconnect()
+        self._rendezvous.close_previous_mesh()
 
     def __enter__(self) -> Group:
         return self
@@ -306,32 +311,66 @@ class Group:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._met is not None and isinstance(error, Exception) and not isinstance(error, PeerLost):
+        if self._membership is not None and isinstance(error, Exception) and not isinstance(error, PeerLost):
             with contextlib.suppress(RuntimeError):
-                self._met.store.set(_ONE_FAILED, "")
-        self.close(politely=error is None)
+                self._membership.generation.note_failure()
+        self.leave(wait=error is None)
+
+    def _wait_until_all_leave(self) -> None:
+        if self._membership is not None:
+            with contextlib.suppress(RuntimeError):
+                self._membership.generation.wait_until_all_leave(self.present, most_secs=_LEAVE_SECS)
+
+    def _disconnect(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
+        self._returned = None
+        self._rendezvous.disconnect(self._membership.mesh if self._membership is not None else None)
+        self._membership = None
+
+    # Inside collectives.
+
+    def _gather_lengths(self, own: int) -> list[int]:
+        lengths = self._all_gather_numbers(own)
+        if _FAILED in lengths:
+            raise PeerLost(f"{self.name(lengths.index(_FAILED))} has failed; its log says why")
+        return lengths
+
+    def _all_gather_numbers(self, own: int) -> list[int]:
+        numbers = torch.zeros(self.size, 1, dtype=torch.int64)
+        self.all_gather(torch.tensor([own]), numbers)
+        return [int(number) for number in numbers]
+
+    def _check_while_waiting(self, missing: Collection[int]) -> None:
+        if self._can_rejoin:
+            waits_for = ", ".join(map(self.name, sorted(missing)))
+            self.check_preempted(waits_for, self._waiting_since, _PREEMPTION_GRACE_SECS)
+
+    def _look_for_returned(self) -> None:
+        """Note an absent process that has announced itself; called with each heartbeat."""
+        if self.rank == 0 and self._membership is not None:
+            self._returned = self._membership.generation.first_announced(self.absent)
 
     @contextlib.contextmanager
-    def _noticing(self) -> Iterator[None]:
+    def _detecting_loss(self) -> Iterator[None]:
+        """Raise `PeerLost` where a connection breaks in the body."""
         try:
             yield
         except (RuntimeError, OSError) as error:
-            self._has_lost = True
-            text = f"{self._task} has lost another process of the cluster ({reason(error)})"
-            if not self._goes_on:
+            self._has_lost_peer = True
+            text = f"{self._task} has lost another process of the cluster ({short_reason(error)})"
+            if not self._can_rejoin:
                 text += "; see its log, and start all of them again: training goes on from the last checkpoint."
-            raise PeerLost(text, is_over=not (self._goes_on or self._has_one_failed())) from error
+            # A peer that has failed by itself would fail again, so the launcher need not start all processes again.
+            restart_all = not (self._can_rejoin or self._has_any_failed())
+            raise PeerLost(text, restart_all=restart_all) from error
 
-    def _has_one_failed(self) -> bool:
-        """Whether one of them has said that it fails, where that can be asked."""
+    def _has_any_failed(self) -> bool:
+        """Return whether a member has noted its own failure; False where the store is gone."""
         with contextlib.suppress(RuntimeError):
-            return self._met is not None and self._met.store.check([_ONE_FAILED])
+            return self._membership is not None and self._membership.generation.has_failure()
         return False
-
-    def _look_for_absent(self) -> None:
-        """For the chief: whether one that the others have gone on without is back."""
-        if self.rank == 0 and self._met is not None:
-            self._back = self._met.look_for(self.absent)
 
 
 def _as_tensor(data: bytes) -> Tensor:

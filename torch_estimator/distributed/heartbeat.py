@@ -1,4 +1,21 @@
-"""Who of a group keeps the others waiting."""
+"""Heartbeat: each process publishes how far it has come, and logs which peers keep it waiting.
+
+A collective returns only when every process of the group has called it. If one of them hangs, all others hang with it,
+and nothing in their logs would say which process to look at. So a thread of each process writes two counters to the
+group's store every few seconds:
+
+    arrived <rank> = "<collectives entered> <heartbeats published>"
+
+A process that has waited in a collective for longer than ``silence_secs`` reads its peers' counters and logs a warning
+that names
+
+1. every peer that has entered fewer collectives: it is still computing, or hangs in user code;
+2. where all have entered this collective, every peer whose heartbeats have stopped: its whole process is stopped, with
+   half of a message sent;
+3. the chief, where the store itself does not answer: the chief's process serves the store, so it is stopped.
+
+The heartbeat only logs. It never ends a process: a peer may be slow for a good reason, such as a long evaluation.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +28,22 @@ from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr
 
 logger = logging.getLogger("torch_estimator")
 
-_MOST_BETWEEN_SECS = 2.0
-# Who has not told anything in so many rounds is taken for stopped.
-_ROUNDS = 3
-_MOST_SECS_TO_END = 1.0
+_MAX_PERIOD_SECS = 2.0
+# A peer that has published nothing for so many periods counts as stopped.
+_MISSED_BEATS = 3
+_JOIN_SECS = 1.0
 
 
-class Watch:
-    """Tells the others, beside what this process does, how often it has come to an exchange, and names who has not.
-
-    Whoever is stopped altogether is named, too: it tells nothing any more; and a chief that is does not even answer.
+class Heartbeat:
+    """Threads that publish the progress of this process and log which peers keep it waiting in a collective.
 
     Args:
-        store: What all of the group see; the chief may be who serves it.
-        rank: Of this process.
-        ranks: Of all of them.
-        name: What the cluster calls the process of a rank.
-        silence_secs: How long to wait for one before it is named.
-        look: Called every now and then.
+        store: Key-value store of the group; the chief's process may serve it.
+        rank: Rank of this process.
+        ranks: Ranks of all processes of the group.
+        name: Returns the name of a rank in the cluster.
+        silence_secs: Seconds that this process waits in a collective before it logs whom it waits for.
+        on_beat: Called with every heartbeat, in the thread of the heartbeat.
     """
 
     def __init__(
@@ -38,118 +53,127 @@ class Watch:
         ranks: Sequence[int],
         name: Callable[[int], str],
         silence_secs: float,
-        look: Callable[[], None],
+        on_beat: Callable[[], None],
     ) -> None:
         self._store = store
         self._rank = rank
-        self._others = [other for other in ranks if other != rank]
-        self._look_around = look
+        self._peers = [peer for peer in ranks if peer != rank]
+        self._on_beat = on_beat
         self._name = name
         self._silence_secs = silence_secs
-        self._every_secs = min(silence_secs / 4, _MOST_BETWEEN_SECS)
-        self._count = self._rounds = 0
-        self._waits_since: float | None = None
-        self._asked_at: float | None = None
-        self._named_at = 0
-        # When all of them had come to the exchange at hand, and the rounds they had told by then.
-        self._all_came: tuple[int, float, dict[int, int]] | None = None
-        self._ended = threading.Event()
-        # Whoever asks a chief that is stopped waits for as long as it is.
-        self._threads = [
-            threading.Thread(target=target, name="watch", daemon=True)
-            for target in ((self._tell, self._look_at_chief) if rank else (self._tell,))
-        ]
+        self._period_secs = min(silence_secs / 4, _MAX_PERIOD_SECS)
+        self._collectives = self._beats = 0
+        self._waiting_since: float | None = None
+        self._request_sent_at: float | None = None
+        # The collective for which a warning was logged last; there is one warning for each.
+        self._warned_of = 0
+        # Where all peers have entered the current collective: which one it is, when that was first seen, and the
+        # heartbeats that each peer had published by then.
+        self._complete: tuple[int, float, dict[int, int]] | None = None
+        self._stopped = threading.Event()
+        # A request to the store of a stopped chief blocks for as long as the chief is stopped. So a second thread,
+        # which asks the store nothing, notices that the first one is blocked. The chief serves the store itself.
+        targets = (self._publish, self._check_store_answers) if rank else (self._publish,)
+        self._threads = [threading.Thread(target=target, name="heartbeat", daemon=True) for target in targets]
         for thread in self._threads:
             thread.start()
 
-    def arrive(self) -> None:
-        """To be called where this process comes to an exchange."""
-        self._count += 1
-        self._waits_since = time.monotonic()
+    def enter_collective(self) -> None:
+        """Count a collective that this process starts to wait in."""
+        self._collectives += 1
+        self._waiting_since = time.monotonic()
 
-    def go_on(self) -> None:
-        """To be called where the exchange is over."""
-        self._waits_since = None
+    def leave_collective(self) -> None:
+        """Note that the collective has completed."""
+        self._waiting_since = None
 
-    def end(self) -> None:
-        """Ends the threads."""
-        self._ended.set()
+    def stop(self) -> None:
+        """End the threads; a thread that the store does not answer is left behind."""
+        self._stopped.set()
         for thread in self._threads:
-            thread.join(_MOST_SECS_TO_END)
+            thread.join(_JOIN_SECS)
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         try:
             store: Store | None = None
-            while not self._ended.wait(self._every_secs):
-                self._asked_at = time.monotonic()
-                # Those who wait for an answer hold up all others that ask the same one.
-                store = store or _of_its_own(self._store)
-                self._rounds += 1
-                store.set(f"arrived {self._rank}", f"{self._count} {self._rounds}")
-                self._look(store)
-                self._look_around()
-                self._asked_at = None
+            while not self._stopped.wait(self._period_secs):
+                self._request_sent_at = time.monotonic()
+                # A request that waits for its answer blocks all other requests on the same connection, also those of
+                # other threads.
+                store = store or _own_connection(self._store)
+                self._beats += 1
+                store.set(_key(self._rank), f"{self._collectives} {self._beats}")
+                self._warn_of_late_peers(store)
+                self._on_beat()
+                self._request_sent_at = None
         except RuntimeError:
-            # The chief is gone, which the exchange itself tells.
-            self._asked_at = None
+            # The chief is gone, and the store with it. The collective fails, too, and raises the error for it.
+            self._request_sent_at = None
 
-    def _look_at_chief(self) -> None:
-        while not self._ended.wait(self._every_secs):
-            asked_at = self._asked_at
-            since = self._too_late()
-            if since and asked_at and time.monotonic() > asked_at + _ROUNDS * self._every_secs:
-                self._say([0], since)
+    def _check_store_answers(self) -> None:
+        while not self._stopped.wait(self._period_secs):
+            sent_at, since = self._request_sent_at, self._overdue_since()
+            if since and sent_at and time.monotonic() > sent_at + _MISSED_BEATS * self._period_secs:
+                self._warn([0], since)
 
-    def _look(self, store: Store) -> None:
-        since = self._too_late()
+    def _warn_of_late_peers(self, store: Store) -> None:
+        since = self._overdue_since()
         if since is None:
             return
-        count, told = self._count, {rank: _told_by(store, rank) for rank in self._others}
-        late = [rank for rank, (came, _) in told.items() if came < count]
+        current, published = self._collectives, {peer: _published_by(store, peer) for peer in self._peers}
+        late = [peer for peer, (entered, _) in published.items() if entered < current]
         if not late:
-            now, rounds = time.monotonic(), {rank: one for rank, (_, one) in told.items()}
-            if self._all_came is None or self._all_came[0] != count:
-                self._all_came = count, now, rounds
-            _, then, before = self._all_came
-            if now > then + _ROUNDS * self._every_secs:
-                late = [rank for rank in self._others if rounds[rank] == before[rank]]
+            late = self._stopped_peers(current, {peer: beats for peer, (_, beats) in published.items()})
         if late:
-            self._say(late, since)
+            self._warn(late, since)
 
-    def _too_late(self) -> float | None:
-        """Since when this process has waited, where that is too long and was not told yet."""
-        since = self._waits_since
-        is_long = since is not None and time.monotonic() > since + self._silence_secs
-        return since if is_long and self._named_at != self._count else None
+    def _stopped_peers(self, current: int, beats: dict[int, int]) -> list[int]:
+        """Return the peers without a heartbeat for some periods, in a collective that all peers have entered."""
+        now = time.monotonic()
+        if self._complete is None or self._complete[0] != current:
+            self._complete = current, now, beats
+        _, seen_at, beats_then = self._complete
+        if now <= seen_at + _MISSED_BEATS * self._period_secs:
+            return []
+        return [peer for peer in self._peers if beats[peer] == beats_then[peer]]
 
-    def _say(self, late: Sequence[int], since: float) -> None:
-        self._named_at = self._count
-        for rank in late:
+    def _overdue_since(self) -> float | None:
+        """Return since when this process has waited; None where that is not long, or was logged already."""
+        since = self._waiting_since
+        is_overdue = since is not None and time.monotonic() > since + self._silence_secs
+        return since if is_overdue and self._warned_of != self._collectives else None
+
+    def _warn(self, late: Sequence[int], since: float) -> None:
+        self._warned_of = self._collectives
+        for peer in late:
             logger.warning(
                 "%s has been waiting for %s for %.0f s; see what that does, or start it again.",
                 self._name(self._rank),
-                self._name(rank),
+                self._name(peer),
                 time.monotonic() - since,
             )
 
 
-def _of_its_own(store: Store) -> Store:
-    """Another way to the same store; a file has one, and leaves it to who has opened it."""
+def beats_of(store: Store, rank: int) -> int:
+    """Return how many heartbeats a process has published; a number that grows shows that the process is alive."""
+    return _published_by(store, rank)[1]
+
+
+def _published_by(store: Store, rank: int) -> tuple[int, int]:
+    """Return how many collectives a process has entered, and how many heartbeats it has published."""
+    if not store.check([_key(rank)]):
+        return 0, 0
+    entered, _, beats = store.get(_key(rank)).decode().partition(" ")
+    return int(entered), int(beats)
+
+
+def _key(rank: int) -> str:
+    return f"arrived {rank}"
+
+
+def _own_connection(store: Store) -> Store:
+    """Return another connection to the same store. A file needs none, and is deleted by the object that opened it."""
     served = store
     while isinstance(served, PrefixStore):
         served = served.underlying_store
     return store if isinstance(served, FileStore) else store.clone()  # type: ignore[attr-defined]  # documented
-
-
-def rounds_of(store: Store, rank: int) -> int:
-    """How often one has told the others something; who does so again lives."""
-    return _told_by(store, rank)[1]
-
-
-def _told_by(store: Store, rank: int) -> tuple[int, int]:
-    """How often one has come to an exchange, and how often it has told so."""
-    key = f"arrived {rank}"
-    if not store.check([key]):
-        return 0, 0
-    came, _, rounds = store.get(key).decode().partition(" ")
-    return int(came), int(rounds)

@@ -1,4 +1,29 @@
-"""Where the processes of a group meet, again and again: each time they are a generation of it."""
+"""Rendezvous: how the processes of a group find each other, at the start and after each loss of a process.
+
+All processes know one address, the chief's, and there the group's key-value store (see
+`torch_estimator.distributed.generation`). One generation of the group forms like this:
+
+1. The chief (rank 0) counts the number of the newest generation up. All other processes wait for a generation that
+   nobody has joined under their rank. A process that has lost a peer does the same as one that has just started: so
+   survivors and replacements end up in the same new generation, in whichever order they come.
+2. Each process announces itself under its rank: its incarnation (a random name), its purpose, and its *status*, which
+   says what it holds of the training. The first announcement for a rank counts; a second process with the same
+   ``TF_CONFIG`` waits, and gives up with an error if the first one keeps sending heartbeats.
+3. All wait until all have announced themselves. If another process dies before that, a later generation begins, and
+   all start over with it.
+4. The chief writes down the members. Usually these are all ranks. In an elastic group, the chief leaves out ranks whose
+   process is gone, and announces the generation without them; it knows that by the TCP connections of the generation
+   before, which the kernel closes when a process dies.
+5. The members compare their purposes, initialize torch.distributed, and connect the mesh for all-gathers. If that
+   fails, for example because one more process has died, they try again from step 1.
+
+A process that an elastic group has left out, and that comes back, finds the members fixed. If it holds a state, that is
+outdated: it ends (`LeftBehind`) and the launcher starts it anew. If it holds none, it announces itself, which the
+chief's heartbeat notices; the group then forms a generation that includes it.
+
+torchrun, Slurm and Ray Train start all processes again when one of them dies. There, and for forked replicas, a group
+is formed once only.
+"""
 
 from __future__ import annotations
 
@@ -6,101 +31,92 @@ import contextlib
 import datetime
 import logging
 import math
-import os
 import queue
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch.distributed as dist
-from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # documented
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed import Store  # type: ignore[attr-defined]  # documented
 
 from torch_estimator.cluster.addresses import LOOPBACK, split_address, unresolved
 from torch_estimator.cluster.environment import SLURM
 from torch_estimator.cluster.task import Task
-from torch_estimator.distributed.heartbeat import rounds_of
-from torch_estimator.distributed.interface import interface_to
-from torch_estimator.distributed.lost import LeftBehind, TrainingOver, reason
-from torch_estimator.distributed.mesh import Mesh
+from torch_estimator.distributed.errors import LeftBehind, TrainingOver, short_reason
+from torch_estimator.distributed.generation import (
+    FILE_PREFIX,
+    Announcement,
+    ForeignMembersError,
+    Generation,
+    begin_generation,
+    forget_store,
+    is_open,
+    is_started_by_torchrun,
+    newest_generation,
+    open_store,
+)
+from torch_estimator.distributed.mesh import AllGatherMesh
+from torch_estimator.distributed.network import gloo_listening_on, interface_to
 from torch_estimator.errors import ClusterError
 
 logger = logging.getLogger("torch_estimator")
 
-_FILE = "file:"
-_INTERFACE = "GLOO_SOCKET_IFNAME"
+COLLECTIVE_SECS = 7200.0
+"""How long a collective waits for all processes: the chief may evaluate between two steps."""
 
-_STORES: dict[tuple[str, int], Store] = {}
-# The newest generation at an address that this process has come to.
-_CAME: dict[tuple[str, int], int] = {}
-_GENERATION = "torch-estimator generation"
-_HERE = "rank {} is here"
-_MEMBERS = "members"
-_READ = "have read what all are there for"
-_OVER = "over"
-
-STEP_SECS = 7200.0
-"""How long to wait for an exchange: an evaluation by the chief may come between two steps."""
-
-# One may die while they connect; gloo tries for five times as long.
+# How long to connect, since a process may die. gloo waits for up to five times as long.
 _CONNECT_SECS = 5.0
-# Above, a ring has fewer connections.
-_MOST_IN_MESH = 32
-_SAY_EVERY_SECS = 10.0
-_LOOK_EVERY_SECS = 0.05
-# Longer than two of them take to connect.
-_MOST_SECS_TO_ANSWER = 2 * _CONNECT_SECS
-# Those who have noticed that one is gone meet at once.
+# In larger groups each process would hold too many connections; torch's ring all-gather needs two.
+MAX_MESH_SIZE = 32
+_LOG_EVERY_SECS = 10.0
+_POLL_SECS = 0.05
+# A store that has not answered for longer than two attempts to connect take counts as silent.
+_SILENT_SECS = 2 * _CONNECT_SECS
+# All survivors notice a loss at about the same time, so a process that is absent for longer is gone.
 _GONE_SECS = 3.0
-# Those who were about to form a group when another one was lost may take so long to notice.
-_FORMING_SECS = 6 * _CONNECT_SECS
-# For another process with the same place that is about to end.
-_MOST_SECS_TO_MISS = 10.0
-_DOUBLE = ", which is there already as another process, to end"
+# Processes that were about to connect when another one was lost may notice it that late.
+_CONNECTING_SECS = 6 * _CONNECT_SECS
+# How long to wait for another process with the same rank to end, once it has shown that it is alive.
+_SAME_RANK_SECS = 10.0
+
+# The newest generation that this process has joined at each address.
+_JOINED: dict[tuple[str, int], int] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """Those who have met.
+class Membership:
+    """A generation that this process is a member of.
 
     Attributes:
-        store: Where they leave notes for each other.
-        here: Their ranks.
-        statuses: By rank, what each has said of itself; empty for those who are not there.
-        mesh: Their connections; None where they use those of `torch.distributed`.
+        generation: What the members write into the store.
+        ranks: Ranks of all members, ascending.
+        statuses: By rank, the status that each member has announced; empty for ranks that are not members.
+        mesh: Connections for all-gathers; None where the members use those of `torch.distributed`.
     """
 
-    store: Store
-    here: list[int]
+    generation: Generation
+    ranks: list[int]
     statuses: list[str]
-    mesh: Mesh | None
-
-    def look_for(self, ranks: Iterable[int]) -> int | None:
-        """The first of those ranks that wants to be in the next one."""
-        return next((rank for rank in ranks if self.store.check([_HERE.format(rank)])), None)
-
-    def tell_end(self) -> None:
-        """Whoever loses the others from now on need not wait for them."""
-        self.store.set(_OVER, "")
+    mesh: AllGatherMesh | None
 
 
-class Meeting:
-    """How a process finds the others of its group.
+class Rendezvous:
+    """Forms the generations of one group, as seen from one process.
 
     Args:
-        task: This process.
+        task: The place of this process in the cluster.
         backend: ``gloo`` or ``nccl``.
-        wait_secs: How long to wait for the others.
-        watch: Called while waiting for them; raises where that is in vain.
-        elastic: Whether the chief may go on without those that are gone.
-        purpose: What they meet for, in a word.
+        wait_secs: How long to wait for the other processes.
+        check: Called about 20 times a second while this process waits; raises where it has to stop waiting.
+        elastic: Whether the chief may form a generation without processes that are gone.
+        purpose: ``train`` or ``evaluate``.
 
     Attributes:
-        may_happen_again: Whether processes that have lost one may meet the one that comes in its place; not where the
-            launcher starts all of them again, as torchrun, Slurm and Ray Train do.
+        is_repeatable: Whether a group that has lost a process may form another generation with its replacement. It may
+            not where the launcher starts all processes again, as torchrun, Slurm and Ray Train do.
     """
 
     def __init__(
@@ -109,7 +125,7 @@ class Meeting:
         backend: str,
         *,
         wait_secs: float,
-        watch: Callable[[], None],
+        check: Callable[[], None],
         elastic: bool,
         purpose: str,
     ) -> None:
@@ -118,204 +134,274 @@ class Meeting:
         self._rank, self._size = task.rank, task.num_workers
         self._backend = backend
         self._wait_secs = wait_secs
-        self._look = watch
+        self._check = check
         self._elastic = elastic
         self._purpose = purpose
-        # By whoever has started this process, as Ray Train does, and who will also end it.
-        self._was_there = dist.is_initialized()
-        is_file = task.rendezvous.startswith(_FILE)
-        self.may_happen_again = not (self._was_there or _is_of_torchrun() or task.source == SLURM or is_file)
-        self._address = ("", 0) if is_file else split_address(task.rendezvous, "the chief's address")
-        self._interface = "lo" if is_file or self._address[0] in LOOPBACK else interface_to(*self._address)
-        self._store: Store | None = None
-        # Of the generation before, for the chief of an elastic group: it tells who is still there.
-        self._before: Mesh | None = None
+        self._incarnation = secrets.token_hex(8)
+        # Whether torch.distributed was initialized by the launcher, as Ray Train does, which also shuts it down.
+        self._is_initialized_outside = dist.is_initialized()
+        self._is_file = task.rendezvous.startswith(FILE_PREFIX)
+        self.is_repeatable = not (
+            self._is_initialized_outside or is_started_by_torchrun() or task.source == SLURM or self._is_file
+        )
+        self._address = ("", 0) if self._is_file else split_address(task.rendezvous, "the chief's address")
+        is_on_one_machine = self._is_file or self._address[0] in LOOPBACK
+        self._interface = "lo" if is_on_one_machine else interface_to(*self._address)
+        self._generation: Generation | None = None
+        # For the chief of an elastic group: the half-closed mesh of the last generation, which shows which ranks live.
+        self._previous_mesh: AllGatherMesh | None = None
         self._may_miss = False
-        self._patience = _GONE_SECS
-        self._life = secrets.token_hex(8)
-        self._connects = False
-        self._meets: threading.Thread | None = None
-        self._waits_for, self._waits_at = "", 0.0
+        self._patience_secs = _GONE_SECS
+        # The thread that forms a generation sets these; the calling thread reads them.
+        self._forming: threading.Thread | None = None
+        self._is_connecting = False
+        self._waits_for, self._progress_at = "", 0.0
 
-    def meet(self, status: str, *, may_miss: bool) -> Generation:
-        """Waits for all others; see `Group.meet`.
+    # In the thread of the caller.
+
+    def form(self, status: str, *, may_miss: bool) -> Membership:
+        """Wait for all other processes and form a generation with them.
+
+        Args:
+            status: What the others shall know of this process; empty where it holds nothing that they need.
+            may_miss: For the chief of an elastic group: whether it may form the generation without lost processes.
 
         Raises:
-            ClusterError: They did not come in time.
-            LeftBehind: They have gone on without this process.
+            ClusterError: The others did not come in time, or want to do something else.
+            LeftBehind: An elastic group has gone on without this process.
             TrainingOver: The chief has ended the training.
         """
-        self._may_miss = may_miss and self._rank == 0 and self._elastic and self.may_happen_again
-        self._patience = _GONE_SECS
-        self._waits_at = time.monotonic()
-        # Whoever asks a chief that is stopped waits for as long as it is; so another thread does.
-        outcomes: queue.SimpleQueue[Generation | BaseException] = queue.SimpleQueue()
-        self._meets = threading.Thread(target=self._meet, args=(status, outcomes), name="meeting", daemon=True)
-        self._meets.start()
+        self._may_miss = may_miss and self._rank == 0 and self._elastic and self.is_repeatable
+        self._patience_secs = _GONE_SECS
+        self._progress_at = time.monotonic()
+        # A request to the store of a stopped chief blocks as long as the chief is stopped, and cannot be interrupted.
+        # So a thread makes the requests. If this process gives up, it leaves the thread behind.
+        outcomes: queue.SimpleQueue[Membership | BaseException] = queue.SimpleQueue()
+        self._forming = threading.Thread(target=self._form, args=(status, outcomes), name="rendezvous", daemon=True)
+        self._forming.start()
         try:
-            outcome = self._awaited_outcome(outcomes)
+            outcome = self._wait_for_outcome(outcomes)
         finally:
-            meets, self._meets = self._meets, None
-            meets.join(_CONNECT_SECS if self._connects else _LOOK_EVERY_SECS)
+            thread, self._forming = self._forming, None
+            thread.join(_CONNECT_SECS if self._is_connecting else _POLL_SECS)
+        if isinstance(outcome, ForeignMembersError):
+            raise ClusterError(
+                f"{self._task} has found {outcome.text!r} at {self._task.rendezvous} as the ranks of those that train, "
+                "which its chief has not written; see whether another program uses that address."
+            ) from outcome
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    def _awaited_outcome(self, outcomes: queue.SimpleQueue[Generation | BaseException]) -> Generation | BaseException:
-        said = time.monotonic()
-        deadline = said + self._wait_secs
+    def _wait_for_outcome(self, outcomes: queue.SimpleQueue[Membership | BaseException]) -> Membership | BaseException:
+        logged_at = time.monotonic()
+        deadline = logged_at + self._wait_secs
         while True:
-            self._look()
+            self._check()
             with contextlib.suppress(queue.Empty):
-                return outcomes.get(timeout=_LOOK_EVERY_SECS)
+                return outcomes.get(timeout=_POLL_SECS)
             now = time.monotonic()
-            answers = now < self._waits_at + _MOST_SECS_TO_ANSWER
+            # While the store answers, the thread itself notices the deadline and can say whom it waits for.
+            answers = now < self._progress_at + _SILENT_SECS
             if now > deadline and not answers:
                 raise ClusterError(self._why_not(TimeoutError("timed out")))
-            if now > said + _SAY_EVERY_SECS:
-                said = now
+            if now > logged_at + _LOG_EVERY_SECS:
+                logged_at = now
                 doubt = "" if answers else self._doubt()
                 silent = f"{self._chief}, which does not answer{f' ({doubt})' if doubt else ''}"
-                whom = self._waits_for if answers else silent
-                logger.info("%s waits at %s for %s.", self._task, self._task.rendezvous, whom)
+                waits_for = self._waits_for if answers else silent
+                logger.info("%s waits at %s for %s.", self._task, self._task.rendezvous, waits_for)
 
-    def _meet(self, status: str, outcomes: queue.SimpleQueue[Generation | BaseException]) -> None:
-        deadline = time.monotonic() + self._wait_secs
-        try:
-            while (generation := self._tries(status, deadline)) is None:
-                pass
-            if self._meets is not threading.current_thread():
-                self.leave(generation.mesh)
-            outcomes.put(generation)
-        except BaseException as error:
-            outcomes.put(error)
+    def disconnect(self, mesh: AllGatherMesh | None) -> None:
+        """End the connections of a generation.
 
-    def _tries(self, status: str, deadline: float) -> Generation | None:
-        try:
-            return self._forms(status, deadline)
-        except ClusterError:
-            raise
-        except (RuntimeError, ValueError, OSError) as error:
-            if time.monotonic() > deadline or not self.may_happen_again or _is_in_use(error):
-                raise ClusterError(self._why_not(error)) from error
-            # The chief is gone, or another one while all connected.
-            self._store = None
-            _STORES.pop(self._address, None)
-            self.leave(None)
-            time.sleep(0.05)
-            return None
-
-    def leave(self, mesh: Mesh | None) -> None:
-        """Ends the connections of a generation, if there is one."""
+        Args:
+            mesh: The mesh of the generation, or None where it has none.
+        """
         if mesh is not None:
-            self.forget()
+            self.close_previous_mesh()
             if self._rank == 0 and self._elastic:
-                mesh.leave()
-                self._before = mesh
+                mesh.shut_down_sending()
+                self._previous_mesh = mesh
             else:
                 mesh.close()
         with contextlib.suppress(RuntimeError):
-            if dist.is_initialized() and not self._was_there:
+            if dist.is_initialized() and not self._is_initialized_outside:
                 dist.destroy_process_group()
 
-    def forget(self) -> None:
-        """Asks no more who of the generation before is still there."""
-        if self._before is not None:
-            self._before.close()
-            self._before = None
+    def close_previous_mesh(self) -> None:
+        """Stop observing which processes of the generation before are alive."""
+        if self._previous_mesh is not None:
+            self._previous_mesh.close()
+            self._previous_mesh = None
 
-    def _forms(self, status: str, deadline: float) -> Generation | None:
-        """The newest generation; None where another one has begun meanwhile."""
-        if self._rank and self._is_to_connect():
-            self._wait_for_chief(deadline)
-        left = max(1.0, deadline - time.monotonic())
-        store = _store(self._task, self._address, left)
-        if self._rank and self._store is not None and self._store.check([_OVER]):
-            raise TrainingOver
-        number = store.add(_GENERATION, 1) if self._rank == 0 else self._awaited(store, deadline)
-        mine = self._store = _of_generation(store, number)
-        if status and self._is_without_me(mine):
-            raise LeftBehind(self._task)
-        if not self._is_first(mine, _HERE.format(self._rank), f"{self._life} {self._purpose} {status}"):
+    # In the thread that forms a generation.
+
+    def _form(self, status: str, outcomes: queue.SimpleQueue[Membership | BaseException]) -> None:
+        deadline = time.monotonic() + self._wait_secs
+        try:
+            while (membership := self._try_and_recover(status, deadline)) is None:
+                pass
+            if self._forming is not threading.current_thread():
+                # The caller has given up and does not use the group.
+                self.disconnect(membership.mesh)
+            outcomes.put(membership)
+        except BaseException as error:
+            outcomes.put(error)
+
+    def _try_and_recover(self, status: str, deadline: float) -> Membership | None:
+        """Try once; return None where another attempt may succeed."""
+        try:
+            return self._try(status, deadline)
+        except ClusterError:
+            raise
+        except (RuntimeError, ValueError, OSError) as error:
+            if time.monotonic() > deadline or not self.is_repeatable or _is_port_in_use(error):
+                raise ClusterError(self._why_not(error)) from error
+            # The chief has died, and its store with it; or another process has died while all connected.
+            self._generation = None
+            forget_store(self._address)
+            self.disconnect(None)
+            time.sleep(0.05)
             return None
-        _CAME[self._address] = number
+
+    def _try(self, status: str, deadline: float) -> Membership | None:
+        """Go through the steps of the module's docstring; return None where a later generation has begun."""
+        if self._rank and self._connects_to_chief():
+            self._wait_for_listener(deadline)
+        left_secs = max(1.0, deadline - time.monotonic())
+        store = open_store(self._task, self._address, left_secs)
+
+        # 1. Begin a generation, or wait for one.
+        generation = begin_generation(store, self._size) if self._rank == 0 else self._next_generation(store, deadline)
+        self._generation = generation
+        if status and generation.excludes(self._rank):
+            raise LeftBehind(self._task)
+
+        # 2. Announce this process.
+        announcement = Announcement(self._incarnation, self._purpose, status)
+        if not generation.announce(self._rank, announcement, is_exclusive=self._is_file):
+            return None
+        _JOINED[self._address] = generation.number
+
+        # 3. Wait for the others.
         began = time.monotonic()
-        while (absent := self._absent(mine)) and not mine.check([_MEMBERS]):
-            if store.add(_GENERATION, 0) != number:
+        while (absent := generation.absent(self._size)) and not generation.has_members():
+            if not generation.is_newest():
                 return None
-            if self._may_miss and time.monotonic() > began + self._patience and not self._alive(absent):
+            has_patience = time.monotonic() <= began + self._patience_secs
+            if self._may_miss and not has_patience and not self._is_any_alive(absent):
                 break
-            self._wait_for(absent, deadline)
-        self._patience = _FORMING_SECS
+            self._wait_a_moment(self._names(absent), deadline)
+        # A second attempt may come while other processes still try to connect for the first one.
+        self._patience_secs = _CONNECTING_SECS
+
+        # 4. Fix the members.
         if self._rank == 0:
-            if mine.check([_MEMBERS]):
-                # Only this process says who is in a generation that it has just begun.
-                raise self._senseless_members(mine.get(_MEMBERS))
-            mine.set(_MEMBERS, " ".join(str(rank) for rank in range(self._size) if rank not in absent))
-        if self._is_without_me(mine):
+            generation.set_members(rank for rank in range(self._size) if rank not in absent)
+        if generation.excludes(self._rank):
             if status:
                 raise LeftBehind(self._task)
-            self._wait_for_turn(store, number, deadline)
+            self._wait_to_be_admitted(generation, deadline)
             return None
-        here = self._members(mine)
-        told = {rank: _told(mine, rank) for rank in here}
+
+        # 5. Compare purposes and connect.
+        members = generation.members()
+        announcements = {rank: generation.announcement(rank) for rank in members}
         try:
-            self._check_purposes({rank: purpose for rank, (purpose, _) in told.items()})
+            self._check_purposes({rank: one.purpose for rank, one in announcements.items()})
         except ClusterError:
-            self._let_all_read(mine, len(here))
+            is_chief = self._rank == 0
+            generation.wait_until_all_have_read(is_chief=is_chief, members=members, most_secs=_GONE_SECS)
             raise
-        mesh = self._connected(mine, here, min(left, _CONNECT_SECS if self.may_happen_again else _FORMING_SECS))
-        self.forget()
-        return Generation(mine, here, [told.get(rank, ("", ""))[1] for rank in range(self._size)], mesh)
+        connect_secs = min(left_secs, _CONNECT_SECS if self.is_repeatable else _CONNECTING_SECS)
+        mesh = self._connect(generation.store, members, connect_secs)
+        self.close_previous_mesh()
+        statuses = [announcements[rank].status if rank in announcements else "" for rank in range(self._size)]
+        return Membership(generation, members, statuses, mesh)
 
-    def _is_first(self, store: Store, key: str, said: str) -> bool:
-        """Says something that one process can say; returns whether this one was first."""
-        if self._interface == "lo" and not self._address[0]:
-            # A file knows no such thing; replicas have places of their own.
-            store.set(key, said)
-            return True
-        return bool(store.compare_set(key, "", said) == said.encode())
+    def _connects_to_chief(self) -> bool:
+        """Return whether this process has yet to connect to a store that the chief's process serves."""
+        is_served_by_chief = bool(self._address[0]) and not (self._is_initialized_outside or is_started_by_torchrun())
+        return is_served_by_chief and not is_open(self._address)
 
-    def _connected(self, store: Store, here: Sequence[int], connect_secs: float) -> Mesh | None:
-        self._waits_at, self._waits_for = time.monotonic() + 5 * connect_secs, "connections to all of them"
-        self._connects = True
-        try:
-            self._init_process_group(store, here, connect_secs)
-            if len(here) <= _MOST_IN_MESH or self._elastic:
-                return Mesh(store, self._rank, here, self._address, connect_secs)
-            return None
-        finally:
-            self._connects = False
-
-    def _is_to_connect(self) -> bool:
-        """Whether there is no way to the chief's store yet, and it is the chief's own."""
-        return bool(self._address[0]) and self._address not in _STORES and not (self._was_there or _is_of_torchrun())
-
-    def _wait_for_chief(self, deadline: float) -> None:
-        """Waits until something listens there; torch would tell all that it tries meanwhile."""
+    def _wait_for_listener(self, deadline: float) -> None:
+        """Wait until the chief listens. torch would wait, too, but log a warning for each attempt."""
         while True:
             try:
-                socket.create_connection(self._address, timeout=_LOOK_EVERY_SECS * 20).close()
+                socket.create_connection(self._address, timeout=_POLL_SECS * 20).close()
                 return
             except OSError:
-                if self._meets is not threading.current_thread() or time.monotonic() > deadline:
+                if self._forming is not threading.current_thread() or time.monotonic() > deadline:
                     raise
-            time.sleep(_LOOK_EVERY_SECS)
+            time.sleep(_POLL_SECS)
 
-    def _init_process_group(self, store: Store, here: Sequence[int], connect_secs: float) -> None:
-        if self._was_there:
+    def _next_generation(self, store: Store, deadline: float) -> Generation:
+        """Wait for a generation that no process has joined under this rank; return it.
+
+        A generation that this process has joined itself is over: the chief is about to begin the next one. A generation
+        that another process has joined under this rank is either about to be replaced, since that process was this
+        one's predecessor and died; or that process lives, and two processes were given the same place in the cluster.
+        Heartbeats show which: if they go on, this process waits `_SAME_RANK_SECS` longer and then raises an error.
+        """
+        first_seen: tuple[int, int] | None = None
+        gives_up_at = math.inf
+        while True:
+            if self._generation is not None and self._generation.is_over():
+                raise TrainingOver
+            newest = newest_generation(store)
+            generation = Generation(store, newest, self._size)
+            if newest and not generation.has_announced(self._rank):
+                return generation
+            if newest and _JOINED.get(self._address) != newest:
+                beats = generation.beats(self._rank)
+                if first_seen is None:
+                    first_seen = newest, beats
+                elif gives_up_at == math.inf and first_seen[0] == newest and beats > first_seen[1]:
+                    gives_up_at = time.monotonic() + _SAME_RANK_SECS
+                self._wait_a_moment(
+                    f"another process that runs as {self._names([self._rank])} to end",
+                    min(deadline, gives_up_at),
+                    secs=min(self._wait_secs, _SAME_RANK_SECS),
+                    advice="two have the same TF_CONFIG",
+                )
+            else:
+                self._wait_a_moment(self._chief, deadline)
+
+    def _wait_to_be_admitted(self, generation: Generation, deadline: float) -> None:
+        """Wait until the others, which have gone on without this process, begin a generation that includes it."""
+        logger.info("The others have gone on without %s; waiting until they admit it again.", self._task)
+        while generation.is_newest():
+            if generation.is_over():
+                raise TrainingOver
+            self._wait_a_moment(self._chief, deadline)
+
+    def _connect(self, store: Store, members: Sequence[int], connect_secs: float) -> AllGatherMesh | None:
+        self._progress_at, self._waits_for = time.monotonic() + 5 * connect_secs, "connections to all of them"
+        self._is_connecting = True
+        try:
+            self._init_process_group(store, members, connect_secs)
+            if len(members) <= MAX_MESH_SIZE or self._elastic:
+                return AllGatherMesh(store, self._rank, members, self._address, connect_secs)
+            return None
+        finally:
+            self._is_connecting = False
+
+    def _init_process_group(self, store: Store, members: Sequence[int], connect_secs: float) -> None:
+        if self._is_initialized_outside:
             return
-        # It names groups by how many it has tried to make, and processes that were started anew have tried less often.
+        # torch names a group by how many groups this process has tried to make, and all members need the same name. A
+        # replacement has tried less often than the survivors.
         dist.distributed_c10d._world.group_count = 0
-        with _gloo_through(self._interface):
+        with gloo_listening_on(self._interface):
             dist.init_process_group(
                 self._backend,
                 store=store,
-                rank=here.index(self._rank),
-                world_size=len(here),
+                rank=members.index(self._rank),
+                world_size=len(members),
                 timeout=datetime.timedelta(seconds=connect_secs),
             )
-        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=max(STEP_SECS, self._wait_secs)))
+        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=max(COLLECTIVE_SECS, self._wait_secs)))
 
     def _check_purposes(self, purposes: Mapping[int, str]) -> None:
         for rank, purpose in purposes.items():
@@ -323,154 +409,65 @@ class Meeting:
                 chief, other = (f"{self._task.name_of_rank(one)} is to {purposes[one]}" for one in (0, rank))
                 raise ClusterError(f"{chief}, but {other}; have all of them call the same, in the same order.")
 
-    def _let_all_read(self, store: Store, count: int) -> None:
-        """Has a chief stay that all others still ask."""
-        deadline = time.monotonic() + _GONE_SECS
-        have_read = store.add(_READ, 1)
-        while self._rank == 0 and have_read < count and time.monotonic() < deadline:
-            time.sleep(0.01)
-            have_read = store.add(_READ, 0)
+    def _is_any_alive(self, absent: Collection[int]) -> bool:
+        """Return whether the process of an absent rank still holds its connection of the generation before."""
+        return self._previous_mesh is not None and not self._previous_mesh.alive_peers().isdisjoint(absent)
 
-    def _absent(self, store: Store) -> list[int]:
-        return [rank for rank in range(self._size) if not store.check([_HERE.format(rank)])]
+    def _wait_a_moment(
+        self,
+        waits_for: str,
+        deadline: float,
+        *,
+        secs: float | None = None,
+        advice: str = "all run and can reach that address",
+    ) -> None:
+        """Sleep 10 ms between two looks into the store; raise where the deadline is over, or the caller has given up.
 
-    def _alive(self, absent: Sequence[int]) -> bool:
-        """Whether one of those that have not come has not ended."""
-        return self._before is not None and not self._before.alive().isdisjoint(absent)
-
-    def _members(self, store: Store) -> list[int]:
-        """Return the ranks that the chief has chosen; the store takes what anybody writes."""
-        text = store.get(_MEMBERS)
-        try:
-            ranks = [int(rank) for rank in text.decode().split()]
-        except ValueError:
-            raise self._senseless_members(text) from None
-        if ranks[:1] != [0] or ranks != sorted(set(ranks)) or ranks[-1] >= self._size:
-            raise self._senseless_members(text)
-        return ranks
-
-    def _senseless_members(self, text: bytes) -> ClusterError:
-        return ClusterError(
-            f"{self._task} has found {text[:100].decode(errors='replace')!r} at {self._task.rendezvous} as the ranks "
-            "of those that train, which its chief has not written; see whether another program uses that address."
-        )
-
-    def _is_without_me(self, store: Store) -> bool:
-        return store.check([_MEMBERS]) and self._rank not in self._members(store)
-
-    def _wait_for_turn(self, store: Store, number: int, deadline: float) -> None:
-        """Waits until the others, who have gone on without this process, form the next generation with it."""
-        assert self._store is not None
-        logger.info("The others have gone on without %s; waiting for them to take it up again.", self._task)
-        while store.add(_GENERATION, 0) == number:
-            if self._store.check([_OVER]):
-                raise TrainingOver
-            self._wait_for([0], deadline)
-
-    def _awaited(self, store: Store, deadline: float) -> int:
-        """The newest generation, once neither this process nor the one in whose place it has come has a part in it."""
-        # Of another process with this one's place: what it had told at first, and when to end since it lives.
-        seen: tuple[int, int] | None = None
-        ends_at = math.inf
-        while True:
-            if self._store is not None and self._store.check([_OVER]):
-                raise TrainingOver
-            newest = store.add(_GENERATION, 0)
-            if newest and not _of_generation(store, newest).check([_HERE.format(self._rank)]):
-                return newest
-            if newest and _CAME.get(self._address) != newest:
-                told = rounds_of(_of_generation(store, newest), self._rank)
-                if seen is None:
-                    seen = newest, told
-                elif ends_at == math.inf and seen[0] == newest and told > seen[1]:
-                    ends_at = time.monotonic() + _MOST_SECS_TO_MISS
-                self._wait_for([self._rank], min(deadline, ends_at), _DOUBLE)
-            else:
-                self._wait_for([0], deadline)
-
-    def _wait_for(self, ranks: Iterable[int], deadline: float, what: str = "") -> None:
-        if self._meets is not threading.current_thread():
-            raise ClusterError("Nobody waits for this any more.")
-        self._waits_at = time.monotonic()
-        self._waits_for = ", ".join(map(self._task.name_of_rank, ranks)) + what
-        if self._waits_at > deadline:
-            advice = "two have the same TF_CONFIG" if what else "all run and can reach that address"
-            wait = f"{_MOST_SECS_TO_MISS:g} s" if what and self._wait_secs > _MOST_SECS_TO_MISS else self._told_wait
+        Args:
+            waits_for: What this process waits for, for the log and the error.
+            deadline: When to give up, by `time.monotonic`.
+            secs: The wait that the error names; None for ``session_creation_timeout_secs``.
+            advice: What the error advises to check.
+        """
+        if self._forming is not threading.current_thread():
+            raise ClusterError("The process has stopped waiting for the others.")
+        self._progress_at, self._waits_for = time.monotonic(), waits_for
+        if self._progress_at > deadline:
+            wait = self._whole_wait if secs is None or secs == self._wait_secs else f"{secs:g} s"
             raise ClusterError(
-                f"{self._task} waited {wait} at {self._task.rendezvous} for {self._waits_for}; see whether {advice}."
+                f"{self._task} waited {wait} at {self._task.rendezvous} for {waits_for}; see whether {advice}."
             )
         time.sleep(0.01)
 
-    @property
-    def _told_wait(self) -> str:
-        return f"{self._wait_secs:g} s (session_creation_timeout_secs of RunConfig)"
+    # Names and reasons, for logs and errors.
 
-    def _why_not(self, error: Exception) -> str:
-        where = self._task.rendezvous
-        if _is_in_use(error):
-            return f"{self._task} cannot listen on {where}: the port is in use; end what uses it, or name another port."
-        host, _ = self._address
-        advice = "that is an address of this machine" if host and self._rank == 0 else "it runs and can be reached"
-        return (
-            f"{self._task} waited {self._told_wait} for {self._chief} at {where}; see whether {advice} "
-            f"({self._doubt() or reason(error)})."
-        )
+    def _names(self, ranks: Iterable[int]) -> str:
+        return ", ".join(map(self._task.name_of_rank, ranks))
 
     @property
     def _chief(self) -> str:
         return self._task.name_of_rank(0) if self._rank else "itself"
 
+    @property
+    def _whole_wait(self) -> str:
+        return f"{self._wait_secs:g} s (session_creation_timeout_secs of RunConfig)"
+
+    def _why_not(self, error: Exception) -> str:
+        where = self._task.rendezvous
+        if _is_port_in_use(error):
+            return f"{self._task} cannot listen on {where}: the port is in use; end what uses it, or name another port."
+        host, _ = self._address
+        advice = "that is an address of this machine" if host and self._rank == 0 else "it runs and can be reached"
+        return (
+            f"{self._task} waited {self._whole_wait} for {self._chief} at {where}; see whether {advice} "
+            f"({self._doubt() or short_reason(error)})."
+        )
+
     def _doubt(self) -> str:
-        """What is wrong with the chief's address, as far as can be seen from here."""
+        """Return what seems wrong with the chief's address, as far as this machine can tell; empty if nothing does."""
         host, port = self._address
         return unresolved(host, port) if host else ""
 
 
-def _told(store: Store, rank: int) -> tuple[str, str]:
-    """What one of them is there for, and what it says of itself."""
-    _, purpose, status = store.get(_HERE.format(rank)).decode().split(" ", 2)
-    return purpose, status
-
-
-def _store(task: Task, address: tuple[str, int], wait_secs: float) -> Store:
-    """Where all leave notes for each other: a file, or served by the chief as long as its process lives."""
-    if task.rendezvous is not None and task.rendezvous.startswith(_FILE):
-        return FileStore(task.rendezvous.removeprefix(_FILE), task.num_workers)
-    if dist.is_initialized():
-        return dist.distributed_c10d._get_default_store()
-    wait = datetime.timedelta(seconds=wait_secs)
-    if address not in _STORES:
-        if task.ranks and _is_of_torchrun():
-            # Whoever started the processes serves it.
-            _STORES[address], _, _ = next(rendezvous("env://", task.rank, task.num_workers, timeout=wait))
-        else:
-            chief = task.rank == 0
-            _STORES[address] = TCPStore(*address, is_master=chief, timeout=wait, wait_for_workers=False)
-    return _STORES[address]
-
-
-@contextlib.contextmanager
-def _gloo_through(interface: str | None) -> Iterator[None]:
-    """Has gloo listen there, unless the user has named an interface; it reads the environment when a group is made."""
-    if interface is None or _INTERFACE in os.environ:
-        yield
-        return
-    os.environ[_INTERFACE] = interface
-    try:
-        yield
-    finally:
-        # Other groups, and the processes that this one starts, lead elsewhere.
-        del os.environ[_INTERFACE]
-
-
-def _of_generation(store: Store, generation: int) -> Store:
-    # A store that outlives a group still holds what the one before has written.
-    return PrefixStore(f"torch-estimator {generation}", store)
-
-
-def _is_of_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def _is_in_use(error: Exception) -> bool:
+def _is_port_in_use(error: Exception) -> bool:
     return "EADDRINUSE" in str(error) or "already in use" in str(error)

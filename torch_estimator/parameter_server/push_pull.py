@@ -14,9 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from torch_estimator.checkpoint.checkpoint import latest_checkpoint, load_checkpoint
-from torch_estimator.distributed.description import Description, difference
-from torch_estimator.distributed.packing import HEADER, Layout
-from torch_estimator.distributed.split_step import NoRoom
+from torch_estimator.distributed.consistency import Description, difference
+from torch_estimator.distributed.gradient_message import HEADER, Layout, MessageTooSmall
 from torch_estimator.errors import ClusterError
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.parameter_server.client import Frames, Links, TrainingIsOver
@@ -599,7 +598,7 @@ class PushPullSteps:
         one = dataclasses.replace(batches, start=batches.start + number, count=1)
         try:
             return float(self._runner.take(one, context)[0])
-        except NoRoom as unsent:
+        except MessageTooSmall as unsent:
             self._use(self._step.layout.joined([unsent.needed]), None)
             self._step.packing.pack(self._step.message, unsent.loss, unsent.dense, unsent.mentions)
             return float(unsent.loss)

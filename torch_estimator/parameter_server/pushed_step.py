@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_estimator.distributed.packing import Layout
-from torch_estimator.distributed.split_step import NoRoom, SendingStep
+from torch_estimator.distributed.gradient_message import Layout, MessageTooSmall, SendingStep
 
 
 class PushedStep(SendingStep):
@@ -18,7 +17,7 @@ class PushedStep(SendingStep):
         """Fills the message.
 
         Raises:
-            NoRoom: It is too small.
+            MessageTooSmall: It is too small.
         """
         loss, dense, mentions = self.differentiate(features, labels, weights)
         with torch.no_grad():
@@ -29,6 +28,6 @@ class PushedStep(SendingStep):
                 for touched, one in zip(mentions, clipped[len(dense) :], strict=True)
             ]
             if not self.layout.holds(Layout.of(dense, mentions)):
-                raise NoRoom(loss.detach(), dense, mentions)
+                raise MessageTooSmall(loss.detach(), dense, mentions)
             self.packing.pack(self.message, loss, dense, mentions)
         return loss.detach(), []

@@ -1,4 +1,4 @@
-"""Checks that several strategies make of their settings and of the cluster."""
+"""Checks of settings and of the cluster that several strategies make."""
 
 from __future__ import annotations
 

@@ -1,23 +1,34 @@
-"""Data-parallel training: every process has the whole model, and all take each step together."""
+"""Data-parallel training: every process has the whole model, and all take each step together.
+
+`MultiWorkerMirroredStrategy` is what a user gives; `joined` makes the session of one process. In order:
+
+1. `joined_group` waits until all processes of the cluster are connected.
+2. `DataParallelSession.begin` checks that all are about to train the same, and decides where to start: from a
+   checkpoint, from the chief's initial weights, or, in the replacement of a lost process, from the others' state.
+3. `DataParallelSteps` takes the steps; it also recovers from losses.
+4. `DataParallelSession.end` leaves the group, when all have the result.
+
+Imports of torch are inside functions: users import this module with `torch_estimator.distribute`, also to start
+programs that never train.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch_estimator.cluster.task import Task
-from torch_estimator.errors import ClusterError, InvalidTypeError, InvalidValueError
+from torch_estimator.errors import InvalidTypeError, InvalidValueError
 from torch_estimator.run_config import RunConfig
 from torch_estimator.strategies.checks import check_silence, refuse_parameter_servers
 from torch_estimator.strategy import CheckpointContent, EvaluationShare, Session, Strategy
 
 if TYPE_CHECKING:
-    from torch_estimator.distributed.forked_replicas import Replicas
+    from torch_estimator.distributed.forked_replicas import ForkedReplicas
     from torch_estimator.distributed.group import Group
     from torch_estimator.hooks.hook import RunContext
     from torch_estimator.strategies.data_parallel_steps import DataParallelSteps
@@ -31,10 +42,11 @@ _COMMUNICATIONS = ("AUTO", "RING", "NCCL")
 COMPILED_PARTS = "compiled_parts"
 """Key of a checkpoint's state: what was compiled of the two halves of a step."""
 
-# A table of more numbers takes longer to exchange than most models take for a step.
+# Exchanging a larger table takes longer than a step of most models.
 _MANY_NUMBERS = 1_000_000
 
-# One entry for each group or job that this process is in; meanwhile its evaluations are not shared.
+# One entry for each group that this process is in. While there is one, this process evaluates alone, since the other
+# processes of the cluster are busy with training.
 _busy: list[None] = []
 
 
@@ -42,19 +54,20 @@ _busy: list[None] = []
 class MultiWorkerMirroredStrategy(Strategy):
     """Every worker has the whole model; all workers take each step together, on the sum of their gradients.
 
-    What the processes of a cluster without parameter servers do by default. A batch of the ``input_fn`` is that of one
-    worker: with n workers a step is one of n times as many rows. Losses that are sums are added up over the workers,
-    all others averaged, and so are their gradients.
+    This is the default of a cluster without parameter servers. Each worker takes a batch of its own ``input_fn`` per
+    step: with n workers, a step is computed on n times as many rows. Losses that are sums, and their gradients, are
+    added up over the workers; all other losses are averaged.
 
     Args:
-        communication: ``"RING"`` is gloo over TCP, ``"NCCL"`` is for GPUs; ``"AUTO"`` chooses.
-        silence_secs: Seconds after which the logs name a process that all others wait for; they go on waiting.
-        elastic: Whether to go on without a worker that is lost, with steps of fewer rows, until it is back. All workers
-            are waited for at the start and where the chief is replaced; the chief is always waited for.
+        communication: ``"RING"`` is gloo over TCP, ``"NCCL"`` is for GPUs; ``"AUTO"`` takes NCCL where there are GPUs.
+        silence_secs: Seconds that a process waits for the others before it logs a warning that names them. It goes on
+            waiting.
+        elastic: Whether to go on without a lost worker, on fewer rows per step, until it is back. At the start, and
+            after the loss of the chief, training always waits for all workers.
 
     Raises:
-        InvalidTypeError: The seconds are no number, or ``elastic`` is no bool.
-        InvalidValueError: There is no such communication, or the seconds are not positive.
+        InvalidTypeError: ``silence_secs`` is not a number, or ``elastic`` is not a bool.
+        InvalidValueError: The communication is unknown, or ``silence_secs`` is not positive.
 
     >>> MultiWorkerMirroredStrategy(elastic=True).communication
     'AUTO'
@@ -78,17 +91,18 @@ class MultiWorkerMirroredStrategy(Strategy):
         """Name of the backend of torch.distributed.
 
         Raises:
-            InvalidValueError: The communication needs GPUs, and there are none, or cannot be elastic.
+            InvalidValueError: The communication needs GPUs and there are none, or it does not work with ``elastic``.
         """
         import torch
 
         if self.elastic and self.communication != "RING" and torch.cuda.is_available():
             raise InvalidValueError(
-                "elastic=True needs communication='RING': who waits in NCCL does not notice a loss."
+                "elastic=True needs communication='RING': in NCCL, a process that waits does not notice that another "
+                "one is lost."
             )
         if self.communication == "NCCL" and not torch.cuda.is_available():
             raise InvalidValueError("communication='NCCL' needs GPUs, but there are none here; use 'RING' or 'AUTO'.")
-        # Texts go through gloo in any case.
+        # Texts are on the CPU, so they are exchanged through gloo in any case.
         return "cpu:gloo,cuda:nccl" if self.communication != "RING" and torch.cuda.is_available() else "gloo"
 
     def check(self, task: Task) -> None:
@@ -108,7 +122,7 @@ class MultiWorkerMirroredStrategy(Strategy):
                 _warn_of_evaluating_alone()
             yield None
             return
-        from torch_estimator.distributed.shared_evaluation.rounds import GroupShare
+        from torch_estimator.distributed.shared_evaluation import GroupShare
 
         with joined_group(config._task, self, config, purpose="evaluate") as group:
             yield GroupShare(group)
@@ -121,6 +135,7 @@ def shares_evaluation(config: RunConfig) -> bool:
 
 
 def _warn_of_evaluating_alone() -> None:
+    """Log once that ``eval_distribute`` has no effect in this process."""
     if _warned:
         return
     _warned.append(None)
@@ -136,7 +151,7 @@ _warned: list[None] = []
 
 @contextmanager
 def busy_with_group() -> Iterator[None]:
-    """Keep evaluations in the body to this process: the other processes are busy with something else."""
+    """Have evaluations in the body run in this process alone, since the others are busy with the group's work."""
     _busy.append(None)
     try:
         yield
@@ -151,21 +166,21 @@ def joined_group(
     config: RunConfig,
     *,
     purpose: str = "train",
-    replicas: Replicas | None = None,
+    replicas: ForkedReplicas | None = None,
     replaceable: bool = True,
 ) -> Iterator[Group]:
     """Wait for all processes that train or evaluate together with this one; leave them at the end.
 
     Args:
-        task: The place of this process among them.
-        strategy: The strategy that they share.
+        task: The place of this process among the processes.
+        strategy: The strategy of all processes.
         config: The job's settings.
         purpose: ``train`` or ``evaluate``.
-        replicas: The processes that this one was forked with, or None where they were started one by one.
-        replaceable: Whether another process can take the place of one that is lost.
+        replicas: The processes that this one was forked with, or None where each process was started by itself.
+        replaceable: Whether a new process can take the place of a lost one.
 
     Raises:
-        ClusterError: They did not come.
+        ClusterError: The other processes did not come in time.
     """
     from torch_estimator.distributed.group import Group
     from torch_estimator.parameter_server.key import KEY_FILE
@@ -183,7 +198,7 @@ def joined_group(
             "gloo" if replicas is not None and task.device == "cpu" else settings.backend,
             wait_secs=config.session_creation_timeout_secs,
             silence_secs=getattr(strategy, "silence_secs", settings.silence_secs),
-            watch=replicas.watch if replicas is not None else lambda: None,
+            check_peers=replicas.check if replicas is not None else lambda: None,
             replaceable=replaceable and not evaluates,
             elastic=settings.elastic and not evaluates,
             purpose=purpose,
@@ -194,16 +209,18 @@ def joined_group(
 
 
 @contextmanager
-def joined(config: RunConfig, task: Task, strategy: Strategy, *, replicas: Replicas | None = None) -> Iterator[Session]:
-    """Join the processes that take each step together; a process that has no others trains alone.
+def joined(
+    config: RunConfig, task: Task, strategy: Strategy, *, replicas: ForkedReplicas | None = None
+) -> Iterator[Session]:
+    """Join the processes that take each step together; a single process trains alone.
 
     Args:
         config: The settings of this process.
         task: Its place among the processes.
-        strategy: The strategy that they share.
-        replicas: The processes that this one was forked with, or None where they were started one by one.
+        strategy: The strategy of all processes.
+        replicas: The processes that this one was forked with, or None where each process was started by itself.
     """
-    from torch_estimator.distributed.lost import LeftBehind, TrainingOver
+    from torch_estimator.distributed.errors import LeftBehind, TrainingOver
     from torch_estimator.train.preemption import Preempted
 
     if task.num_workers <= 1:
@@ -244,38 +261,38 @@ class DataParallelSession(Session):
         self._shares_input = shares_input
         self._is_elastic = is_elastic
         self._agree: Callable[..., None] = lambda: None
-        self._positions: Any = None
+        self._cursors: Any = None
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        from torch_estimator.distributed.lost import PeerLost
+        from torch_estimator.distributed.errors import PeerLost
 
         try:
             yield
         except PeerLost as lost:
-            # Once a step is taken, the steps themselves recover what the lost process held.
-            self.group.meet_another(lost)
+            # Before the first step there is no state to recover: the processes form their group again and start over.
+            # Later losses are recovered in the steps, and come here only where that is impossible.
+            self.group.rejoin(lost)
 
     def begin(self, training: Training) -> None:
-        from torch_estimator.distributed.agreement import agree_on_training
-        from torch_estimator.distributed.description import CLUSTER, Trainers, describe_training
-        from torch_estimator.distributed.peer_recovery import handed, leader_of
+        from torch_estimator.distributed.consistency import CLUSTER, check_same_training, describe_training
+        from torch_estimator.distributed.peer_recovery import find_leader, hand_over
         from torch_estimator.strategies.data_parallel_steps import restored_state
 
-        group, others_train = self.group, self.group.was_under_way
+        group, others_train = self.group, self.group.is_training_under_way
         if not others_train:
             training.warm_start()
         training.make_optimizers()
-        trainers: Trainers = (training.optimizers, training.schedules)
-        # A schedule moves the settings of its optimizer, so they are described as they are at first.
+        # Now, and not after the checkpoint is restored: a schedule changes the settings of its optimizer.
+        trainers = (training.optimizers, training.schedules)
         description = {
             CLUSTER: {"the number of processes that train": self.task.num_workers},
-            **describe_training(training.model, trainers),
+            **describe_training(training.model, trainers, training.model_fn),
         }
         model_dir = None if self._shares_input else training.model_dir
 
         def agree(begins_with: str | None = None, last_step: int | None = None) -> None:
-            agree_on_training(
+            check_same_training(
                 group,
                 description=description,
                 model_dir=model_dir,
@@ -288,9 +305,9 @@ class DataParallelSession(Session):
         self._agree = agree
         if others_train:
             agree()
-            snapshot = handed(group, leader_of(group.statuses)[0], None)
+            snapshot = hand_over(group, find_leader(group.statuses)[0], None)
             training.checkpoint, training.last_step = snapshot.as_checkpoint(training.model_dir), snapshot.last_step
-            self._positions = snapshot.positions
+            self._cursors = snapshot.cursors
             logger.info("The others are at global step %d; going on with them.", snapshot.step)
         else:
             agree_on_start(training, agree, group)
@@ -307,10 +324,10 @@ class DataParallelSession(Session):
 
         training.restore_input(training.saved_state)
         if self._shares_input and RANDOM not in training.saved_state:
-            # The dataset was made with the same generators, so that all go through the same input.
+            # Not before: the processes have to make the dataset with the same random numbers, to read the same input.
             vary_random_numbers(self.task.rank)
         self._training = training
-        self.group.heed = checking_preemption(context)
+        self.group.check_preempted = checking_preemption(context)
         if training.checkpoint is None:
             self.group.broadcast([*training.model.variables().values(), *training.slots().values()])
         self._steps = DataParallelSteps(
@@ -319,65 +336,45 @@ class DataParallelSession(Session):
             context,
             agree=self._agree,
             before=training.saved_state.get(COMPILED_PARTS),
-            positions=self._positions,
+            cursors=self._cursors,
         )
-        with notifying_of_failure(self._steps):
+        with self._steps.notifying_others():
             yield self._steps
 
     def snapshot(self, reserve: Callable[[], str]) -> CheckpointContent:
         from torch_estimator.train.training import REPLICAS
 
         training = self._training
-        others = self._steps.positions() or training.saved_state.get(REPLICAS) or [None] * self.group.size
+        cursors = self._steps.cursors() or training.saved_state.get(REPLICAS) or [None] * self.group.size
         return CheckpointContent(
             variables=training.model.variables(),
             slots=training.slots(),
-            state={**self._steps.whole_state(), REPLICAS: others},
+            state={**self._steps.whole_state(), REPLICAS: cursors},
         )
 
     def call_to_evaluation(self, request: str) -> EvaluationShare | None:
-        from torch_estimator.distributed.shared_evaluation.rounds import GroupShare
+        from torch_estimator.distributed.shared_evaluation import GroupShare
 
         return GroupShare(self.group) if self._steps.call_to_evaluation(request) else None
 
     def end(self, result: TrainingResult) -> TrainingResult:
-        return leave_together(self._steps, result)
-
-
-@contextmanager
-def notifying_of_failure(steps: Any) -> Iterator[None]:
-    """Close the steps at the end; where the body fails, notify the other processes first."""
-    from torch_estimator.train.preemption import Preempted
-
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, ClusterError | Preempted):
-            with suppress(ClusterError):
-                steps.fail()
-        steps.close(type(error), error, error.__traceback__)
-        raise
-    steps.close(None, None, None)
-
-
-def leave_together(steps: Any, result: TrainingResult) -> TrainingResult:
-    """Leave the others after the last step; return why the training has ended for all of them."""
-    from torch_estimator.train.loop import StopReason
-
-    steps.end(preempted=result.reason is StopReason.PREEMPTED)
-    if steps.preempted:
-        return dataclasses.replace(result, reason=StopReason.PREEMPTED)
-    return dataclasses.replace(result, reason=StopReason.HOOK) if steps.stopped else result
+        return self._steps.leave(result)
 
 
 def agree_on_start(training: Training, agree: Callable[..., None], group: Group) -> None:
-    """Compare with the chief where the training starts and ends; take over what only the chief knows."""
+    """Check with the other processes where training starts and ends; take over what only the chief knows.
+
+    Args:
+        training: The training of this process.
+        agree: Raises where the processes differ; called with ``begins_with`` and ``last_step``.
+        group: The processes.
+    """
     from torch_estimator import files
 
     begins_with = None if training.checkpoint is None else files.basename(training.checkpoint.path)
     agree(begins_with=begins_with, last_step=training.last_step)
-    # Only the chief knows whether this training was interrupted.
-    training.starts_input_over = bool(group.gather_texts("yes" if training.starts_input_over else "")[0])
+    # Whether this training was interrupted is written in the chief's directory, and read by the chief only.
+    training.starts_input_over = bool(group.all_gather_texts("yes" if training.starts_input_over else "")[0])
 
 
 def vary_random_numbers(rank: int) -> None:
@@ -389,7 +386,7 @@ def vary_random_numbers(rank: int) -> None:
 
 
 def warn_of_whole_tables(training: Training) -> None:
-    """Warn of big embeddings that are exchanged whole, unlike those of feature columns."""
+    """Log big embeddings of the user's module, whose gradients are exchanged whole; of a table of columns only rows."""
     from torch import nn
 
     if not training.is_chief:

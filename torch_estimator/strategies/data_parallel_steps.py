@@ -1,4 +1,18 @@
-"""Steps of data-parallel training: compute gradients, exchange them with the other replicas, update on their sum."""
+"""Steps of data-parallel training: compute gradients, exchange them with the other replicas, update on their sum.
+
+One step of a replica:
+
+1. Take a batch from the input and compute its gradients, packed into a message (`SendingStep`). A replica whose input
+   has ended sends a message without gradients, as long as others have batches.
+2. Exchange the messages, with the codes and input cursors in them. While the chief calls for an evaluation, take part
+   in it and exchange again. If a batch did not fit into the message, all replicas first agree on a larger one.
+3. Update the parameters with the messages of all (`ReceivingStep`). All replicas compute the same numbers from the same
+   messages, so their parameters stay equal bit for bit without ever being compared.
+
+If a replica is lost in 2, the survivors wait for its replacement, or go on without it if the group is elastic. Then all
+agree on the state after the last complete step (see `torch_estimator.distributed.peer_recovery`), and exchange the
+gradients that they have already computed.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +26,32 @@ import torch
 from torch import Tensor
 
 from torch_estimator.cluster.task import Task
-from torch_estimator.distributed.input_cursors import decoded, encoded
-from torch_estimator.distributed.lost import PeerLost, TrainingOver
-from torch_estimator.distributed.packing import LACKS, LOSS, READY, Layout
-from torch_estimator.distributed.peer_recovery import Status, handed, leader_of
-from torch_estimator.distributed.shared_evaluation.rounds import GroupShare
-from torch_estimator.distributed.split_step import STEPS, NoRoom, ReceivingStep, SendingStep
-from torch_estimator.distributed.step_exchange import (
-    EVALUATES,
-    FAILED,
-    FURTHER,
-    PREEMPTED,
-    STOPS,
-    WAITS,
-    InStep,
-    head_of,
+from torch_estimator.distributed.errors import PeerLost, TrainingOver
+from torch_estimator.distributed.gradient_message import (
+    HAS_BATCH,
+    LOSS,
+    MISSING_GRADIENTS,
+    UPDATE_COMPILED,
+    Layout,
+    MessageTooSmall,
+    ReceivingStep,
+    SendingStep,
 )
+from torch_estimator.distributed.peer_recovery import Status, decode_cursors, encode_cursor, find_leader, hand_over
+from torch_estimator.distributed.shared_evaluation import GroupShare
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.strategies.data_parallel import COMPILED_PARTS
 from torch_estimator.strategies.replica_state import ReplicaState
+from torch_estimator.strategies.synchronous_steps import (
+    EVALUATION,
+    FAILED,
+    FIRST_FREE_CODE,
+    NO_BATCH,
+    PREEMPTED,
+    TRAINING_ENDS,
+    SynchronousSteps,
+    header,
+)
 from torch_estimator.train.batches import Batches, TensorBatch
 from torch_estimator.train.preemption import Preempted
 from torch_estimator.train.runner import GRADIENTS, UPDATE, EagerRunner, StepRunner
@@ -41,26 +62,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("torch_estimator")
 
-_NEEDS_ROOM = FURTHER
+_MESSAGE_TOO_SMALL = FIRST_FREE_CODE
+"""Code of a replica whose batch does not fit into the message."""
 
 _LAYOUT = "layout"
 _COMPILED_GRADIENTS = "compiled_gradients"
 """Key of a checkpoint's state: what each replica has compiled of the first half of its step."""
 
 
-class DataParallelSteps(InStep):
+class DataParallelSteps(SynchronousSteps):
     """Takes the steps of one replica, together with all others.
-
-    Each replica has the whole model. Its messages hold gradients, and the position of its input: where a replica is
-    lost, the others hand all that they hold to the process that replaces it.
 
     Args:
         group: The replicas.
         training: The training of this replica.
         context: What hooks are called with.
-        agree: Compares this process with the others, once a process has been replaced.
+        agree: Checks that all replicas are about to do the same; called after a replica has been replaced.
         before: What `state` returned in the run before a resume, or None.
-        positions: The positions of all replicas' inputs, as a `Snapshot` has them, or None before the first step.
+        cursors: The input cursors of all replicas, as a `Snapshot` holds them; None before the first step.
     """
 
     after_failure = "its log says why"
@@ -74,34 +93,37 @@ class DataParallelSteps(InStep):
         *,
         agree: Callable[[], None],
         before: Mapping[str, Any] | None,
-        positions: Tensor | None,
+        cursors: Tensor | None,
     ) -> None:
         super().__init__(group)
         self._training = training
         self._context = context
         self._agree = agree
         self._replica = ReplicaState(training, self.whole_state)
-        # The update runs with a context of this package: what hooks observe is the forward pass.
-        self._inner = RunContext(global_step=context.global_step)
-        before = before or {}
-        layouts = [Layout.from_json(before[_LAYOUT])] if _LAYOUT in before else []
-        if group.was_under_way:
-            layouts += _layouts_of(leader_of(group.statuses)[1])
-        layout = layouts[0].joined(layouts[1:]) if layouts else None
+        # A separate context for the update, since hooks that observe tensors mean those of the forward pass.
+        self._update_context = RunContext(global_step=context.global_step)
+        # The halves of the step, and what runs them. There is no layout before the first batch.
+        self._layout: Layout | None = None
         self._sending: SendingStep | None = None
         self._senders: StepRunner | None = None
         self._receivers: StepRunner | None = None
-        self._layout = layout
-        self._idle = torch.zeros(LOSS)
-        self._position = b""
-        # As of the last step taken, while the exchange at hand may be overwriting the messages.
-        self._positions = positions
+        self._header_only = torch.zeros(LOSS)
+        # The cursor of this replica after the batch at hand, and those of all replicas after the last step. The latter
+        # are a copy: an exchange that fails may have overwritten some of the messages.
+        self._own_cursor = b""
+        self._cursors = cursors
         self._loss: Tensor | float = 0.0
-        if layout is not None:
-            self._use(layout, before)
+        before = before or {}
+        layouts = [Layout.from_json(before[_LAYOUT])] if _LAYOUT in before else []
+        if group.is_training_under_way:
+            layouts += _layouts_of(find_leader(group.statuses)[1])
+        if layouts:
+            self._use_layout(layouts[0].joined(layouts[1:]), before)
+
+    # What checkpoints hold.
 
     def state(self) -> dict[str, Any]:
-        """Returns what a resumed run needs to go on exactly alike, as JSON."""
+        """Return, as JSON, what a resumed run needs to compute the same numbers: the layout and what is compiled."""
         if self._layout is None or self._senders is None or self._receivers is None:
             return {}
         return {
@@ -111,14 +133,14 @@ class DataParallelSteps(InStep):
         }
 
     def whole_state(self) -> dict[str, Any]:
-        """Return what a checkpoint of the chief holds beside tensors, but for the positions of the others."""
+        """Return what a checkpoint of the chief holds besides tensors, except for the cursors of the others."""
         return {**self._training.state(), COMPILED_PARTS: self.state()}
 
-    def positions(self) -> list[Any] | None:
-        """Return the positions of the others by rank, None for the chief; None where no step was taken yet."""
-        if self._positions is None:
+    def cursors(self) -> list[Any] | None:
+        """Return the input cursors of the other replicas by rank, None for the chief; None before the first step."""
+        if self._cursors is None:
             return None
-        return [None, *decoded(self._positions)[1:]]
+        return [None, *decode_cursors(self._cursors)[1:]]
 
     def invalidate(self) -> None:
         """Have the next step look for changes, after a hook of the user's has run."""
@@ -126,149 +148,171 @@ class DataParallelSteps(InStep):
             self._senders.invalidate()
             self._receivers.invalidate()
 
+    # Taking one step.
+
     def take(self, most: int) -> Sequence[Tensor | float]:
-        """Take one step, with or without a batch; none where no replica has a batch, or the chief ends the training.
+        """Take one step, with or without a batch.
+
+        Returns:
+            The loss over the batches of all replicas; nothing where no replica has a batch, or the chief has ended the
+            training.
 
         Raises:
-            Preempted: This process has to end, and others keep it waiting; the chief has saved the last step before.
+            Preempted: A signal has asked this process to end while it waits for others. The chief has saved the last
+                step before.
         """
         batches = self._training.next_batches(1)
         try:
-            return self._taken(batches, self._context)
+            return self._take(batches, self._context)
         except Preempted:
             saver = self._training.saver
-            if saver is not None and self._positions is not None:
+            if saver is not None and self._cursors is not None:
                 # If every process restarts, nobody else holds this step, so save it now.
-                step = self._inner.global_step
-                saver.save_content(step, self._replica.content(step, float(self._loss), self._positions))
+                step = self._update_context.global_step
+                saver.save_content(step, self._replica.content(step, float(self._loss), self._cursors))
             raise
 
-    def _taken(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
-        self._note_wish(context)
+    def _take(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
+        self._note_stop_wish(context)
         self._replica.begin_step()
-        unsent = self._computed(batches, context) if batches is not None else None
-        self._position = encoded(self._own_position())
+        unsent = self._compute(batches, context) if batches is not None else None
+        self._own_cursor = encode_cursor(
+            {
+                **self._training.input_position(cpu_generator=False),
+                _COMPILED_GRADIENTS: None if self._senders is None else self._senders.state(),
+                HOOKS: self._training.hook_states(),
+            }
+        )
+        # Repeated after every loss and after every larger message. The gradients are computed once.
         while True:
-            fits = unsent is None and (self._layout is None or self._layout.position >= len(self._position))
-            code = (WAITS if batches is None else STEPS) if fits else _NEEDS_ROOM
+            fits = unsent is None and (self._layout is None or self._layout.cursor_bytes >= len(self._own_cursor))
+            code = (NO_BATCH if batches is None else HAS_BATCH) if fits else _MESSAGE_TOO_SMALL
             try:
                 codes = self._exchange_and_evaluate(code)
-                if self._is_dismissed(codes):
+                if self._has_training_ended(codes):
                     return ()
-                if _NEEDS_ROOM in codes:
-                    self._make_room(unsent)
+                if _MESSAGE_TOO_SMALL in codes:
+                    self._enlarge_messages(unsent)
                     unsent = None
-                elif STEPS in codes:
-                    return self._updated()
+                elif HAS_BATCH in codes:
+                    return self._update()
                 else:
-                    self._keep_positions()
+                    self._keep_cursors()
                     return ()
             except PeerLost as lost:
-                if self._go_on_after(lost):
-                    # The others had all of this step.
+                if self._recover(lost):
+                    # The others had received all messages of this step and have handed over its result.
                     return [self._loss]
                 if self._dismissed:
                     return ()
 
-    def call_to_evaluation(self, what: str) -> bool:
-        """For the chief, between two steps: has the others evaluate something with it, if none of them is lost."""
-        # Whoever is lost is also lost in the next step.
-        with suppress(PeerLost):
-            self._exchange(EVALUATES)
-            self.group.gather_texts(what)
-            return True
-        return False
-
-    def end(self, *, preempted: bool) -> None:
-        """Leaves the others: the chief has them leave, the others wait for that.
-
-        Args:
-            preempted: Whether the chief has to go, so that all are to be started again.
-        """
-        if self._dismissed:
-            return
-        if self.group.rank == 0:
-            self.preempted |= preempted
-            self.group.is_over(for_good=not self.preempted)
-            with suppress(PeerLost):
-                self._exchange(PREEMPTED if self.preempted else STOPS)
-            return
-        while True:
-            try:
-                code = self._exchange_and_evaluate(WAITS)[0]
-            except PeerLost as lost:
-                self._go_on_after(lost)
-                if self._dismissed:
-                    return
-                continue
-            if code in (STOPS, PREEMPTED):
-                self.preempted |= code == PREEMPTED
-                return
-
-    def fail(self) -> None:
-        """Tells the others, as far as they can be told, that this replica cannot go on."""
-        if self.group.has_met:
-            self._exchange(FAILED)
-
-    def close(self, *exception: object) -> None:
-        """End what the runners do in the background."""
-        for steps in (self._senders, self._receivers):
-            if steps is not None:
-                steps.__exit__(*exception)
-
-    def _computed(self, batches: Batches, context: RunContext) -> NoRoom | None:
+    def _compute(self, batches: Batches, context: RunContext) -> MessageTooSmall | None:
+        """Fill the message with the gradients of a batch; return them if they do not fit."""
         if self._senders is None:
             self._sending, _ = self._halves(None)
             self._senders = EagerRunner(self._sending)
         try:
             self._senders.take(batches, context)
-        except NoRoom as unsent:
+        except MessageTooSmall as unsent:
             return unsent
         return None
 
     def _exchange_and_evaluate(self, code: float) -> list[float]:
-        while (codes := self._exchange(code))[0] == EVALUATES:
-            request = self.group.gather_texts("")[0]
+        """Exchange messages, evaluating whenever the chief calls for it; return the codes of the next step."""
+        while (codes := self._exchange(code))[0] == EVALUATION:
+            request = self.group.all_gather_texts("")[0]
             self._training.evaluator.evaluate_with_chief(GroupShare(self.group), request)
         return codes
 
     def _exchange(self, code: float) -> list[float]:
-        message = self._idle
+        message = self._header_only
         if self._sending is not None and self._layout is not None:
             message = self._sending.message
-            if code == WAITS:
-                self._sending.packing.nothing(message)
-            if code in (STEPS, WAITS):
-                self._sending.packing.put_position(message, self._position)
-        is_ready = self._receivers is not None and self._receivers.is_ready_for(self._received, self._inner)
-        return self._gathered(message, code, is_ready=is_ready)
+            if code == NO_BATCH:
+                self._sending.packing.pack_nothing(message)
+            if code in (HAS_BATCH, NO_BATCH):
+                self._sending.packing.put_cursor(message, self._own_cursor)
+        can_compile = self._receivers is not None and self._receivers.is_ready_for(self._received, self._update_context)
+        return self._exchange_codes(message, code, update_compiled=can_compile)
 
-    def _make_room(self, unsent: NoRoom | None) -> None:
-        """Makes the messages of all as large as one of them needs, and packs what did not fit."""
-        own = [] if self._layout is None else [self._layout]
-        if unsent is not None:
-            own.append(unsent.needed)
-        own = [one.with_position(len(self._position)) for one in own]
-        texts = self.group.gather_texts(json.dumps([one.as_json() for one in own]))
-        needed = [Layout.from_json(one) for text in texts if text for one in json.loads(text)]
-        self._resize(needed[0].joined(needed[1:]))
-        if unsent is not None and self._sending is not None:
-            self._sending.packing.pack(self._sending.message, unsent.loss, unsent.dense, unsent.mentions)
+    def _update(self) -> Sequence[Tensor | float]:
+        """Update with the messages of all replicas; return the loss."""
+        assert self._receivers is not None and self._sending is not None
+        self._keep_cursors()
+        self._note_stop_wishes_of_all()
+        # Compiled code and Python may round differently, and replicas that round differently would drift apart. So all
+        # replicas update with compiled code, or none does. Compiled code also takes a missing gradient for zeros, with
+        # which optimizers with momentum would change the parameter.
+        all_compiled = all(one[UPDATE_COMPILED] for one in self._headers)
+        is_any_missing = any(one[MISSING_GRADIENTS] for one in self._headers)
+        self._receivers.in_python = not all_compiled or (
+            is_any_missing and bool(self._sending.packing.missing(self._messages))
+        )
+        losses = self._receivers.take(self._received, self._update_context)
+        if self._advances_schedules and self._senders is not None:
+            self._senders.refresh_settings()
+        self._update_context.global_step += len(losses)
+        self._loss = losses[-1]
+        return losses
 
-    def _resize(self, layout: Layout) -> None:
-        """Takes another layout; what was packed already into the message is packed again."""
-        before = self._sending if self._layout is not None else None
-        self.close()
-        self._use(layout, {})
-        if before is not None and self._sending is not None:
-            loss, dense, mentions = before.packing.unpack(before.message.unsqueeze(0), 1.0)
-            self._sending.packing.pack(self._sending.message, loss, dense, mentions)
+    # Between two steps, and after the last one.
 
-    def _go_on_after(self, lost: PeerLost) -> bool:
-        """Waits for the one that comes in the place of another; returns whether a step was taken without this one."""
+    def call_to_evaluation(self, request: str) -> bool:
+        """Have the others take part in an evaluation of the chief; return False where one of them is lost.
+
+        Args:
+            request: What to evaluate; see `SharedEvaluator.evaluate_with_chief`.
+        """
+        # The next step notices the loss again and recovers.
+        with suppress(PeerLost):
+            self._exchange(EVALUATION)
+            self.group.all_gather_texts(request)
+            return True
+        return False
+
+    def end(self, *, preempted: bool) -> None:
+        if self._dismissed:
+            return
+        if self.group.rank == 0:
+            self.preempted |= preempted
+            self.group.admit_nobody(is_over=not self.preempted)
+            with suppress(PeerLost):
+                self._exchange(PREEMPTED if self.preempted else TRAINING_ENDS)
+            return
+        # The chief may still evaluate, or another replica may be lost, before the chief ends the training.
         while True:
             try:
-                return self._met_another(lost)
+                code = self._exchange_and_evaluate(NO_BATCH)[0]
+            except PeerLost as lost:
+                self._recover(lost)
+                if self._dismissed:
+                    return
+                continue
+            if code in (TRAINING_ENDS, PREEMPTED):
+                self.preempted |= code == PREEMPTED
+                return
+
+    def fail(self) -> None:
+        if self.group.is_formed:
+            self._exchange(FAILED)
+
+    def close(self, *exception: object) -> None:
+        """End what the runners do in the background."""
+        for runner in (self._senders, self._receivers):
+            if runner is not None:
+                runner.__exit__(*exception)
+
+    # Recovering from the loss of a replica.
+
+    def _recover(self, lost: PeerLost) -> bool:
+        """Form the group again; return whether the others had taken one step more than this replica.
+
+        Raises:
+            PeerLost: The same error, where a lost replica cannot be replaced.
+        """
+        while True:
+            try:
+                return self._rejoin_and_catch_up(lost)
             except PeerLost as another:
                 if another is lost:
                     raise
@@ -277,69 +321,95 @@ class DataParallelSteps(InStep):
                 self.stopped = self._dismissed = True
                 return False
 
-    def _met_another(self, lost: PeerLost) -> bool:
-        group, step = self.group, self._inner.global_step
+    def _rejoin_and_catch_up(self, lost: PeerLost) -> bool:
+        group, step = self.group, self._update_context.global_step
         layout = None if self._layout is None else self._layout.as_json()
-        group.meet_another(lost, Status(step, layout).as_text(), may_miss=self._positions is not None)
-        leader, statuses = leader_of(group.statuses)
+        # Before the first step nobody knows the input cursors of lost replicas, so they have to be waited for.
+        group.rejoin(lost, Status(step, layout).as_text(), may_miss=self._cursors is not None)
+        leader, statuses = find_leader(group.statuses)
         self._agree()
-        own = self._replica.snapshot(step, float(self._loss), self._positions) if group.rank == leader else None
-        snapshot = handed(group, leader, own)
+        own = self._replica.snapshot(step, float(self._loss), self._cursors) if group.rank == leader else None
+        snapshot = hand_over(group, leader, own)
         layouts = _layouts_of(statuses)
         if layouts and (joined := layouts[0].joined(layouts[1:])) != self._layout:
-            self._resize(joined)
+            self._change_layout(joined)
         if group.absent:
             logger.warning(
                 "Going on at global step %d without %s.", snapshot.step, ", ".join(map(group.name, group.absent))
             )
         else:
-            logger.info("All %d are here again; going on at global step %d.", group.size, snapshot.step)
+            logger.info("All %d processes are connected again; going on at global step %d.", group.size, snapshot.step)
         if is_behind := snapshot.step != step:
             self._replica.take_over(snapshot)
             self.invalidate()
-            self._inner.global_step, self._loss, self._positions = snapshot.step, snapshot.loss, snapshot.positions
-        self._stand_in()
+            self._update_context.global_step, self._loss = snapshot.step, snapshot.loss
+            self._cursors = snapshot.cursors
+        self._fill_messages_of_absent()
         return is_behind
 
-    def _updated(self) -> Sequence[Tensor | float]:
-        assert self._receivers is not None and self._sending is not None
-        self._keep_positions()
-        self._heed_wishes()
-        # Replicas that round differently would drift apart, so they all update with compiled code, or none does. And
-        # compiled code takes a missing gradient for 0.
-        ready = all(head[READY] for head in self._heads)
-        lacks = any(head[LACKS] for head in self._heads)
-        self._receivers.in_python = not ready or (lacks and bool(self._sending.packing.missing(self._messages)))
-        losses = self._receivers.take(self._received, self._inner)
-        if self._moves_settings and self._senders is not None:
-            self._senders.refresh_settings()
-        self._inner.global_step += len(losses)
-        self._loss = losses[-1]
-        return losses
+    def _fill_messages_of_absent(self) -> None:
+        """Fill the messages of absent replicas as theirs would be without a batch, with their last input cursors.
 
-    def _keep_positions(self) -> None:
-        if self._layout is not None:
-            self._kept.copy_(self._told)
-            self._positions = self._kept.view(torch.uint8)
-
-    def _stand_in(self) -> None:
-        """Says what those that are not there would say, had they no batch; where they were is where they are."""
+        No exchange overwrites these rows, so the update counts nothing for absent replicas, and their cursors stay in
+        what this replica saves and hands over: a replica that comes back reads on where it stopped.
+        """
         for rank in self.group.absent:
             message = self._messages[rank]
             if self._sending is not None and self._layout is not None:
-                self._sending.packing.nothing(message)
-                if self._positions is not None:
-                    self._sending.packing.put_position(message, self._positions[rank].numpy().tobytes())
-            message[:LOSS] = head_of(WAITS, is_ready=True)
+                self._sending.packing.pack_nothing(message)
+                if self._cursors is not None:
+                    self._sending.packing.put_cursor(message, self._cursors[rank].numpy().tobytes())
+            message[:LOSS] = header(NO_BATCH, update_compiled=True)
 
-    def _own_position(self) -> dict[str, Any]:
-        return {
-            **self._training.input_position(cpu_generator=False),
-            _COMPILED_GRADIENTS: None if self._senders is None else self._senders.state(),
-            HOOKS: self._training.hook_states(),
-        }
+    def _keep_cursors(self) -> None:
+        if self._layout is not None:
+            self._cursor_copy.copy_(self._cursors_received)
+            self._cursors = self._cursor_copy.view(torch.uint8)
+
+    # Changing the size of messages.
+
+    def _enlarge_messages(self, unsent: MessageTooSmall | None) -> None:
+        """Agree on messages that hold what every replica needs, and pack what did not fit.
+
+        Args:
+            unsent: The gradients of this replica that did not fit, or None.
+        """
+        needed = [] if self._layout is None else [self._layout]
+        if unsent is not None:
+            needed.append(unsent.needed)
+        needed = [one.with_cursor(len(self._own_cursor)) for one in needed]
+        texts = self.group.all_gather_texts(json.dumps([one.as_json() for one in needed]))
+        layouts = [Layout.from_json(one) for text in texts if text for one in json.loads(text)]
+        self._change_layout(layouts[0].joined(layouts[1:]))
+        if unsent is not None and self._sending is not None:
+            self._sending.packing.pack(self._sending.message, unsent.loss, unsent.dense, unsent.mentions)
+
+    def _change_layout(self, layout: Layout) -> None:
+        """Use another layout, and pack the gradients of the current message again."""
+        before = self._sending if self._layout is not None else None
+        self.close()
+        self._use_layout(layout, {})
+        if before is not None and self._sending is not None:
+            loss, dense, mentions = before.packing.unpack(before.message.unsqueeze(0), 1.0)
+            self._sending.packing.pack(self._sending.message, loss, dense, mentions)
+
+    def _use_layout(self, layout: Layout, before: Mapping[str, Any]) -> None:
+        """Make both halves of the step, their runners, and the messages of all replicas, for one layout."""
+        self._layout = layout
+        self._sending, receiving = self._halves(layout)
+        self._advances_schedules = bool(receiving.schedules)
+        self._messages = self._sending.message.new_zeros(self.group.size, len(self._sending.message))
+        self._received = Batches(TensorBatch(self._messages, None, None), lasting=True)
+        self._cursors_received = self._sending.packing.cursors(self._messages)
+        self._cursor_copy = torch.empty(self._cursors_received.shape, dtype=self._cursors_received.dtype)
+        self._fill_messages_of_absent()
+        self._senders = self._training.runner(self._sending, before.get(GRADIENTS), GRADIENTS)
+        self._receivers = self._training.runner(receiving, before.get(UPDATE), UPDATE)
+        for runner in (self._senders, self._receivers):
+            runner.__enter__()
 
     def _halves(self, layout: Layout | None) -> tuple[SendingStep, ReceivingStep]:
+        """Return both halves of the step; without a layout, for messages that have space for no gradient."""
         training = self._training
         if layout is None:
             whole = training.whole_step()
@@ -348,20 +418,6 @@ class DataParallelSteps(InStep):
             *training.step_arguments, schedules=training.schedules, layout=layout, averages=training.averages_losses
         )
         return SendingStep(*training.step_arguments, layout=layout), receiving
-
-    def _use(self, layout: Layout, before: Mapping[str, Any]) -> None:
-        self._layout = layout
-        self._sending, receiving = self._halves(layout)
-        self._moves_settings = bool(receiving.schedules)
-        self._messages = self._sending.message.new_zeros(self.group.size, len(self._sending.message))
-        self._received = Batches(TensorBatch(self._messages, None, None), lasting=True)
-        self._told = self._sending.packing.positions(self._messages)
-        self._kept = torch.empty(self._told.shape, dtype=self._told.dtype)
-        self._stand_in()
-        self._senders = self._training.runner(self._sending, before.get(GRADIENTS), GRADIENTS)
-        self._receivers = self._training.runner(receiving, before.get(UPDATE), UPDATE)
-        for steps in (self._senders, self._receivers):
-            steps.__enter__()
 
 
 def restored_state(training: Training, task: Task) -> dict[str, Any]:

@@ -1,4 +1,16 @@
-"""Fully sharded training: every process holds some rows of each parameter, and all take each step together."""
+"""Fully sharded training: every process holds some rows of each parameter, and all take each step together.
+
+The parameters of one part of the model (a *unit*) are gathered from all processes just before that part computes, and
+freed afterwards, so that no process ever holds the whole model (`torch.distributed.fsdp`). The optimizer state is
+divided in the same way. The story in order, over three files:
+
+1. `FullyShardedSession.begin`, here, waits for the others, compares, and shards the model.
+2. `fully_sharded_units.py` finds the units, and refuses what cannot be sharded.
+3. `fully_sharded_steps.py` takes the steps, and has every process write its shard of a checkpoint.
+
+A lost process takes its rows with it. So nothing is recovered in place: all processes end with the status that has the
+launcher start them again, and training goes on from the last checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +27,6 @@ from torch_estimator.strategies.checks import check_silence, refuse_parameter_se
 from torch_estimator.strategies.data_parallel import (
     agree_on_start,
     joined_group,
-    leave_together,
-    notifying_of_failure,
     vary_random_numbers,
 )
 from torch_estimator.strategy import CheckpointContent, Session, Strategy
@@ -33,22 +43,26 @@ logger = logging.getLogger("torch_estimator")
 
 @dataclass(frozen=True, slots=True)
 class FullyShardedStrategy(Strategy):
-    """Every worker has some rows of each parameter and of its optimizer state, for models that do not fit one device.
+    """Every worker holds some rows of each parameter and its optimizer state, for models that do not fit one device.
 
     The workers take each step together, as with `MultiWorkerMirroredStrategy`. The parameters of a part of the module
     are gathered while that part computes (`torch.distributed.fsdp.fully_shard`). Each worker writes its rows into the
-    checkpoint, which any number of processes can read. One process alone trains as without a strategy.
+    checkpoint, which any number of processes can read. A single process trains as without a strategy.
 
     Args:
         units: Types of the modules that are gathered one at a time, such as ``[TransformerBlock]``; the parameters of
             all other modules are gathered together. None takes the members of each `nn.ModuleList` and
-            `nn.Sequential`. A unit's parameters may be used in its ``forward`` only, and by every worker's batch or by
-            none.
+            `nn.Sequential`. The parameters of a unit may be used in its ``forward`` only, and in each step by the
+            batches of all workers or of none.
         silence_secs: As in `MultiWorkerMirroredStrategy`.
 
     Raises:
-        InvalidTypeError: ``units`` are not types, or the seconds no number.
-        InvalidValueError: The seconds are not positive.
+        InvalidTypeError: ``units`` are not types, or ``silence_secs`` is not a number.
+        InvalidValueError: ``silence_secs`` is not positive.
+
+    >>> import torch
+    >>> FullyShardedStrategy(units=[torch.nn.TransformerEncoderLayer]).silence_secs
+    300.0
     """
 
     units: Sequence[type[Any]] | None = None
@@ -67,7 +81,7 @@ class FullyShardedStrategy(Strategy):
 
     @contextmanager
     def join(self, config: RunConfig) -> Iterator[Session]:
-        from torch_estimator.distributed.lost import PeerLost
+        from torch_estimator.distributed.errors import PeerLost
         from torch_estimator.train.preemption import Preempted
 
         task = config._task
@@ -80,7 +94,7 @@ class FullyShardedStrategy(Strategy):
             with joined_group(task, self, config, replaceable=False) as group:
                 yield FullyShardedSession(config, task, group, self)
         except PeerLost as lost:
-            # With the process its rows are lost, so all have to start again.
+            # The rows of the lost process are lost, too, so all processes have to start again.
             logger.error("%s", lost)
             raise Preempted from lost
 
@@ -92,7 +106,7 @@ class FullyShardedSession(Session):
         config: The settings of this process.
         task: Its place among the processes.
         group: The processes.
-        strategy: Says which modules are gathered together.
+        strategy: The strategy, which says which modules are units.
     """
 
     moves_module = False
@@ -105,19 +119,24 @@ class FullyShardedSession(Session):
         self._strategy = strategy
 
     def begin(self, training: Training) -> None:
-        from torch_estimator.distributed.agreement import agree_on, agree_on_training
-        from torch_estimator.distributed.description import CLUSTER, describe_optimizers, describe_training
+        from torch_estimator.distributed.consistency import (
+            CLUSTER,
+            check_same,
+            check_same_training,
+            describe_optimizers,
+            describe_training,
+        )
         from torch_estimator.strategies.fully_sharded_units import check_optimizers, shard
         from torch_estimator.train.training import own_state
 
         training.warm_start()
         description = {
             CLUSTER: {"the number of processes that train": self.task.num_workers},
-            **describe_training(training.model, None),
+            **describe_training(training.model, None, training.model_fn),
         }
 
         def agree(**start: Any) -> None:
-            agree_on_training(
+            check_same_training(
                 self.group,
                 description=description,
                 model_dir=training.model_dir,
@@ -128,9 +147,11 @@ class FullyShardedSession(Session):
 
         agree_on_start(training, agree, self.group)
         shard(training.model, self.group, self._strategy.units, from_chief=training.checkpoint is None)
+        # Only now: the optimizers are made on the parameters that sharding has put in place.
         training.make_optimizers()
         check_optimizers(training.model, training.optimizers)
-        agree_on(self.group, describe_optimizers(training.model.module, (training.optimizers, training.schedules)))
+        trainers = (training.optimizers, training.schedules)
+        check_same(self.group, describe_optimizers(training.model.module, trainers))
         vary_random_numbers(self.task.rank)
         state = {} if training.checkpoint is None else training.checkpoint.state
         training.restore(own_state(state, self.task.rank, self.task.num_workers))
@@ -144,7 +165,7 @@ class FullyShardedSession(Session):
         training.restore_input(training.saved_state)
         self._training = training
         self._steps = ShardedSteps(self.group, training, context)
-        with notifying_of_failure(self._steps):
+        with self._steps.notifying_others():
             yield self._steps
 
     def snapshot(self, reserve: Callable[[], str]) -> CheckpointContent:
@@ -159,4 +180,4 @@ class FullyShardedSession(Session):
         )
 
     def end(self, result: TrainingResult) -> TrainingResult:
-        return leave_together(self._steps, result)
+        return self._steps.leave(result)

@@ -1,4 +1,4 @@
-"""Spreading a module over processes: what is gathered together, and what cannot be spread."""
+"""Sharding a module over processes: which parts are gathered together, and what cannot be sharded."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _NAME = "FullyShardedStrategy"
 
 
 def shard(model: Model, group: Group, kinds: Sequence[type] | None, *, from_chief: bool) -> None:
-    """Leaves each process the rows of each parameter that are its own.
+    """Replace each parameter, in place, by this process's rows of it.
 
     Args:
-        model: Whole, in host memory.
+        model: The whole model, in host memory.
         group: The processes.
         kinds: Types of the modules that are gathered one at a time; see ``units`` of `FullyShardedStrategy`.
-        from_chief: Whether all are to begin with the chief's numbers.
+        from_chief: Whether all processes start with the chief's values, since there is no checkpoint.
 
     Raises:
-        InvalidTypeError, InvalidValueError: A part of the module cannot be spread.
+        InvalidTypeError, InvalidValueError: A part of the module cannot be sharded.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -39,17 +39,17 @@ def shard(model: Model, group: Group, kinds: Sequence[type] | None, *, from_chie
     if from_chief:
         group.broadcast(model.variables().values())
     mesh = init_device_mesh(model.device.type, (group.size,))
-    # The inner ones first. The whole, too, is divided again after its forward pass, so that what looks at the module
-    # between two steps always finds the same.
+    # torch wants inner modules sharded before outer ones. By default it would keep the outermost module whole after its
+    # forward pass. Here it is sharded again, so that code between two steps always finds sharded parameters.
     for unit in [*reversed(units), model.module]:
         fully_shard(unit, mesh=mesh, reshard_after_forward=True)
 
 
 def check_optimizers(model: Model, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raises where optimizers were made before the parameters were spread.
+    """Raise where optimizers were made before the module was sharded.
 
     Raises:
-        InvalidTypeError: One holds another parameter than the module's.
+        InvalidTypeError: An optimizer holds a parameter that is not one of the module's.
     """
     known = set(model.module.parameters())
     for optimizer in optimizers:
@@ -61,6 +61,7 @@ def check_optimizers(model: Model, optimizers: Sequence[torch.optim.Optimizer]) 
 
 
 def _units(module: nn.Module, kinds: Sequence[type] | None) -> list[nn.Module]:
+    """Return the modules that are gathered one at a time; see `shard`."""
     if kinds is None:
         return [unit for unit in dict.fromkeys(_blocks(module)) if any(True for _ in unit.parameters())]
     units = [one for one in module.modules() if one is not module and isinstance(one, tuple(kinds))]
@@ -78,7 +79,7 @@ def _units(module: nn.Module, kinds: Sequence[type] | None) -> list[nn.Module]:
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The members of the outermost lists of modules."""
+    """Return the members of the outermost `nn.ModuleList` and `nn.Sequential`."""
     for child in module.children():
         if isinstance(module, nn.ModuleList | nn.Sequential) and not isinstance(child, nn.ModuleList | nn.Sequential):
             yield child
@@ -87,6 +88,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _check_parts(module: nn.Module) -> None:
+    """Raise where a parameter cannot be divided by rows, or its gradient cannot be averaged."""
     for path, part in module.named_modules():
         if isinstance(part, Table):
             raise InvalidTypeError(
@@ -105,7 +107,7 @@ def _check_parts(module: nn.Module) -> None:
 
 
 def _check_shared(module: nn.Module, units: Sequence[nn.Module]) -> None:
-    """Each unit gathers its own: what two of them use would become two parameters."""
+    """Raise where two units share a parameter: each would shard it by itself, which makes two parameters of it."""
     paths = {one: path for path, one in module.named_modules()}
     owners: dict[nn.Parameter, nn.Module] = {}
     for unit in [module, *units]:

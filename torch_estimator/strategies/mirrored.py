@@ -1,4 +1,9 @@
-"""What users give as ``train_distribute`` to train on all devices of one machine."""
+"""Mirrored training: data-parallel training on all devices of one machine, from one program.
+
+`MirroredStrategy.join` forks the program once for each further device (see
+`torch_estimator.distributed.forked_replicas`); from there on the replicas train as the workers of a cluster do, with
+the sessions and steps of `torch_estimator.strategies.data_parallel`.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +30,22 @@ _DEVICE = re.compile(r"/?(?:device:)?(cpu|gpu|cuda):(\d+)", re.IGNORECASE)
 class MirroredStrategy(Strategy):
     """Several replicas of the model on one machine take each step together, on the sum of their gradients.
 
-    One program is started, as without it; when training begins it forks a process for every further replica, which
-    ends with the training. Hooks run in each of them; the program's own process is the first replica and saves.
+    The user starts one program. When training begins, the program forks a process for every further replica, which ends
+    with the training. Hooks run in every replica. The program's own process is the first replica; it saves checkpoints.
 
-    A batch of the ``input_fn`` is that of one replica: of n replicas the i-th takes every n-th batch from the i-th on,
-    and a step is one of n times as many rows, as with tf.distribute. Each replica computes on one thread.
+    Of n replicas, replica i takes the batches i, i + n, i + 2n, … of the ``input_fn``. So a step is computed on n
+    batches, as with tf.distribute. Each replica computes on one thread.
 
     Args:
-        devices: Such as ``["gpu:0", "gpu:1"]`` or ``["cpu:0", "cpu:1"]``; the number of a CPU says nothing. None is all
-            GPUs, or one CPU replica where there are none.
-        replicas: How many, instead of ``devices``: on as many GPUs, or on the CPU where there are none.
-        silence_secs: A replica that the others have waited for so long is named in the log; they wait on.
+        devices: The device of each replica, such as ``["gpu:0", "gpu:1"]`` or ``["cpu:0", "cpu:1"]``; the number of a
+            CPU has no meaning. None takes all GPUs, or one replica on the CPU where there are none.
+        replicas: The number of replicas, instead of ``devices``: on as many GPUs, or on the CPU where there are none.
+        silence_secs: Seconds that a replica waits for the others before it logs a warning that names them. It goes on
+            waiting.
 
     Raises:
-        InvalidTypeError, InvalidValueError: These are no devices, no number of replicas, or no seconds.
+        InvalidTypeError, InvalidValueError: ``devices`` are not devices, ``replicas`` is not a positive whole number,
+            or ``silence_secs`` is not a positive number.
 
     >>> MirroredStrategy(["cpu:0", "cpu:1"]).num_replicas_in_sync
     2
@@ -61,7 +68,7 @@ class MirroredStrategy(Strategy):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """How many replicas take a step together on this machine."""
+        """Number of replicas that take a step together."""
         return len(self.torch_devices())
 
     def check(self, task: Task) -> None:
@@ -74,12 +81,12 @@ class MirroredStrategy(Strategy):
 
     @contextmanager
     def join(self, config: RunConfig) -> Iterator[Session]:
-        from torch_estimator.distributed.forked_replicas import Replicas
+        from torch_estimator.distributed.forked_replicas import ForkedReplicas
 
-        with Replicas(self.torch_devices()) as replicas:
+        with ForkedReplicas(self.torch_devices()) as replicas:
             task = replicas.task
             if task.rank:
-                # The first replica saves and summarises for all.
+                # The first replica saves checkpoints and writes summaries for all.
                 config = dataclasses.replace(config, _task=dataclasses.replace(config._task, is_copy=True))
             with joined(config, task, self, replicas=replicas) as session:
                 yield session
@@ -91,38 +98,38 @@ class MirroredStrategy(Strategy):
     def share_evaluation(self, config: RunConfig) -> AbstractContextManager[EvaluationShare | None]:
         import torch
 
-        from torch_estimator.distributed.shared_evaluation.pipes import ReplicaShare
+        from torch_estimator.distributed.shared_evaluation import ForkedShare
 
         devices = self.torch_devices()
         if len(devices) == 1:
             return nullcontext()
         if torch.cuda.is_available():
-            # Replicas would have to be forked from a process that has used CUDA.
+            # A process that has used CUDA, as an evaluation before may have done, cannot be forked.
             logger.warning("eval_distribute: evaluating on the GPU alone, with the same results.")
             return nullcontext()
-        return nullcontext(ReplicaShare(devices))
+        return nullcontext(ForkedShare(devices))
 
     def torch_devices(self) -> tuple[str, ...]:
-        """The device of each replica as torch calls it, such as ``cuda:0``; ``cpu`` for all that are on the CPU.
+        """Return the device of each replica as torch names it: ``cuda:0`` and so on, or ``cpu`` for each on the CPU.
 
         Raises:
-            InvalidValueError: There are no such GPUs here.
+            InvalidValueError: This machine does not have all of these GPUs.
         """
-        # Counts without touching the driver, which a process that forks must not have done.
         import torch
 
-        here = torch.cuda.device_count()
+        # Counting GPUs does not initialize CUDA; a process that had done so could not be forked.
+        gpus = torch.cuda.device_count()
         if self.devices is None:
-            wanted = self.replicas or here or 1
-            devices = tuple(f"gpu:{number}" if here else "cpu:0" for number in range(wanted))
+            wanted = self.replicas or gpus or 1
+            devices = tuple(f"gpu:{number}" if gpus else "cpu:0" for number in range(wanted))
         else:
             devices = tuple(self.devices)
         if devices[0].startswith("cpu"):
             return tuple("cpu" for _ in devices)
         for device in devices:
-            if int(device.partition(":")[2]) >= here:
+            if int(device.partition(":")[2]) >= gpus:
                 raise InvalidValueError(
-                    f"MirroredStrategy wants {device}, but this machine has {_count(here)}; name others, or 'cpu:0', "
+                    f"MirroredStrategy wants {device}, but this machine has {_count(gpus)}; name others, or 'cpu:0', "
                     "'cpu:1', ... for replicas on the CPU."
                 )
         return tuple(device.replace("gpu", "cuda") for device in devices)
@@ -136,6 +143,11 @@ def _check_replicas(replicas: object) -> None:
 
 
 def _checked(devices: object) -> tuple[str, ...]:
+    """Return devices in one spelling, such as ``gpu:0``.
+
+    Raises:
+        InvalidTypeError, InvalidValueError: They are no devices, or differ in kind.
+    """
     if not isinstance(devices, list | tuple) or not all(isinstance(one, str) for one in devices):
         raise InvalidTypeError(f"devices must be a list such as ['gpu:0', 'gpu:1'], but got {devices!r}.")
     found = [_DEVICE.fullmatch(one) for one in devices]

@@ -71,7 +71,7 @@ class ParameterServerStrategy(Strategy):
 
     @contextmanager
     def join(self, config: RunConfig) -> Iterator[Session]:
-        from torch_estimator.distributed.lost import TrainingOver
+        from torch_estimator.distributed.errors import TrainingOver
         from torch_estimator.strategies.single import SingleSession
 
         task = config._task
@@ -147,7 +147,7 @@ class ParameterServerSession(Session):
         self._strategy = strategy
 
     def begin(self, training: Training) -> None:
-        from torch_estimator.distributed.description import CLUSTER, describe_training
+        from torch_estimator.distributed.consistency import CLUSTER, describe_training
         from torch_estimator.strategies.data_parallel import vary_random_numbers, warn_of_whole_tables
         from torch_estimator.train.training import own_state
 
@@ -156,7 +156,7 @@ class ParameterServerSession(Session):
         # Before the checkpoint is restored: a schedule moves the settings of its optimizer.
         self._description = {
             CLUSTER: {"the number of processes that train": self.task.num_workers},
-            **describe_training(training.model, (training.optimizers, training.schedules)),
+            **describe_training(training.model, (training.optimizers, training.schedules), training.model_fn),
         }
         if training.max_steps is not None:
             self._description["the end of training"] = {"max_steps": int(training.max_steps)}
@@ -177,7 +177,7 @@ class ParameterServerSession(Session):
     @contextmanager
     def steps(self, training: Training, context: RunContext) -> Iterator[Steps]:
         from torch_estimator.checkpoint.checkpoint import is_reached
-        from torch_estimator.distributed.lost import TrainingOver
+        from torch_estimator.distributed.errors import TrainingOver
         from torch_estimator.parameter_server.client import TrainingIsOver
         from torch_estimator.parameter_server.push_pull import PushPullSteps
         from torch_estimator.parameter_server.token import Token

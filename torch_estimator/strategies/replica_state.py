@@ -1,4 +1,10 @@
-"""State of a replica between two steps, which replicas hand to each other."""
+"""The state of one replica as it is between two steps, also while the next step is being computed.
+
+A loss is noticed in an exchange, that is, in the middle of a step: the forward pass of the next batch may have changed
+buffers already, such as the statistics of batch normalisation, and has moved the input and the random generators on.
+What the replica hands over, or saves, must be the state before that. Parameters and optimizer state are only changed
+after the exchange. Buffers are copied before each step. The input cursors are those of the last exchange.
+"""
 
 from __future__ import annotations
 
@@ -14,51 +20,51 @@ from torch_estimator.train.training import Training
 
 
 class ReplicaState:
-    """What this replica holds, as it is between two steps.
+    """State of this replica after the last step taken.
 
     Args:
         training: The training of this replica.
-        state: Returns what a checkpoint holds beside tensors.
+        state: Returns what a checkpoint holds besides tensors.
     """
 
     def __init__(self, training: Training, state: Callable[[], Mapping[str, Any]]) -> None:
         self._training = training
         self._state = state
-        # Of the checkpoint that the training began with.
-        self._begun = {} if training.checkpoint is None else training.checkpoint.state
-        self._buffers = self._cloned()
+        self._state_at_start = {} if training.checkpoint is None else training.checkpoint.state
+        # By address, since the variables that `snapshot` returns are views of the module's tensors.
+        self._buffers = self._copied_buffers()
 
     def begin_step(self) -> None:
-        """Keep the buffers, which a forward pass may change and a step that is never taken must not have changed."""
+        """Copy the buffers before the forward pass may change them."""
         if self._buffers:
-            self._buffers = self._cloned()
+            self._buffers = self._copied_buffers()
 
-    def snapshot(self, step: int, loss: float, positions: Tensor | None) -> Snapshot:
-        """Return all of it, as after the last step taken.
+    def snapshot(self, step: int, loss: float, cursors: Tensor | None) -> Snapshot:
+        """Return the state after the last step taken.
 
         Args:
-            step: That step.
-            loss: Its loss.
-            positions: The positions of all replicas' inputs, ``[replicas, bytes]``; None before the first step.
+            step: The number of that step.
+            loss: The loss of that step.
+            cursors: The input cursors of all replicas, ``[replicas, bytes]``; None before the first step.
         """
         variables = {
             name: self._buffers.get(one.data_ptr(), one) for name, one in self._training.model.variables().items()
         }
-        state = self._begun if positions is None else self._state()
-        return Snapshot(step, loss, self._training.last_step, variables, self._training.slots(), state, positions)
+        state = self._state_at_start if cursors is None else self._state()
+        return Snapshot(step, loss, self._training.last_step, variables, self._training.slots(), state, cursors)
 
-    def content(self, step: int, loss: float, positions: Tensor | None) -> CheckpointContent:
-        """Return what a checkpoint of the last step taken holds; see `snapshot`."""
-        saved = self.snapshot(step, loss, positions).as_checkpoint("")
+    def content(self, step: int, loss: float, cursors: Tensor | None) -> CheckpointContent:
+        """Return the checkpoint of the last step taken; see `snapshot`."""
+        saved = self.snapshot(step, loss, cursors).as_checkpoint("")
         return CheckpointContent(variables=saved.variables, slots=saved.slots, state=saved.state)
 
     def take_over(self, snapshot: Snapshot) -> None:
-        """Take over the state after one more step, which the others have taken without this replica."""
+        """Take over the state of the leader, which is one step ahead of this replica."""
         training = self._training
         training.model.restore(snapshot.as_checkpoint(""), training.optimizers)
         training.restore_numbers(snapshot.state[NUMBERS])
         training.schedules.advance()
 
-    def _cloned(self) -> dict[int, Tensor]:
+    def _copied_buffers(self) -> dict[int, Tensor]:
         buffers = self._training.model.module.buffers()
         return {buffer.data_ptr(): buffer.clone() for buffer in buffers if buffer.numel()}

@@ -1,4 +1,8 @@
-"""Training in one process."""
+"""Training in one process, which needs no other process.
+
+The simplest `Session`, and the one to read first: `begin` prepares the training, `steps` takes its steps, and
+`snapshot` is what a checkpoint holds. Strategies for several processes use it where the cluster has only one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ _COMPILED = "compiled"
 
 
 class SingleSession(Session):
-    """A training that has no other process."""
+    """Training in one process."""
 
     _training: Training
     _runner: StepRunner
@@ -43,11 +47,11 @@ class SingleSession(Session):
 
 
 class RunnerSteps:
-    """Steps of a runner, each with the next batch of the input.
+    """Takes each step with the next batch of the input; see `Steps` of `torch_estimator.train.loop`.
 
     Args:
-        training: Gives the batches.
-        runner: Takes the steps.
+        training: The training, which reads the batches.
+        runner: Runs the step, in Python or compiled.
         context: What hooks are called with.
     """
 

@@ -31,7 +31,7 @@ from torch_estimator.train.batches import Batches
 from torch_estimator.train.loop import StopReason, TrainingResult, run_training
 from torch_estimator.train.mixed_precision import in_bfloat16
 from torch_estimator.train.model import Model
-from torch_estimator.train.model_builder import ModelBuilder
+from torch_estimator.train.model_builder import ModelBuilder, ModelFn
 from torch_estimator.train.optimizers import NUMBERS, OptimizerNumbers, Schedules
 from torch_estimator.train.preemption import ending_on_signals, stop_signal
 from torch_estimator.train.progress import ProgressBar, ProgressHook
@@ -233,6 +233,11 @@ class Training:
         return replace(result, reason=StopReason.INTERRUPTED) if context.interrupted else result
 
     # What sessions read.
+
+    @property
+    def model_fn(self) -> ModelFn:
+        """The user's function that builds the model."""
+        return self._builder.model_fn
 
     @property
     def is_chief(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a module made of a batch goes to another process whole, and nothing that comes from there is executed."""
+"""An evaluated batch arrives in another process as it was, and bytes from another process execute nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import torch_estimator as te
-from torch_estimator.distributed.shared_evaluation.packing import packed, unpacked
+from torch_estimator.distributed.evaluated_batch import pack_batch, unpack_batch
 from torch_estimator.train.batches import TensorBatch, WeightsAndFeatures
 
 
@@ -47,8 +47,8 @@ BATCH = (
 )
 
 
-def test_a_batch_comes_as_it_went() -> None:
-    outputs, tensors = unpacked(packed(BATCH), like=BATCH)
+def test_a_batch_arrives_as_it_was() -> None:
+    outputs, tensors = unpack_batch(pack_batch(BATCH), like=BATCH)
     assert outputs["logits"].dtype == torch.bfloat16
     assert torch.equal(outputs["logits"], BATCH[0]["logits"])
     assert outputs["several"][1:] == (None, 1.5)
@@ -70,20 +70,20 @@ def test_other_batches_may_have_more_or_less_of_something() -> None:
             None, torch.ones(count), None
         )
 
-    outputs, tensors = unpacked(packed(boxes(3)), like=boxes(1))
+    outputs, tensors = unpack_batch(pack_batch(boxes(3)), like=boxes(1))
     assert [float(one[0, 0]) for one in outputs] == [0.0, 1.0, 2.0]
     assert len(tensors.labels) == 3
-    assert unpacked(packed(boxes(0)), like=boxes(1))[0] == []
+    assert unpack_batch(pack_batch(boxes(0)), like=boxes(1))[0] == []
 
 
-def test_of_a_view_only_what_is_seen_is_sent() -> None:
+def test_only_the_visible_part_of_a_view_is_sent() -> None:
     whole = torch.zeros(1000, 1000)
-    assert len(packed((whole[:, 0], BATCH[1]))) < 20_000
+    assert len(pack_batch((whole[:, 0], BATCH[1]))) < 20_000
 
 
-def test_what_is_no_tensor_is_not_sent() -> None:
+def test_objects_are_refused() -> None:
     with pytest.raises(te.errors.InvalidTypeError, match=r"^eval_distribute needs .* but got a <class 'object'>; "):
-        packed((object(), BATCH[1]))
+        pack_batch((object(), BATCH[1]))
 
 
 class Harms:
@@ -102,8 +102,8 @@ def saved(value: object, tmp_path: Any) -> bytes:
     return (tmp_path / "saved").read_bytes()
 
 
-def test_what_comes_from_elsewhere_is_not_executed(tmp_path: Any) -> None:
+def test_malicious_bytes_are_refused(tmp_path: Any) -> None:
     for data in (pickle.dumps(Harms(), 2), saved([Harms()], tmp_path), saved([torch.ones(3)], tmp_path), b"nonsense"):
         with pytest.raises(te.errors.ClusterError, match=r"^What another process made of its batch is not like "):
-            unpacked(data, like=BATCH)
+            unpack_batch(data, like=BATCH)
     assert not Harms.done

@@ -1,4 +1,9 @@
-"""What a module made of a batch, as bytes for another process; reading them executes nothing that is in them."""
+"""One evaluated batch as bytes: what a module made of a batch, sent to the process that adds up the metrics.
+
+Sending uses torch's own format, and reading it allows tensors and plain values only, so that bytes from another process
+execute nothing (unpickling anything would). The types of containers are therefore not sent: dicts, named tuples and
+dataclasses travel as plain dicts and lists, and the receiver takes the types from its own batch.
+"""
 
 from __future__ import annotations
 
@@ -20,28 +25,28 @@ from torch_estimator.errors import ClusterError, InvalidTypeError
 from torch_estimator.train.batches import TensorBatch
 from torch_estimator.train.scores import as_tensor
 
-Evaluated = tuple[Any, TensorBatch]
-"""What the module made of a batch, and the batch without its features."""
+EvaluatedBatch = tuple[Any, TensorBatch]
+"""The outputs of the module for a batch, and the batch without its features."""
 
 _PLAIN = (str, bytes, bool, int, float, complex, type(None))
-_OF_OBJECT_COLUMNS = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal)
-# All that an array of numpy is made of, which torch does not read unless it is told to.
-_KNOWN = [
+# Values in numpy's object arrays, as text columns and columns of dates are read.
+_OBJECT_VALUES = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal)
+# What numpy pickles an array as, and torch reads only if it is listed.
+_ALLOWED = [
     np.empty(0).__reduce__()[0],
     np.float32(0).__reduce__()[0],
     np.ndarray,
     np.dtype,
     *(getattr(np.dtypes, name) for name in np.dtypes.__all__),
-    *_OF_OBJECT_COLUMNS,
+    *_OBJECT_VALUES,
 ]
 
 
-def packed(batch: Evaluated) -> bytes:
-    """Packs one batch.
+def pack_batch(batch: EvaluatedBatch) -> bytes:
+    """Return a batch as bytes.
 
     Raises:
-        InvalidTypeError: The module gives something else than tensors and numbers in dicts, tuples, lists and
-            dataclasses.
+        InvalidTypeError: The module returns anything but tensors and numbers in dicts, tuples, lists and dataclasses.
     """
     outputs, tensors = batch
     tensors = tensors._replace(raw=tree.map(as_tensor, tensors.raw))
@@ -50,19 +55,19 @@ def packed(batch: Evaluated) -> bytes:
     return buffer.getvalue()
 
 
-def unpacked(data: bytes, like: Evaluated) -> Evaluated:
-    """Unpacks what `packed` made.
+def unpack_batch(data: bytes, like: EvaluatedBatch) -> EvaluatedBatch:
+    """Return the batch that `pack_batch` was called on in another process.
 
     Args:
-        data: From another process.
-        like: A batch of this process, which tells types and devices.
+        data: What `pack_batch` returned.
+        like: A batch of this process, from which types of containers and devices are taken.
 
     Raises:
-        ClusterError: It is nothing like that.
+        ClusterError: The data are something else, or of another structure.
     """
     try:
-        with torch.serialization.safe_globals(_KNOWN):
-            batch: Evaluated = _like(torch.load(BytesIO(data), map_location="cpu", weights_only=True), like)
+        with torch.serialization.safe_globals(_ALLOWED):
+            batch: EvaluatedBatch = _rebuilt(torch.load(BytesIO(data), map_location="cpu", weights_only=True), like)
     except (pickle.UnpicklingError, RuntimeError, ValueError, TypeError, AttributeError, EOFError) as error:
         reason = str(error).partition("\n")[0]
         raise ClusterError(f"What another process made of its batch is not like what this one did: {reason}") from error
@@ -70,6 +75,7 @@ def unpacked(data: bytes, like: Evaluated) -> Evaluated:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value with dicts, lists, tensors, arrays and plain values only."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -78,7 +84,7 @@ def _plain(value: Any) -> Any:
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Tensor):
         whole = value.detach()
-        # Of a view all that it is a view of would be sent.
+        # torch saves the whole storage of a view, which may be much larger than the view.
         return whole.clone() if whole.untyped_storage().nbytes() > whole.nbytes else whole
     if isinstance(value, np.generic):
         return np.asarray(value)
@@ -86,7 +92,7 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, np.ndarray):
         items = value.flat if value.dtype == object else ()
-        odd = [item for item in items if type(item) not in (*_PLAIN, *_OF_OBJECT_COLUMNS)]
+        odd = [item for item in items if type(item) not in (*_PLAIN, *_OBJECT_VALUES)]
         if not odd:
             return value
         value = odd[0]
@@ -96,15 +102,15 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _like(value: Any, like: Any) -> Any:
-    """What `_plain` has made plain, as it was."""
+def _rebuilt(value: Any, like: Any) -> Any:
+    """Return what `_plain` was called on, with the containers and devices of `like`."""
     if dataclasses.is_dataclass(like) and not isinstance(like, type):
-        return type(like)(**{name: _like(item, getattr(like, name)) for name, item in value.items()})
+        return type(like)(**{name: _rebuilt(item, getattr(like, name)) for name, item in value.items()})
     if isinstance(like, Mapping):
-        return type(like)({key: _like(item, like.get(key)) for key, item in value.items()})  # type: ignore[call-arg]
+        return type(like)({key: _rebuilt(item, like.get(key)) for key, item in value.items()})  # type: ignore[call-arg]
     if isinstance(like, tuple | list):
-        # There may be more of them, or less.
-        owns = chain(like, repeat(like[-1] if like else None))
-        items = [_like(item, own) for item, own in zip(value, owns, strict=False)]
+        # A list may be shorter or longer than this process's own, such as the boxes found in an image.
+        own_items = chain(like, repeat(like[-1] if like else None))
+        items = [_rebuilt(item, own) for item, own in zip(value, own_items, strict=False)]
         return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
     return value.to(like.device) if isinstance(value, Tensor) and isinstance(like, Tensor) else value

@@ -1,4 +1,4 @@
-"""What replicas tell each other arrives as it was."""
+"""Gradients that replicas exchange in messages train what one process trains, and messages are as large as needed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ from torch import Tensor, nn
 
 import torch_estimator as te
 from examples.census.trainer import input, model
-from torch_estimator.distributed.packing import CODE, Layout, Packing
-from torch_estimator.distributed.split_step import STEPS, NoRoom, ReceivingStep, SendingStep
+from torch_estimator.distributed.gradient_message import (
+    CODE,
+    HAS_BATCH,
+    Layout,
+    MessageTooSmall,
+    Packing,
+    ReceivingStep,
+    SendingStep,
+)
 from torch_estimator.feature_column.table import Piece, Table
 from torch_estimator.optim import Adagrad
 from torch_estimator.train.step import TrainStep
 
 
 class Wide(nn.Module):
-    """Counts in float64, beyond what float32 can."""
+    """Has a float64 buffer that counts on from a number above which float32 cannot count by one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +51,7 @@ class Complex(nn.Module):
 
 
 class Alternating(nn.Module):
-    """Takes one branch, then the other; the other one's parameters have no gradient then."""
+    """Takes its branches by turns, so that the parameters of one branch have no gradient in each step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +86,7 @@ def test_replicas_of_the_same_batches_train_what_one_process_trains(
         x, y = torch.randn(6, 4, generator=generator), torch.randn(6, 1, generator=generator)
         loss = step(x, y, None)
         sending(x, y, None)
-        sending.message[CODE] = STEPS
+        sending.message[CODE] = HAS_BATCH
         torch.testing.assert_close(
             receiving(torch.stack([sending.message] * replicas), None, None), loss, check_dtype=False
         )
@@ -88,7 +95,7 @@ def test_replicas_of_the_same_batches_train_what_one_process_trains(
 
 
 class ManyRows(nn.Module):
-    """A sum of rows."""
+    """Adds up rows of a table."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -119,7 +126,7 @@ def test_a_message_of_the_census_model_is_of_the_rows_of_its_batch(shared_data: 
     def size(rows: int) -> int:
         data = input.read_csv([str(shared_data / "census" / "adult.data.csv")], batch_size=rows)
         batch = next(built.batches(data))
-        with pytest.raises(NoRoom) as unsent:
+        with pytest.raises(MessageTooSmall) as unsent:
             SendingStep(built.module, built.loss, optimizers, layout=none)(*batch[:3])
         return SendingStep(built.module, built.loss, optimizers, layout=unsent.value.needed).message.nbytes
 

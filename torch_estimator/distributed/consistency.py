@@ -1,0 +1,339 @@
+"""Check that all processes are about to train the same, before the first step.
+
+Processes that train different programs together would compute nonsense without any error: gradients are added up number
+by number, whatever they belong to. So each process describes what it is about to do, as JSON: the versions of torch and
+of this package, the variables with their shapes, the optimizers with their settings, the schedules, the first and the
+last step, the number of processes, and digests of the source files that define the program. First the processes
+exchange one digest of the whole description. Only where these digests differ, they exchange the descriptions, and each
+process ends with an error that names the first difference:
+
+    worker 0 and chief 0 must run the same program, but differ in the optimizers: lr of Adagrad of dnn.logits.kernel and
+    1 more is 0.01 on worker 0, and 0.1 on chief 0; start them with the same code and the same arguments.
+
+The source files are those of the ``model_fn``, of the classes of the module and the head, of the loss and the optimizer
+function, and of ``__main__``. torch and this package are compared by version. Other differences cannot be seen here:
+what the program reads from files or the environment, and code that these functions call in other files.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from torch_estimator import files
+from torch_estimator.distributed.errors import PeerLost
+from torch_estimator.errors import ClusterError
+from torch_estimator.optim.clipping import clippings_of
+from torch_estimator.run_config import RunConfig
+from torch_estimator.train.model import Model
+from torch_estimator.train.optimizers import Schedules
+
+if TYPE_CHECKING:
+    from torch_estimator.distributed.group import Group
+
+Description = dict[str, dict[str, Any]]
+"""Settings by section and name, as JSON."""
+
+Trainers = tuple[Sequence[torch.optim.Optimizer], Schedules]
+
+CLUSTER = "how many there are"
+"""Name of the section about the cluster rather than the program."""
+
+_OPTIMIZERS = "the optimizers"
+
+# Sections of huge models are cut, since descriptions travel whole.
+_MAX_SETTINGS = 4096
+_DIGEST_DIGITS = 12
+# How torch computes an update, which it may choose by the device, rather than what it computes.
+_NOT_SETTINGS = frozenset({"params", "param_names", "foreach", "fused", "capturable"})
+# Compared by version, or with Python itself.
+_COMPARED_LIBRARIES = sys.stdlib_module_names | {"torch", "torch_estimator"}
+_TOKEN_FILE = "cluster.token"
+
+
+# What is compared.
+
+
+def describe_training(model: Model, trainers: Trainers | None, model_fn: object = None) -> Description:
+    """Return what all processes that train a model together must have alike.
+
+    Args:
+        model: The model, as the ``model_fn`` built it for training.
+        trainers: The optimizers and schedules, just made: restoring a checkpoint changes their settings. None where
+            there are none yet.
+        model_fn: The user's function that built the model, or None.
+    """
+    from torch_estimator import __version__
+
+    spec = model.spec
+    return _bounded(
+        {
+            "the versions": {"torch": torch.__version__, "torch-estimator": __version__},
+            "the variables": {name: [list(one.shape), str(one.dtype)] for name, one in model.variables().items()},
+            _OPTIMIZERS: {} if trainers is None else _settings_of_trainers(model.module, *trainers),
+            "the source files": _source_digests([model_fn, model.module, spec.head, spec.loss, spec.optimizer]),
+        }
+    )
+
+
+def describe_optimizers(module: nn.Module, trainers: Trainers) -> Description:
+    """Return the part of `describe_training` that is about the optimizers."""
+    return _bounded({_OPTIMIZERS: _settings_of_trainers(module, *trainers)})
+
+
+def _settings_of_trainers(
+    module: nn.Module, optimizers: Sequence[torch.optim.Optimizer], schedules: Schedules
+) -> dict[str, Any]:
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    found: dict[str, Any] = {}
+    for optimizer in optimizers:
+        kind = type(optimizer).__qualname__
+        for group in optimizer.param_groups:
+            trained = [names.get(id(one), "?") for one in group["params"]]
+            of = f"{kind} of {_first_and_count(trained)}"
+            found[f"the optimizer of {_first_and_count(trained)}"] = kind
+            found[f"what is trained by {of}"] = trained
+            settings = {name: value for name, value in sorted(group.items()) if name not in _NOT_SETTINGS}
+            found |= {f"{name} of {of}": value for name, value in _plain_items(settings)}
+        # Of the whole optimizer, not of one of its groups.
+        all_trained = [names.get(id(one), "?") for group in optimizer.param_groups for one in group["params"]]
+        of = f"{kind} of {_first_and_count(all_trained)}"
+        # Optimizers of Keras have no learning rate in their groups.
+        found |= {
+            f"{name} of {of}": value
+            for name, value in _plain_items({"learning_rate": getattr(optimizer, "learning_rate", None)})
+        }
+        for number, clipping in enumerate(clippings_of([optimizer])):
+            clips = f"gradient clipping {number}"
+            found[f"{clips} of {of}"] = type(clipping).__qualname__
+            found |= {f"{clips}.{name} of {of}": value for name, value in _plain_items(vars(clipping))}
+    for number, schedule in enumerate(schedules):
+        found[f"schedule {number}"] = type(schedule).__qualname__
+        # A class of the user's is compared by its source file. It may hold what is different in each process.
+        if _library_of(type(schedule)) in _COMPARED_LIBRARIES:
+            found |= {f"schedule {number}.{name}": value for name, value in _plain_items(vars(schedule))}
+    return found
+
+
+def _source_digests(parts: Iterable[object]) -> dict[str, str]:
+    """Return the SHA-256 of the source files that define some objects, and of the program's, by name of the module."""
+    modules = {"__main__"}
+    for part in parts:
+        modules |= {one.__module__ for one in _definitions_of(part) if _library_of(one) not in _COMPARED_LIBRARIES}
+    digests = {}
+    for name in sorted(modules):
+        file = getattr(sys.modules.get(name), "__file__", None) or ""
+        # A program typed into an interpreter has no file, and compiled modules differ between machines.
+        if file.endswith(".py") and Path(file).is_file():
+            digests[name] = sha256(Path(file).read_bytes()).hexdigest()[:_DIGEST_DIGITS]
+    return digests
+
+
+def _definitions_of(value: object) -> Iterator[type | FunctionType]:
+    """Return the functions and classes that an object is made of; for a module also those of its submodules."""
+    if isinstance(value, functools.partial):
+        yield from _definitions_of(value.func)
+    elif isinstance(value, MethodType):
+        yield from _definitions_of(value.__self__)
+    elif isinstance(value, FunctionType):
+        yield value
+    elif isinstance(value, nn.Module):
+        for kind in {type(part) for part in value.modules()}:
+            yield from kind.__mro__
+    else:
+        yield from (value if isinstance(value, type) else type(value)).__mro__
+
+
+def _library_of(definition: type | FunctionType) -> str:
+    return definition.__module__.partition(".")[0]
+
+
+def _first_and_count(names: Sequence[str]) -> str:
+    """Return a short form of a list of names, such as ``layer.weight and 3 more``."""
+    if not names:
+        return "nothing"
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _plain_items(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Return the settings that are numbers, words, or lists of these, as JSON; leave all others out."""
+    for name, value in settings.items():
+        if (plain := _plain(value)) is not None:
+            yield name, plain
+
+
+def _plain(value: Any) -> Any:
+    """Return a number, a word or a list of these as JSON; None for anything else."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, list | tuple):
+        items = [_plain(item) for item in value]
+        return None if any(item is None for item in items) else items
+    if isinstance(value, float) and not math.isfinite(value):
+        # JSON has no such numbers, and NaN differs from itself.
+        return str(value)
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def _bounded(description: Description) -> Description:
+    """Return a description in which the last settings of a long section are replaced by one digest."""
+    found = {}
+    for section, settings in description.items():
+        items = list(settings.items())
+        found[section] = dict(items[:_MAX_SETTINGS])
+        if items[_MAX_SETTINGS:]:
+            found[section][f"what follows the first {_MAX_SETTINGS}"] = digest_of(dict(items[_MAX_SETTINGS:]))
+    return found
+
+
+# How it is compared.
+
+
+def digest_of(value: Any) -> str:
+    """Return a hash of JSON; equal JSON has equal hashes.
+
+    >>> digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
+    True
+    """
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def difference(name: str, own: Mapping[str, Any], other_name: str, other: Mapping[str, Any]) -> str:
+    """Return a sentence about the first difference between two descriptions; empty where there is none.
+
+    A section that only one of them has is not compared.
+
+    Args:
+        name: Name of the process that `own` describes.
+        own: A description that has gone through JSON.
+        other_name: Name of the process that `other` describes.
+        other: Another such description.
+
+    >>> difference("worker 0", {"the optimizers": {"lr": 0.1}}, "chief 0", {"the optimizers": {"lr": 0.2}})
+    'worker 0 and chief 0 must run the same program, but differ in the optimizers: lr is 0.1 on worker 0, and 0.2 on chief 0; start them with the same code and the same arguments.'
+    """  # noqa: E501
+    for section in other:
+        if section not in own or own[section] == other[section]:
+            continue
+        setting, mine, theirs = "it", own[section], other[section]
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            setting = next(key for key in (*theirs, *mine) if mine.get(key) != theirs.get(key))
+            mine, theirs = mine.get(setting), theirs.get(setting)
+        same, advice = "run the same program", "start them with the same code and the same arguments"
+        if section == CLUSTER:
+            same, advice = "be of the same cluster", "start them with the same TF_CONFIG, but for its task"
+        return (
+            f"{name} and {other_name} must {same}, but differ in {section}: {setting} is {_shown(mine)} on {name}, and "
+            f"{_shown(theirs)} on {other_name}; {advice}."
+        )
+    return ""
+
+
+def check_same(group: Group, description: Mapping[str, Any]) -> None:
+    """Raise, in all processes, where one of them describes what it is about to do otherwise than the chief.
+
+    Args:
+        group: The processes.
+        description: What this process is about to do: JSON by section.
+
+    Raises:
+        ClusterError: The descriptions differ; the message names the first difference.
+        PeerLost: A process that has joined a training under way differs. That process gets a `ClusterError`; the others
+            go on and wait for another one.
+    """
+    digests = group.all_gather_texts(digest_of(description))
+    if len({digests[rank] for rank in group.present}) == 1:
+        return
+    texts = group.all_gather_texts(json.dumps(description))
+    descriptions = {rank: json.loads(texts[rank]) for rank in group.present}
+    for rank, other in descriptions.items():
+        if problem := difference(group.name(rank), other, group.name(0), descriptions[0]):
+            newcomers = [one for one in (0, rank) if not group.statuses[one]] if group.is_training_under_way else []
+            if newcomers and group.rank not in newcomers:
+                raise PeerLost(problem)
+            raise ClusterError(problem)
+
+
+def check_same_training(
+    group: Group,
+    *,
+    description: Description,
+    model_dir: str | None,
+    config: RunConfig,
+    strategy_settings: Mapping[str, Any],
+    begins_with: str | None = None,
+    last_step: int | None = None,
+) -> None:
+    """Raise, in all processes, where one of them is about to train otherwise than the chief.
+
+    Args:
+        group: The processes.
+        description: What `describe_training` returned.
+        model_dir: Directory in which the chief saves checkpoints; None where all processes were forked from the chief.
+        config: Settings of the training.
+        strategy_settings: The settings of the strategy that have to be the same everywhere, as JSON.
+        begins_with: Name of the checkpoint to start from; None where there is none, or training is under way.
+        last_step: Global step to end at; None where it is unknown, or training is under way.
+
+    Raises:
+        ClusterError: There is a difference, which the message names.
+        PeerLost: As in `check_same`.
+    """
+    if model_dir is not None:
+        _check_same_model_dir(group, model_dir)
+    start = {
+        "the checkpoint to start from": begins_with,
+        "the last step": last_step,
+        "the settings": {
+            "compile": config.compile,
+            "mixed_precision": config.mixed_precision,
+            **strategy_settings,
+        },
+    }
+    check_same(group, {**start, **description})
+
+
+def _check_same_model_dir(group: Group, model_dir: str) -> None:
+    """Raise where a process does not see the chief's model directory, which may have another path in each process.
+
+    The chief writes a random token into the directory, and each other process has to find the same one.
+    """
+    path, token = files.join(model_dir, _TOKEN_FILE), ""
+    if group.rank == 0:
+        token = uuid.uuid4().hex
+        files.makedirs(model_dir)
+        files.write_atomic(path, token.encode())
+    token = group.all_gather_texts(token)[0]
+    for rank, problem in enumerate(group.all_gather_texts(_problem_with(path, token, model_dir))):
+        if problem:
+            raise ClusterError(f"{group.name(rank)} does not see the chief's model_dir: {problem}")
+    if group.rank == 0:
+        files.remove_tree(path)
+
+
+def _problem_with(path: str, token: str, model_dir: str) -> str:
+    """Return what is wrong with the token file as this process sees it; empty if nothing is."""
+    try:
+        if files.read_text(path) == token:
+            return ""
+        return f"another one's files are in its {model_dir}; give all of them the same one."
+    except OSError as error:
+        return (
+            f"in its {model_dir} there is no file that the chief has just written ({files.reason(error)}); give all "
+            "of them one that they share."
+        )
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is None else json.dumps(value)

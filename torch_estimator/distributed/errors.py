@@ -1,0 +1,54 @@
+"""Errors of a process group: what a process learns when it loses its peers, or when they have lost it.
+
+`PeerLost` comes out of every collective that cannot complete. Sessions that can recover catch it and form the group
+again (`Group.rejoin`); all others let it end the process with a status that has the launcher start it again.
+"""
+
+import re
+
+from torch_estimator.errors import RESTART_ME, ClusterError
+
+
+class PeerLost(ClusterError):
+    """Another process of the group is gone; another process may take its place.
+
+    Args:
+        text: The error message.
+        restart_all: Whether starting all processes again is enough to go on. Sets the exit status that asks the
+            launcher for it.
+    """
+
+    def __init__(self, text: str, *, restart_all: bool = False) -> None:
+        super().__init__(text)
+        if restart_all:
+            self.exit_status = RESTART_ME
+
+
+class PeerBack(PeerLost):
+    """A process that an elastic group went on without is back: the group has to be formed again, to include it."""
+
+
+class LeftBehind(ClusterError):
+    """An elastic group has gone on without this process, so what this process holds is outdated.
+
+    Args:
+        process: Name of this process in the cluster.
+    """
+
+    def __init__(self, process: object) -> None:
+        super().__init__(
+            f"{process} was away for too long: the others have gone on without it; start it again to go on."
+        )
+
+
+class TrainingOver(Exception):
+    """The chief has ended the training, so there is no group to form or to rejoin."""
+
+
+def short_reason(error: Exception) -> str:
+    """Return the first sentence of an error of gloo, without the source line in front and the advice behind it.
+
+    >>> short_reason(RuntimeError("[/gloo/pair.cc:534] Connection closed by peer [::1]:1. Check for other errors."))
+    'Connection closed by peer [::1]:1'
+    """
+    return re.sub(r"^\[[^\]]*\] ", "", str(error).partition("\n")[0]).partition(". ")[0].strip()

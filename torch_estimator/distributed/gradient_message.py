@@ -1,0 +1,388 @@
+"""One training step in two halves, around the exchange of one message per process.
+
+In data-parallel training each process computes the gradients of its own batch, and all processes update their copies of
+the model with the sum. `SendingStep` is the first half: forward and backward pass, and the gradients packed into one
+message. `ReceivingStep` is the second half: it takes the messages of all processes apart, adds the gradients up, and
+updates. Between the halves the messages are exchanged. Everything travels in one message, because on a network the
+number of messages costs more than their size.
+
+A message is one contiguous tensor of float32 numbers, or of float64 where the model has any:
+
+    header | dense gradients | per table: row ids, row gradients | buffers | flags | input cursor
+
+- The header says what the sender is doing; see the constants below.
+- Of an embedding table only the rows that the batch has touched are sent: their ids, bit-cast to floats, and their
+  gradients. A row may come several times. Unused places hold the id of a spare row behind the table.
+- Buffers, such as the statistics of batch normalisation, are sent by all; the chief's are used.
+- The flags say which dense parameters have a gradient at all.
+- The input cursor says where the sender's input and random generators stand, so that the other processes can hand it to
+  a replacement.
+
+All messages of one exchange must have the same size, since the receivers do not know how many rows a sender's batch
+touches. The `Layout` says what there is space for. It is negotiated: it starts empty, and where one batch does not fit
+(`MessageTooSmall`), all processes agree on the union of what they need. Sizes only grow, and are rounded up, so after a
+few steps they stay; that matters, because compiled code is made for one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_estimator.train.row_update import Mentions
+from torch_estimator.train.step import TrainStep
+
+# Numbers of the header.
+CODE = 0
+"""What the sender is doing, such as `HAS_BATCH`; see `torch_estimator.strategies.synchronous_steps`."""
+UPDATE_COMPILED = 1
+"""1.0 where the sender could update with compiled code."""
+STOP_WISH = 2
+"""The code with which the sender wants training to end after this step, or 0.0."""
+LOSS = 3
+"""The loss of the sender's batch."""
+MISSING_GRADIENTS = 4
+"""How many dense parameters that the layout has space for have no gradient this time."""
+HEADER = 16
+"""Length of the header; the rest of it is unused."""
+
+HAS_BATCH = 1.0
+"""The code of a process that sends the gradients of a batch."""
+
+_ROUND_TO = 64
+
+# What a cursor takes in nearly all jobs, most of it the state of torch's random generator.
+_CURSOR_BYTES = 6144
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a message has space for; the same in all processes.
+
+    Attributes:
+        dense: For each dense parameter of the step, whether there is space for its gradient.
+        mentions: For each table of the step, the number of rows that there is space for.
+        cursor_bytes: Bytes for the input cursor.
+    """
+
+    dense: tuple[bool, ...]
+    mentions: tuple[int, ...]
+    cursor_bytes: int = _CURSOR_BYTES
+
+    @classmethod
+    def of(cls, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> Layout:
+        """Return the layout that the gradients of a batch need; see `TrainStep.differentiate`."""
+        rows = (0 if one is None else -(-len(one[0]) // _ROUND_TO) * _ROUND_TO for one in mentions)
+        return cls(tuple(one is not None for one in dense), tuple(rows))
+
+    def holds(self, other: Layout) -> bool:
+        """Return whether there is space for all that another layout has space for."""
+        return self.joined([other]) == self
+
+    def joined(self, others: Sequence[Layout]) -> Layout:
+        """Return the smallest layout with space for all that these have space for."""
+        every = (self, *others)
+        return Layout(
+            tuple(any(present) for present in zip(*(one.dense for one in every), strict=True)),
+            tuple(max(rows) for rows in zip(*(one.mentions for one in every), strict=True)),
+            max(one.cursor_bytes for one in every),
+        )
+
+    def with_cursor(self, size: int) -> Layout:
+        """Return a layout that also has space for a cursor of ``size`` bytes."""
+        return replace(self, cursor_bytes=max(self.cursor_bytes, -(-size // _ROUND_TO) * _ROUND_TO))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `from_json` takes; checkpoints hold it."""
+        return {"dense": self.dense, "mentions": self.mentions, "position": self.cursor_bytes}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Layout:
+        """Return the layout that `as_json` was called on."""
+        return cls(tuple(value["dense"]), tuple(value["mentions"]), value["position"])
+
+
+class Packing:
+    """Packs the gradients of one process into a message, and unpacks those of all processes.
+
+    Numbers are sent as float32, or as float64 if a parameter or a buffer is float64. A complex number is sent as two.
+
+    Args:
+        step: The step whose gradients are sent.
+        layout: What messages have space for.
+
+    Attributes:
+        size: Numbers in a message.
+    """
+
+    def __init__(self, step: TrainStep, layout: Layout) -> None:
+        self._buffers = [buffer for buffer in step.module.buffers() if _is_exchanged(buffer)]
+        self._dense = list(zip(step.dense, layout.dense, strict=True))
+        self._tables = [(update.table, rows) for update, rows in zip(step.tables, layout.mentions, strict=True)]
+        wide = any(one.dtype in (torch.float64, torch.complex128) for one in (*step.dense, *self._buffers))
+        self._dtype, self._id_dtype = (torch.float64, torch.int64) if wide else (torch.float32, torch.int32)
+        self._device = next(iter(step.module.parameters())).device
+        self.size = HEADER
+        self.size += sum(_count(parameter) for parameter, present in self._dense if present)
+        self.size += sum(rows * (1 + table.dim) for table, rows in self._tables)
+        self.size += sum(_count(buffer) for buffer in self._buffers)
+        self._given = slice(self.size, self.size + len(self._dense))
+        self._cursor = slice(self._given.stop, self._given.stop + layout.cursor_bytes // self._dtype.itemsize)
+        self.size = self._cursor.stop
+
+    def message(self) -> Tensor:
+        """Return a new message, ``[size]``, to be filled."""
+        return torch.zeros(self.size, dtype=self._dtype, device=self._device)
+
+    def pack(
+        self, message: Tensor, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]
+    ) -> None:
+        """Fill a message, except for the numbers of the header before the loss, and the cursor.
+
+        Args:
+            message: What `message` returned.
+            loss: The loss of the batch, one number.
+            dense: The gradient of each dense parameter; None where it has none.
+            mentions: The touched rows of each table and their gradients; None where no row is touched.
+        """
+        missing = sum(present and one is None for one, (_, present) in zip(dense, self._dense, strict=True))
+        parts = [self._flat(loss), self._zeros(1) + missing, self._zeros(HEADER - MISSING_GRADIENTS - 1)]
+        for gradient, (parameter, present) in zip(dense, self._dense, strict=True):
+            if present:
+                parts.append(self._zeros(_count(parameter)) if gradient is None else self._flat(gradient))
+        for touched, (table, rows) in zip(mentions, self._tables, strict=True):
+            count = 0 if touched is None else len(touched[0])
+            if touched is not None:
+                parts.append(touched[0].to(self._id_dtype).view(self._dtype))
+            # Behind the rows of the table there is a spare one, whose gradients nobody uses.
+            unused = torch.full((rows - count,), table.rows, dtype=self._id_dtype, device=self._device)
+            parts.append(unused.view(self._dtype))
+            if touched is not None:
+                parts.append(self._flat(touched[1]))
+            parts.append(self._zeros((rows - count) * table.dim))
+        parts += [self._flat(buffer) for buffer in self._buffers]
+        given = [float(gradient is not None) for gradient in dense]
+        parts.append(torch.tensor(given, dtype=self._dtype, device=self._device))
+        message[LOSS : self._given.stop].copy_(torch.cat(parts))
+
+    def pack_nothing(self, message: Tensor) -> None:
+        """Fill a message as `pack` does, for a process without a batch."""
+        self.pack(message, self._zeros(1), [None] * len(self._dense), [None] * len(self._tables))
+
+    def put_cursor(self, message: Tensor, cursor: bytes) -> None:
+        """Write an input cursor into a message."""
+        space = self._cursor.stop - self._cursor.start
+        padded = np.frombuffer(cursor.ljust(space * self._dtype.itemsize, b"\0"), np.uint8)
+        part = message[self._cursor]
+        if part.is_cpu:
+            part.numpy().view(np.uint8)[:] = padded
+        else:
+            part.copy_(torch.from_numpy(padded.copy()).view(self._dtype))
+
+    def cursors(self, messages: Tensor) -> Tensor:
+        """Return the input cursors in messages, ``[replicas, numbers]``, as a view; their bytes are padded."""
+        return messages[:, self._cursor]
+
+    def parts(self, message: Tensor) -> tuple[list[Tensor | None], list[tuple[Tensor, Tensor]]]:
+        """Return views of the gradients in one message.
+
+        Returns:
+            For each dense parameter its gradient, ``[numbers]``, or None where there is no space for it; and for each
+            table the row ids, ``[rows]``, and their gradients, ``[rows, dim]``.
+        """
+        at = HEADER
+        dense: list[Tensor | None] = []
+        for parameter, present in self._dense:
+            dense.append(message[at : at + _count(parameter)] if present else None)
+            at += _count(parameter) if present else 0
+        tables = []
+        for table, rows in self._tables:
+            ids = message[at : at + rows].view(self._id_dtype)
+            at += rows
+            tables.append((ids, message[at : at + rows * table.dim].view(rows, table.dim)))
+            at += rows * table.dim
+        return dense, tables
+
+    def given(self, message: Tensor) -> Tensor:
+        """Return the flags of one message, or of several, that say which dense parameters have a gradient."""
+        return message[..., self._given]
+
+    def missing(self, messages: Tensor) -> set[int]:
+        """Return the indices of dense parameters for which there is space, but no gradient in any message."""
+        if not self._dense:
+            return set()
+        found = self.given(messages).any(0).tolist()
+        return {index for index, (_, present) in enumerate(self._dense) if present and not found[index]}
+
+    def unpack(
+        self, messages: Tensor, scale: Tensor | float, missing: Collection[int] = ()
+    ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
+        """Return the loss and the gradients of all messages together, and copy the chief's buffers into the module.
+
+        Args:
+            messages: ``[replicas, size]``; the chief's is the first.
+            scale: Factor of the sum of the losses and gradients, one number.
+            missing: Indices of dense parameters that get no gradient, rather than zeros.
+
+        Returns:
+            The loss, one number; the gradients of the dense parameters; and the touched rows of the tables, those of
+            all messages one after another.
+        """
+        replicas = len(messages)
+        at = HEADER
+        dense: list[Tensor | None] = []
+        for index, (parameter, present) in enumerate(self._dense):
+            gradient = None
+            if present:
+                summed = messages[:, at : at + _count(parameter)].sum(0) * scale
+                gradient = None if index in missing else _shaped(summed, parameter)
+                at += _count(parameter)
+            dense.append(gradient)
+        mentions: list[Mentions | None] = []
+        for table, rows in self._tables:
+            touched = None
+            if rows:
+                ids = messages[:, at : at + rows].reshape(-1).view(self._id_dtype).to(torch.int64)
+                at += rows
+                values = messages[:, at : at + rows * table.dim].reshape(replicas * rows, table.dim) * scale
+                values = values.to(table.weight.dtype)
+                at += rows * table.dim
+                touched = (ids, values)
+            mentions.append(touched)
+        for buffer in self._buffers:
+            buffer.copy_(_shaped(messages[0, at : at + _count(buffer)], buffer))
+            at += _count(buffer)
+        return messages[:, LOSS].sum() * scale, dense, mentions
+
+    def _flat(self, tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()
+        return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1).to(self._dtype)
+
+    def _zeros(self, count: int) -> Tensor:
+        return torch.zeros(count, dtype=self._dtype, device=self._device)
+
+
+class MessageTooSmall(Exception):
+    """A batch does not fit into the message; holds the gradients that have to be sent in a larger one.
+
+    Args:
+        loss: The loss of the batch.
+        dense: As `TrainStep.differentiate` returns them.
+        mentions: As `TrainStep.differentiate` returns them.
+    """
+
+    def __init__(self, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> None:
+        super().__init__("a message of another size is needed")
+        self.loss = loss
+        self.dense = dense
+        self.mentions = mentions
+
+    @property
+    def needed(self) -> Layout:
+        """The layout that the batch needs."""
+        return Layout.of(self.dense, self.mentions)
+
+
+class SendingStep(TrainStep):
+    """First half of a step: computes gradients and packs them into a message. It updates nothing.
+
+    Args:
+        layout: What the message has space for.
+
+    Attributes:
+        layout: What the message has space for.
+        packing: Packs the message.
+        message: The message of the last batch, ``[packing.size]``.
+    """
+
+    def __init__(self, *args: Any, layout: Layout, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.layout = layout
+        self.packing = Packing(self, layout)
+        self.message = self.packing.message()
+
+    def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
+        """Compute the gradients of a batch and fill the message.
+
+        Raises:
+            MessageTooSmall: The message has no space for some of the gradients.
+        """
+        loss, dense, mentions = self.differentiate(features, labels, weights)
+        with torch.no_grad():
+            if not self.layout.holds(Layout.of(dense, mentions)):
+                raise MessageTooSmall(loss.detach(), dense, mentions)
+            self.packing.pack(self.message, loss, dense, mentions)
+        return loss.detach(), []
+
+    def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
+        """Return the loss. The second half advances the schedules."""
+        return loss
+
+    def update_left(self, left: Sequence[Tensor | None]) -> None:
+        """Do nothing, since the second half updates."""
+
+    def assign(self, left: Sequence[Tensor | None]) -> None:
+        """Do nothing, since the second half updates."""
+
+    def scratch(self) -> list[Tensor]:
+        """Return the tensors that a step writes without reading them first; the message is one of them."""
+        return [*super().scratch(), self.message]
+
+
+class ReceivingStep(TrainStep):
+    """Second half of a step: updates parameters and optimizer state. Its batch is all messages, ``[replicas, size]``.
+
+    Args:
+        layout: What the messages have space for.
+        averages: Whether losses and gradients are averaged over the processes that have a batch, rather than added up.
+
+    Attributes:
+        packing: Unpacks the messages.
+    """
+
+    def __init__(self, *args: Any, layout: Layout, averages: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.packing = Packing(self, layout)
+        self._averages = averages
+
+    def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
+        """Update with the messages in ``features``; see `TrainStep.compute`."""
+        with torch.no_grad():
+            # A graph cannot depend on the numbers in a message, so compiled code treats a missing gradient as zeros.
+            # The caller runs this in Python for messages in which a gradient is missing.
+            missing = () if torch.compiler.is_compiling() else self.packing.missing(features)
+            loss, dense, mentions = self.packing.unpack(features, self._scale(features), missing)
+            return loss, self.apply(dense, mentions)
+
+    def check_loss(self, loss: Tensor) -> None:
+        """Check nothing: each process has checked the loss of its batch."""
+
+    def loss(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
+        """Return the loss over the batches of all processes."""
+        return self.packing.unpack(features, self._scale(features))[0]
+
+    def _scale(self, messages: Tensor) -> Tensor | float:
+        if not self._averages:
+            return 1.0
+        return 1.0 / (messages[:, CODE] == HAS_BATCH).sum()
+
+
+def _is_exchanged(buffer: Tensor) -> bool:
+    return buffer.is_floating_point() or buffer.is_complex()
+
+
+def _count(tensor: Tensor) -> int:
+    return tensor.numel() * (2 if tensor.is_complex() else 1)
+
+
+def _shaped(numbers: Tensor, like: Tensor) -> Tensor:
+    """Return the numbers of a message in the shape and dtype of the tensor that they were made from."""
+    if not like.is_complex():
+        return numbers.view(like.shape).to(like.dtype)
+    pairs = numbers.reshape(*like.shape, 2)
+    return torch.view_as_complex(pairs.contiguous()).to(like.dtype)
