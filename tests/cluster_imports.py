@@ -8,7 +8,6 @@ import torch._dynamo
 import torch.distributed
 import torch.distributed.fsdp
 import torch.distributed.tensor
-import torch_estimator.parameter_server.worker_steps
 import zmq
 
 import torch_estimator.distributed.group
@@ -16,5 +15,6 @@ import torch_estimator.estimator
 import torch_estimator.executors
 import torch_estimator.feature_column
 import torch_estimator.models
+import torch_estimator.parameter_server.push_pull
 import torch_estimator.parameter_server.server
 import torch_estimator.train.training
