@@ -35,12 +35,12 @@ class TimedServer:
         self.up: list[int] = []
         self.down: list[int] = []
         self._server = ParameterServer(f"ps {index}", address)
-        self.socket: zmq.Socket[bytes] = self._server._socket
+        self.socket: zmq.Socket[bytes] = self._server._router.socket
 
     @property
     def ended(self) -> bool:
         """Whether training is over and all workers know that."""
-        return self._server._ended and not self._server._members.active()
+        return self._server._ended_at is not None and not self._server._is_needed()
 
     def answer(self) -> None:
         """Reply to one message, as `ParameterServer.serve` does."""

@@ -41,7 +41,7 @@ class RawServer(ParameterServer):
 
     def serve(self) -> None:
         connection = _tuned(self._listener.accept()[0])
-        while not self._ended or self._members.active():
+        while self._ended_at is None or (self._run is not None and self._run.members.active()):
             answer = self._answer([memoryview(frame) for frame in _receive(connection)])
             assert answer is not None
             _send(connection, answer)

@@ -23,8 +23,7 @@ import zmq
 from tests.cluster_jobs import free_port
 from tests.parameter_server.relay import Relay
 from torch_estimator.errors import RESTART_ME, ClusterError, NanLossDuringTrainingError
-from torch_estimator.parameter_server.client import ServerClient
-from torch_estimator.parameter_server.membership import Incarnations
+from torch_estimator.parameter_server.client import ServerClient, TrainingIsOver
 from torch_estimator.parameter_server.plan import DensePlan, GroupPlan, ServerPlan, TablePlan
 from torch_estimator.parameter_server.protocol import (
     PULLS,
@@ -485,12 +484,12 @@ def test_input_cursors_are_kept_for_workers_that_come_back(served: Served) -> No
     assert (told["position"], told["since"]) == ({"row": 9}, 1)
     cursors = served.client.state()[0][1]["cursors"]
     assert cursors == {"0": {"row": 9, "since": 1}, "1": {"row": 3, "since": 0}}
-    served.start(cursors=cursors, lost=20)
+    served.start(cursors=cursors)
     told = served.client.request_all(Kind.HELLO)[0][1]
-    assert (told["since"], told["at_most"]) == (21, True)
+    assert (told["position"], told["since"]) == ({"row": 9, "since": 1}, 1)
     served.client.report_cursor({"row": 10})
     told = served.client.request_all(Kind.HELLO)[0][1]
-    assert (told["position"], told["since"], told["at_most"]) == ({"row": 10}, 0, False)
+    assert (told["position"], told["since"]) == ({"row": 10}, 0)
 
 
 def test_nothing_is_applied_after_the_last_step(served: Served) -> None:
@@ -553,16 +552,13 @@ def test_messages_of_other_programs_and_versions_are_refused(served: Served) -> 
     assert served.pull()[0].step == 5
 
 
-def test_an_empty_server_tells_the_chief_which_step_the_workers_had_reached(served: Served) -> None:
+def test_a_server_without_parameters_applies_nothing(served: Served) -> None:
     assert served.push(served.client.header(Kind.EXCHANGE, PUSHES, 17)) is Kind.EMPTY
-    assert served.push(served.client.header(Kind.EXCHANGE, PUSHES, 12)) is Kind.EMPTY
     ((header, _),) = served.client.request_all(Kind.HELLO)
-    assert (header.kind, header.step) == (Kind.EMPTY, 17)
+    assert (header.kind, header.step) == (Kind.EMPTY, 0)
 
 
-def test_after_the_last_step_workers_find_nothing_and_the_chief_finds_what_to_save(
-    served: Served,
-) -> None:
+def test_after_the_last_step_workers_find_nothing_and_the_chief_finds_what_to_save(served: Served) -> None:
     served.start(last_step=6)
     with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as worker:
         assert worker.request_all(Kind.STATUS)[0][0].kind is Kind.OK
@@ -576,16 +572,70 @@ def test_after_the_last_step_workers_find_nothing_and_the_chief_finds_what_to_sa
         served.client.request_all(Kind.END)
         ((header, _),) = served.client.request_all(Kind.HELLO)
         assert (header.kind, header.step) == (Kind.EMPTY, 0)
-        served.start()
-        # A late push of the training before is not applied to the next one.
-        ((reply, _),) = worker.request(pushing(worker.header(Kind.EXCHANGE, PUSHES, 6))).values()
-        assert (reply.kind, reply.step) == (Kind.OVER, 6)
-        assert served.push(served.client.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
-        with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as again:
-            assert again.request_all(Kind.STATUS)[0][0].kind is again.request_all(Kind.HELLO)[0][0].kind is Kind.OK
-            ((reply, _),) = again.request(pushing(again.header(Kind.EXCHANGE, PUSHES))).values()
-            assert (reply.kind, reply.step) == (Kind.OK, 7)
+        worker.request_all(Kind.LEAVE)
         served.client.request_all(Kind.END)
+    assert served.has_ended()
+
+
+def test_the_start_of_another_training_replaces_the_one_before(served: Served) -> None:
+    served.client.run_id = 1
+    served.start()
+    with closing(ServerClient("chief 0", 0, [served.address], wait_secs=60)) as client:
+        client.run_id = 2
+        ((header, told),) = client.request_all(Kind.HELLO)
+        assert (header.kind, header.run_id, told["job"]) == (Kind.OK, 1, "one")
+        # The second chief only asks, and changes nothing.
+        assert served.push(served.client.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+        second = Served(served.address, client, threading.Thread())
+        second.start(about={"job": "two"})
+        assert second.pull()[0].step == 5
+        for request in (served.pull, served.status, served.client.state):
+            if request == served.status:
+                # Only this one is answered: a process has to be able to ask what the server holds.
+                assert request() == {"active": [0], "left": [], "silent": []}
+                continue
+            with pytest.raises(ClusterError) as refused:
+                request()
+            assert str(refused.value) == (
+                "ps 0 refuses chief 0: It holds another training by now; see whether two programs have the same "
+                "parameter servers, which hold one training at a time."
+            )
+        served.client.is_over = lambda: True
+        with pytest.raises(TrainingIsOver):
+            served.push(served.client.header(Kind.EXCHANGE, PUSHES))
+        reply, dense, _ = second.pull()
+        assert (reply.step, dense[0]) == (5, 0)
+        client.request_all(Kind.END)
+
+
+def test_a_new_process_replaces_the_one_before_though_its_clock_is_slow(served: Served) -> None:
+    served.start()
+    served.push(served.client.header(Kind.EXCHANGE, PUSHES))
+    with closing(ServerClient("chief 0", 0, [served.address], wait_secs=60)) as client:
+        client.incarnation = served.client.incarnation - 10**9
+        again = Served(served.address, client, threading.Thread())
+        told = client.request_all(Kind.HELLO)[0][1]
+        assert told["incarnation"] == served.client.incarnation
+        with pytest.raises(ClusterError, match="Another process has come as chief 0 since; see whether two have the"):
+            again.pull()
+        client.incarnation = told["incarnation"] + 1
+        assert again.pull()[0].step == 6
+        with pytest.raises(ClusterError, match="Another process has come as chief 0 since; see whether two have the"):
+            served.pull()
+
+
+def test_requests_that_are_held_back_are_dropped_with_their_training(served: Served) -> None:
+    served.start(names=["chief 0", "worker 0", "worker 1"], max_staleness=0, silence_secs=1.0)
+    served.pull()
+    with closing(ServerClient("worker 1", 2, [served.address], wait_secs=60)) as client:
+        Served(served.address, client, threading.Thread()).pull()
+        client.send(pushing(client.header(Kind.EXCHANGE, PUSHES)))
+        while served.pull()[0].step < 6:
+            pass
+        served.start()
+        # Longer than the silence after which workers are looked for.
+        time.sleep(2)
+        assert served.status() == {"active": [0], "left": [], "silent": []}
 
 
 def test_a_server_that_waits_for_the_chief_logs_that_and_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -690,16 +740,3 @@ def test_a_server_that_cannot_be_reached_is_named() -> None:
         pytest.raises(ClusterError, match=rf"^worker 0 waited 0.3 s \(.*\) for ps 0 at {address}; see whether it runs"),
     ):
         client.request_all(Kind.HELLO)
-
-
-def test_the_server_of_the_next_training_waits_for_its_address() -> None:
-    _, port = (address := f"localhost:{free_port()}").split(":")
-    occupied = socket.create_server(("127.0.0.1", int(port)))
-    with pytest.raises(ClusterError, match="cannot listen on"):
-        ParameterServer("ps 0", address, None)
-    freed = threading.Timer(0.3, occupied.close)
-    freed.start()
-    with closing(ParameterServer("ps 0", address, None, incarnations=Incarnations())):
-        freed.join()
-        with pytest.raises(OSError):
-            socket.create_server(("127.0.0.1", int(port)))

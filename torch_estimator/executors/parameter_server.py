@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 from collections.abc import Callable
 from contextlib import closing
@@ -34,8 +33,6 @@ def run_parameter_server(
         KeyboardInterrupt: Ctrl-C has come.
     """
     assert task.address is not None
-    key = key_from_environment()
-    make = functools.partial(ParameterServer, str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)
     server: ParameterServer | None = None
     received = ""
 
@@ -46,17 +43,22 @@ def run_parameter_server(
             server.shut_down(received)
 
     with on_stop_signals(shut_down, until=f"{task} stays, for 20 s at most, until what it holds is saved"):
-        try:
-            while server is None or until_told:
-                if server is not None:
-                    server.incarnations.end_training()
-                with closing(make(incarnations=None if server is None else server.incarnations)) as server:
-                    # The signal may have come between one training and the next.
-                    if received:
-                        server.shut_down(received)
-                    server.serve()
-        except SystemExit:
-            if received != _CTRL_C:
-                raise
+        server = ParameterServer(
+            str(task),
+            task.address,
+            key_from_environment(),
+            wait_secs=wait_secs,
+            until_told=until_told,
+            is_over=is_over,
+        )
+        with closing(server):
+            if received:
+                # The signal came before the server was there.
+                server.shut_down(received)
+            try:
+                server.serve()
+            except SystemExit:
+                if received != _CTRL_C:
+                    raise
     if received == _CTRL_C:
         raise KeyboardInterrupt

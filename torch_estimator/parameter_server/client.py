@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +30,7 @@ from torch_estimator.parameter_server.encryption import (
     server_has_key,
 )
 from torch_estimator.parameter_server.protocol import (
+    OTHER_RUN,
     STEP,
     VARIABLE,
     Header,
@@ -65,7 +65,7 @@ Frames = Sequence[Any]
 
 
 class TrainingIsOver(Exception):
-    """A server does not reply because training is over."""
+    """A server does not reply, or holds another training, because this training is over."""
 
 
 class ServerClient:
@@ -81,6 +81,8 @@ class ServerClient:
     Attributes:
         name: Name of this process in the cluster.
         rank: Rank of this process.
+        run_id: Number of the training, once it is known.
+        incarnation: Number of this process, higher than that of the process that it replaces.
         is_over: Returns whether training is over; called while a server cannot be reached or holds no parameters.
         is_preempted: Returns whether SIGTERM or Ctrl-C has asked this process to end; called while it waits.
         stop_signal: Returns the name of that signal, for the log.
@@ -95,7 +97,8 @@ class ServerClient:
         self.name = name
         self.rank = rank
         self._key = key
-        self._incarnation = secrets.randbits(63)
+        self.run_id = 0
+        self.incarnation = time.time_ns()
         self._number = 0
         self._wait_secs = wait_secs
         self._context = zmq.Context()
@@ -118,7 +121,7 @@ class ServerClient:
     def header(self, kind: Kind, flags: int = 0, step: int = 0) -> Header:
         """Return the header of a new request. All servers may get the same one."""
         self._number += 1
-        return Header(kind, self.rank, flags, self._incarnation, self._number, step)
+        return Header(kind, self.rank, flags, self.incarnation, self._number, step, self.run_id)
 
     def request(self, requests: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
         """Send each request to the server of its index; wait for the replies and return them.
@@ -127,7 +130,7 @@ class ServerClient:
             ClusterError: A server cannot be reached, or refuses the request.
             NanLossDuringTrainingError: A server refuses a gradient that is not finite.
             Preempted: SIGTERM or Ctrl-C has come while a server cannot be reached or does not reply.
-            TrainingIsOver: Training has ended while a server cannot be reached.
+            TrainingIsOver: Training has ended, and a server cannot be reached or holds the next one.
         """
         self.send(requests)
         return self.collect(requests)
@@ -210,7 +213,11 @@ class ServerClient:
             if reply is not None:
                 header, frames = reply
                 if header.kind is Kind.REFUSED:
-                    raise self._refused(connection.name, unpack_arrays(frames)[0])
+                    content = unpack_arrays(frames)[0]
+                    if content.get(OTHER_RUN) and self.is_over():
+                        # This process was away when its training ended, and the servers hold the next one by now.
+                        raise TrainingIsOver
+                    raise self._refused(connection.name, content)
                 return header, frames
             now = time.monotonic()
             if connection.has_reconnected():

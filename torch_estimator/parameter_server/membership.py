@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch_estimator.errors import ClusterError
 
 logger = logging.getLogger("torch_estimator")
 
-# A process that was replaced sends its last messages soon after, so only the latest few have to be known.
-_MOST_REPLACED = 16
-
 _WARN_EVERY_SECS = 60.0
 _MOST_SECS_IDLE = 10.0
-
-
-@dataclass(slots=True)
-class Incarnations:
-    """Incarnations of workers, over all trainings of one server process.
-
-    Attributes:
-        training: Those of the present training.
-        ended: Those of trainings that have ended. What they still send must not reach the next training.
-    """
-
-    training: set[int] = field(default_factory=set)
-    ended: set[int] = field(default_factory=set)
-
-    def end_training(self) -> None:
-        """Note that the present training has ended."""
-        self.ended |= self.training
-        self.training = set()
 
 
 class Membership:
@@ -44,56 +21,61 @@ class Membership:
     is *reachable* while its connection lasts, too. The end of the training waits for active workers; the bound of
     staleness and a server that shuts down wait for reachable ones.
 
+    A process that is started again has a higher incarnation than the one before. With its first exchange it takes the
+    place of its rank, and messages of lower incarnations are refused from then on: of two processes with the same
+    TF_CONFIG, the last one trains and the first one ends with an error.
+
     Args:
         server: Name of the server, for messages.
+        names: Names of all workers, by rank.
+        silence_secs: Seconds without a message after which a worker is taken for hanging; None for never.
         clock: Returns monotonic seconds.
     """
 
-    def __init__(self, server: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, server: str, names: Sequence[str], silence_secs: float | None, clock: Callable[[], float]
+    ) -> None:
         self._server = server
+        self._names = list(names)
+        self._silence_secs = silence_secs
         self._clock = clock
-        self._names: list[str] = []
-        self._silence_secs: float | None = None
         self._seen: dict[int, float] = {}
         self._left: set[int] = set()
         self._silent: set[int] = set()
         self._disconnected: set[int] = set()
-        # Routing ids of ZeroMQ: of the connection that pushes came through, and of the last message. They differ where
-        # two processes have the same rank, one of which is about to be refused.
-        self._push_routes: dict[int, Any] = {}
+        # Routing ids of ZeroMQ: of the connection that exchanges came through, and of the last message. They differ
+        # where two processes have the same rank, one of which is about to be refused.
+        self._exchange_routes: dict[int, Any] = {}
         self._last_routes: dict[int, Any] = {}
         self._incarnations: dict[int, int] = {}
-        self._replaced: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=_MOST_REPLACED))
-
-    def begin(self, names: Sequence[str], silence_secs: float | None) -> None:
-        """Begin a training, of whose workers none has sent anything yet.
-
-        Args:
-            names: Names of all workers, by rank.
-            silence_secs: Seconds without a message after which a worker is taken for hanging; None for never.
-        """
-        self._names, self._silence_secs = list(names), silence_secs
-        for known in (self._seen, self._left, self._silent, self._disconnected, self._push_routes, self._last_routes):
-            known.clear()
 
     def name(self, worker: int) -> str:
         """Return the name of a worker."""
         return self._names[worker]
 
-    def check(self, worker: int, incarnation: int) -> None:
-        """Check that a message comes from a worker of this training, and from its latest process.
+    def incarnation(self, worker: int) -> int:
+        """Return the incarnation of a worker's latest process, 0 where there was none."""
+        return self._incarnations.get(worker, 0)
+
+    def check_rank(self, worker: int) -> None:
+        """Raise where there is no such worker.
 
         Raises:
-            ClusterError: It does not.
+            ClusterError: The rank is that of a larger cluster.
         """
-        if not self._names:
-            return
         if not 0 <= worker < len(self._names):
             raise ClusterError(
                 f"{self._server} serves {', '.join(self._names)}, and has heard of a process that would be number "
                 f"{worker + 1} of them; see whether that has another TF_CONFIG, or belongs to another cluster."
             )
-        if incarnation in self._replaced[worker]:
+
+    def check_incarnation(self, worker: int, incarnation: int) -> None:
+        """Raise where another process has taken the place of the sender.
+
+        Raises:
+            ClusterError: It has.
+        """
+        if incarnation < self.incarnation(worker):
             raise ClusterError(
                 f"Another process has come as {self._names[worker]} since; see whether two have the same TF_CONFIG."
             )
@@ -105,8 +87,6 @@ class Membership:
             worker: Its rank.
             route: Routing id of the connection that the message came through.
         """
-        if not self._names:
-            return
         self._last_routes[worker] = route
         self._seen[worker] = self._clock()
         if worker in self._silent or worker in self._disconnected:
@@ -114,23 +94,23 @@ class Membership:
             self._disconnected.discard(worker)
             logger.info("%s is back.", self._names[worker])
 
-    def note_exchange(self, worker: int, incarnation: int, route: Any) -> None:
-        """Note that a process has exchanged parameters as a worker; it replaces the process that did so before.
+    def take_place(self, worker: int, incarnation: int, route: Any) -> bool:
+        """Note an exchange of a process as a worker; return whether the process is a new one.
 
-        Only an exchange replaces another process. HELLO and STATUS also come from processes that find out by the reply
-        that they belong to another training, and end.
+        Only an exchange takes the place of a rank. HELLO and STATUS also come from processes that find out by the reply
+        that they do not belong to this training, and end.
         """
-        if self._incarnations.get(worker, incarnation) != incarnation:
-            self._replaced[worker].append(self._incarnations[worker])
+        is_new = incarnation != self.incarnation(worker)
         self._incarnations[worker] = incarnation
-        self._push_routes[worker] = route
+        self._exchange_routes[worker] = route
+        return is_new
 
     def keep_waiting(self, worker: int, incarnation: int) -> bool:
         """Return whether a worker whose request is held back is still there.
 
         A worker that waits for its reply sends nothing, which must not count as silence.
         """
-        if worker not in self._seen or worker in self._disconnected or incarnation in self._replaced[worker]:
+        if worker not in self._seen or worker in self._disconnected or incarnation < self.incarnation(worker):
             return False
         self._seen[worker] = self._clock()
         return True
@@ -184,8 +164,8 @@ class Membership:
         found = set()
         for worker in self.reachable():
             routes = [self._last_routes[worker]]
-            if worker in self._push_routes:
-                routes.append(self._push_routes[worker])
+            if worker in self._exchange_routes:
+                routes.append(self._exchange_routes[worker])
             if not any(map(is_connected, routes)):
                 found.add(worker)
         self._disconnected |= found
@@ -208,27 +188,23 @@ class StalenessBound:
     def __init__(self, most: int | None = None) -> None:
         self._most = most
         self._steps: dict[int, int] = {}
-        self._incarnations: dict[int, int] = {}
 
-    def join(self, worker: int, incarnation: int, others: Set[int]) -> None:
+    def join(self, worker: int, others: Set[int]) -> None:
         """Start counting the steps of a worker, unless they are being counted.
 
         Args:
             worker: Rank of the worker.
-            incarnation: Its process.
             others: Ranks that it has to keep pace with.
         """
-        if self._incarnations.get(worker) != incarnation:
-            self._incarnations[worker] = incarnation
+        if worker not in self._steps:
             self._steps[worker] = self._slowest(others - {worker}) or 0
 
     def count_step(self, worker: int) -> None:
         """Count a step of a worker."""
-        self._steps[worker] = self._steps.get(worker, 0) + 1
+        self._steps[worker] += 1
 
     def forget(self, worker: int) -> None:
         """Have no worker wait for this one until it joins again."""
-        self._incarnations.pop(worker, None)
         self._steps.pop(worker, None)
 
     def allows(self, worker: int, others: Set[int]) -> bool:

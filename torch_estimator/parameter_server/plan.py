@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-CURSOR, SINCE, AT_MOST = "position", "since", "at_most"
+CURSOR, SINCE, INCARNATION = "position", "since", "incarnation"
 """Keys of the reply to HELLO, beside what the chief has given in START: the last input cursor of the rank, how many
-batches the rank has trained on since, and whether that number is only known not to be larger."""
+batches the rank has trained on since, and the incarnation of its latest process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,6 @@ class Start:
         silence_secs: Seconds without a message after which a worker is taken for hanging; None for never.
         max_staleness: How many steps a worker may be ahead of the slowest one, or None for any number.
         cursors: The input cursors of workers by rank, each with the number of batches trained on `SINCE`.
-        lost: Upper bound of the steps that were taken since these cursors and lost with a server.
     """
 
     plan: ServerPlan
@@ -150,7 +149,6 @@ class Start:
     silence_secs: float | None
     max_staleness: int | None
     cursors: Mapping[str, Mapping[str, Any]]
-    lost: int
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Start:
@@ -175,7 +173,6 @@ class Start:
             silence_secs=None if silence_secs is None else float(silence_secs),
             max_staleness=_whole_number_or_none(content["max_staleness"]),
             cursors=cursors,
-            lost=_whole_number(content.get("lost", 0)),
         )
 
 

@@ -53,14 +53,17 @@ SAVED = 1
 VARIABLE, STEP = "variable", "step"
 """JSON keys of a refused gradient: the variable that it belongs to, and the step that computed it."""
 
+OTHER_RUN = "other_run"
+"""JSON key of a refusal: whether the server holds another training than that of the request."""
+
 
 class Kind(IntEnum):
     """Message types: requests from workers (1 to 15), replies (16 and up)."""
 
     HELLO = 1
-    """Asks what the server holds, and for the input cursor of the sender's rank."""
+    """Asks which training the server holds, and for the input cursor of the sender's rank."""
     START = 2
-    """From the chief: the parameters and optimizer state that the server is to hold."""
+    """From the chief: the parameters and optimizer state that the server is to hold, in place of what it held."""
     EXCHANGE = 3
     """Pushes gradients, pulls parameters, or both."""
     STATE = 4
@@ -80,7 +83,7 @@ class Kind(IntEnum):
     OVER = 18
     """Training is over; nothing was applied."""
     REFUSED = 19
-    """JSON with a reason; for a gradient that is not finite also with its `VARIABLE` and `STEP`."""
+    """JSON with a reason; with `VARIABLE` and `STEP` of a gradient that is not finite, or with `OTHER_RUN`."""
 
 
 class Header(NamedTuple):
@@ -90,10 +93,11 @@ class Header(NamedTuple):
         kind: Type of the message.
         worker: Rank of the worker.
         flags: Flags of the kind.
-        incarnation: Number of the worker's process, another one after each restart.
+        incarnation: Number of the worker's process; a process that replaces another one has a higher number.
         number: Number of the message, counted by its sender; the reply repeats it. A push whose number a server has
             applied before is not applied again.
         step: The global step; in a request, the step of the parameters that the gradients were computed with.
+        run_id: Number of the training; 0 where the sender knows none, or the server holds none.
     """
 
     kind: Kind
@@ -102,12 +106,11 @@ class Header(NamedTuple):
     incarnation: int = 0
     number: int = 0
     step: int = 0
+    run_id: int = 0
 
     def pack(self) -> bytes:
         """Return the header as bytes."""
-        return _HEADER.pack(
-            _MAGIC, VERSION, self.kind, self.worker, self.flags, self.incarnation, self.number, self.step, 0
-        )
+        return _HEADER.pack(_MAGIC, VERSION, *self)
 
     @classmethod
     def unpack(cls, message: Any) -> Header:
@@ -119,7 +122,7 @@ class Header(NamedTuple):
         """
         if len(message) < _HEADER.size:
             raise ClusterError("Somebody who is no part of a torch-estimator cluster has sent a message.")
-        magic, version, kind, worker, flags, incarnation, number, step, _ = _HEADER.unpack_from(message)
+        magic, version, kind, worker, flags, incarnation, number, step, run_id = _HEADER.unpack_from(message)
         if magic != _MAGIC:
             raise ClusterError("Somebody who is no part of a torch-estimator cluster has sent a message.")
         if version != VERSION:
@@ -130,7 +133,7 @@ class Header(NamedTuple):
         if step >= _MOST_STEPS:
             raise ClusterError(f"A process of the cluster has sent global step {step}, which no training reaches.")
         try:
-            return cls(Kind(kind), worker, flags, incarnation, number, step)
+            return cls(Kind(kind), worker, flags, incarnation, number, step, run_id)
         except ValueError as error:
             raise ClusterError(f"A process of the cluster has sent a message of kind {kind}, which is none.") from error
 

@@ -303,7 +303,7 @@ class PushPullSteps:
     def _restore(self, servers: Sequence[int]) -> None:
         # With its present cursor at the restored server, no batch of a worker that dies next is read twice.
         self._reported_at = -math.inf
-        self._servers.restore(servers, self.global_step)
+        self._servers.restore(servers)
 
     def _write(self, rows: Sequence[UniqueRows], replies: Mapping[int, tuple[Header, Frames]]) -> None:
         """Write the parameters that were pulled into the model."""
@@ -356,7 +356,12 @@ class PushPullSteps:
         started, logged = time.monotonic(), -math.inf
         last_step = self._training.last_step
         while not self.over and not self._client.is_preempted():
-            header, status = self._client.request_all(Kind.STATUS)[0]
+            replies = self._client.request_all(Kind.STATUS)
+            if empty := [server for server, (header, _) in enumerate(replies) if header.kind is Kind.EMPTY]:
+                # The other workers wait for that.
+                self._restore(empty)
+                continue
+            header, status = replies[0]
             now = time.monotonic()
             everybody = set(range(len(self._servers.names)))
             waits_for = everybody.intersection(status["active"])
@@ -374,7 +379,7 @@ class PushPullSteps:
     def refresh(self, context: RunContext) -> None:
         """Put what the servers hold into the model and the optimizers, and their step into the context."""
         self._flush()
-        step = self._servers.read_back(self.global_step)
+        step = self._servers.read_back()
         if step < self.global_step:
             self._reported_at = -math.inf
         self.global_step = context.global_step = step

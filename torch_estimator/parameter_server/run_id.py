@@ -7,17 +7,15 @@ which also shows that they have the model directory of the chief.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable
 
 from torch_estimator import files
 from torch_estimator.errors import ClusterError
 
-RUN_ID = "the token of its model_dir"
-"""Key of the run id in what servers reply to HELLO."""
-
 LAST_STEP = "last_step"
-"""Key of the global step at which training ends, if that is known."""
+"""Key of the global step at which training ends, in what servers reply to HELLO."""
 
 _FILE = "parameter_servers.token"
 
@@ -39,23 +37,23 @@ class RunIdFile:
         self._is_over = is_over
         self._read: str | None = None
 
-    def read_if_there(self) -> str | None:
+    def read_if_there(self) -> int | None:
         """Return the run id; None where there is no file."""
         try:
-            return files.read_text(self._path)
+            return _number(files.read_text(self._path))
         except OSError:
             return None
 
-    def read_or_create(self) -> str:
+    def read_or_create(self) -> int:
         """Return the run id of an interrupted training, or draw a new one."""
         if files.exists(self._path):
-            return files.read_text(self._path)
-        run_id = uuid.uuid4().hex
+            return _number(files.read_text(self._path))
+        text = uuid.uuid4().hex
         files.makedirs(self._model_dir)
-        files.write_atomic(self._path, run_id.encode())
-        return run_id
+        files.write_atomic(self._path, text.encode())
+        return _number(text)
 
-    def read(self) -> str:
+    def read(self) -> int:
         """Return the run id that the chief has written.
 
         Raises:
@@ -63,12 +61,12 @@ class RunIdFile:
         """
         try:
             self._read = files.read_text(self._path)
-            return self._read
         except OSError as error:
             raise ClusterError(
                 f"{self._name} does not see the chief's model_dir: in its {self._model_dir} there is no file that the "
                 f"chief has written ({files.reason(error)}); give all of them one that they share."
             ) from error
+        return _number(self._read)
 
     def is_training_over(self) -> bool:
         """Return whether the training of this process has ended: its run id is gone, or another one is there."""
@@ -86,3 +84,8 @@ class RunIdFile:
         except OSError:
             # A file system that fails for once says nothing about the training.
             return True
+
+
+def _number(text: str) -> int:
+    """Return the number of 64 bits that stands for the text of the file in messages; it is not 0."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1

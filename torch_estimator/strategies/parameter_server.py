@@ -85,7 +85,7 @@ class ParameterServerStrategy(Strategy):
     def dismiss(self, config: RunConfig, *, is_over: bool = False) -> None:
         """End parameter servers that no training needs; servers of a training that goes on are left alone."""
         from torch_estimator.parameter_server.protocol import Kind
-        from torch_estimator.parameter_server.run_id import LAST_STEP, RUN_ID, RunIdFile
+        from torch_estimator.parameter_server.run_id import LAST_STEP, RunIdFile
 
         if not (config._task.is_chief and config._task.num_ps):
             return
@@ -99,10 +99,11 @@ class ParameterServerStrategy(Strategy):
             is_over = is_over or first.kind is Kind.EMPTY or (last_step is not None and first.step >= last_step)
             unused = [
                 index
-                for index, (header, about) in enumerate(replies)
-                if header.kind is Kind.EMPTY or (is_over and about.get(RUN_ID) == run_id)
+                for index, (header, _) in enumerate(replies)
+                if header.kind is Kind.EMPTY or (is_over and header.run_id == run_id)
             ]
-            client.request({index: [client.header(Kind.END).pack()] for index in unused})
+            end = client.header(Kind.END)
+            client.request({index: [end._replace(run_id=replies[index][0].run_id).pack()] for index in unused})
 
 
 @contextmanager
