@@ -53,7 +53,7 @@ def run_parameter_server(
         )
         with closing(server):
             if received:
-                # The signal came before the server was there.
+                # The signal came before the server was made.
                 server.shut_down(received)
             try:
                 server.serve()

@@ -46,14 +46,14 @@ from torch_estimator.train.preemption import Preempted
 
 logger = logging.getLogger("torch_estimator")
 
-# How long one wait for a reply lasts. Only then a connection that was lost and made again is noticed, so that requests
-# are sent again; a reply ends the wait at once.
+# How long one wait for a reply lasts at most. Between two waits a worker notices that a connection was made anew, and
+# sends its requests again.
 _WAIT_MS = 50
 _LOG_EVERY_SECS = 10.0
 _CHECK_FOR_END_EVERY_SECS = 1.0
 
-# After SIGTERM: how long to wait for the reply of a server that cannot be reached, whose connection may just be made
-# anew, and of one that can, which may be busy or hold back the reply for the slowest worker.
+# After SIGTERM: how long a worker still waits for a reply. A server that cannot be reached may just be reconnecting; a
+# server that can be reached may be busy, or hold back the reply for the slowest worker.
 _MOST_SECS_TO_CONNECT = 0.5
 _MOST_SECS_TO_REPLY = 5.0
 
@@ -65,7 +65,7 @@ Frames = Sequence[Any]
 
 
 class TrainingIsOver(Exception):
-    """A server does not reply, or holds another training, because this training is over."""
+    """The training is over, which shows in a server that does not reply or holds another training."""
 
 
 class ServerClient:
@@ -215,7 +215,7 @@ class ServerClient:
                 if header.kind is Kind.REFUSED:
                     content = unpack_arrays(frames)[0]
                     if content.get(OTHER_RUN) and self.is_over():
-                        # This process was away when its training ended, and the servers hold the next one by now.
+                        # The training has ended while this process was away, and the servers hold the next one.
                         raise TrainingIsOver
                     raise self._refused(connection.name, content)
                 return header, frames

@@ -33,11 +33,11 @@ HANDSHAKE_EVENTS = (
 )
 """Events of a socket monitor that `reason_of_refusal` understands."""
 
-# Others must not read the file. A group may: Kubernetes gives the files of a Secret to one.
+# Permissions that a key file must not have. A group may read it, since Kubernetes gives the files of a Secret to one.
 _TOO_OPEN = 0o027
 _KEY_LENGTH = 40
 
-# Where libzmq asks whether a peer is let in (https://rfc.zeromq.org/spec/27/).
+# Address at which libzmq asks whether to let a peer in (https://rfc.zeromq.org/spec/27/).
 _AUTHENTICATION = "inproc://zeromq.zap.01"
 
 _PROBE_SECS = 1.0
@@ -145,7 +145,7 @@ def _authenticate(requests: zmq.Socket[Any], key: Key) -> None:
 
 
 class Refusal(Enum):
-    """Why a parameter server and a peer do not come to an understanding."""
+    """Why the handshake between a parameter server and a peer fails."""
 
     ONE_KEY = auto()
     """One of the two has a key, the other has none."""

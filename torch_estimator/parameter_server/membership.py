@@ -219,7 +219,7 @@ class StalenessBound:
 
 
 class IdleWatch:
-    """Logs when a server waits for its workers, and ends the server when it has waited too long.
+    """Log messages and time limits of a server that waits for the chief or for its workers.
 
     A server without parameters waits for the chief. A server with parameters ends only where it has had no connection
     at all for ``wait_secs``: workers that are connected may compute for long.
@@ -236,7 +236,7 @@ class IdleWatch:
         self._address = address
         self._wait_secs = wait_secs
         self._since = self._logged_at = clock()
-        # Since when there has been no active worker, and no connection at all.
+        # Times since which there has been no active worker, and no connection; None while there is one.
         self._idle_since: float | None = None
         self._alone_since: float | None = None
 

@@ -1,4 +1,4 @@
-"""Which parameter is on which server, and what that means for pushes, pulls and whole states."""
+"""Which parameter is on which server: splits pushes and pulls by server, and puts the replies together."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Placement:
             for (optimizer, group), changing in zip(self._groups, self._changing, strict=True)
         )
         self._check_dtypes(names)
-        # For each server the places in `TrainStep.dense` of its parameters, in the order of its plan.
+        # For each server, which of `TrainStep.dense` it holds, as indices in the order of its plan.
         self._dense = _spread([one.numel() for one in step.dense], servers)
         self.plans = [
             ServerPlan(
@@ -222,7 +222,7 @@ def _rule(optimizer: torch.optim.Optimizer) -> str:
 
 def _changing_settings(group: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of a group's settings that schedules may change."""
-    # Of these two, only what a cyclic schedule moves.
+    # Of betas and momentum, a cyclic schedule changes one.
     cycled = ("betas", "momentum") if "max_momentum" in group else ()
     return tuple(
         key for key in LiveGroup.MOVING if key in group and (key not in ("betas", "momentum") or key in cycled)

@@ -1,4 +1,4 @@
-"""What the chief gives a parameter server to hold: the plan of its parameters, and the settings of the training."""
+"""The content of START, by which the chief gives a server its parameters: their plan, and settings of the training."""
 
 from __future__ import annotations
 

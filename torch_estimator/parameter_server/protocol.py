@@ -35,7 +35,7 @@ _LARGE = 1 << 20
 # Plans, descriptions and input cursors take kilobytes.
 _MOST_JSON_BYTES = 1 << 24
 
-# Sums of a few steps have to fit into 64 bits.
+# The limit keeps sums of a few steps within 64 bits.
 _MOST_STEPS = 1 << 53
 
 PUSHES = 1
@@ -262,7 +262,7 @@ def unpack_arrays(frames: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.n
             for (name, (dtype, shape)), frame in zip(described.items(), frames[2:], strict=True)
         }
         return content, arrays
-    # Bytes of a stranger can fail in any way, and it is always the message that is wrong.
+    # A malformed message can fail in any way, and nothing else can be the cause.
     except Exception as error:
         raise ClusterError(f"A message of the cluster cannot be read ({type(error).__name__}).") from error
 

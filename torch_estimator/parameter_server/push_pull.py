@@ -54,7 +54,7 @@ logger = logging.getLogger("torch_estimator")
 
 _COMPILED_PARTS = "compiled_parts"
 
-# One call of `take` lasts about this long, so that hooks do not wait for long.
+# How long one call of `take` should last. Hooks run between two calls.
 _CALL_SECS = 0.05
 _MOST_STEPS_PER_CALL = 128
 
@@ -62,8 +62,8 @@ _REPORT_CURSOR_EVERY_SECS = 1.0
 _CHECK_EVERY_SECS = 0.05
 _LOG_EVERY_SECS = 10.0
 
-# After the end of the chief's input: how long to wait for workers that have not come yet. The last one starts a minute
-# after the chief.
+# After the end of its input: how long the chief waits for workers that have not come yet. By default the last worker
+# starts a minute after the chief.
 _MOST_SECS_TO_COME = 120.0
 
 
@@ -123,13 +123,13 @@ class PushPullSteps:
         step = self._gradients.step
         self._placement = Placement(step, len(client), str(step.message.numpy().dtype))
         self._lookups = Lookups(step)
-        self._servers = ServerState(
+        self._server_state = ServerState(
             client, training, self._placement, settings=settings, run_id=run_id, description=description
         )
         # The gradients of the last batch, which travel with the next exchange.
         self._pending: Push | None = None
         self._schedule_step = context.global_step
-        # Servers that are shutting down, and those of them whose parameters are not saved yet.
+        # Servers that are shutting down, and which of them the chief has not saved yet.
         self._stopping: set[int] = set()
         self._unsaved: set[int] = set()
         self._reported_at = -math.inf
@@ -139,7 +139,7 @@ class PushPullSteps:
 
     def begin(self) -> None:
         """Give the servers their parameters, or wait until the chief has; see `ServerState.begin`."""
-        step = self._servers.begin(self.global_step)
+        step = self._server_state.begin(self.global_step)
         self.global_step = self._first_step = self._context.global_step = step
 
     @property
@@ -171,7 +171,7 @@ class PushPullSteps:
                 self._secs_per_step = (time.perf_counter() - started) / len(losses)
             self._update_global_step(len(losses))
         if not losses:
-            # The chief must not end the training before the other workers have read their inputs, too.
+            # The chief ends the training, so it first waits until the inputs of all other workers have ended.
             self._flush()
             if self._is_chief:
                 self._wait_for_others()
@@ -278,8 +278,8 @@ class PushPullSteps:
         if replies:
             step = replies[0][0].step
             if step < self.global_step:
-                # The first server was restored, perhaps by the chief before this process has noticed. It has the
-                # cursors of the checkpoint, so report the present one at once.
+                # The first server was restored from a checkpoint, perhaps before this process has noticed; see
+                # `_restore` for the cursor.
                 self._went_back = True
                 self._reported_at = -math.inf
             self.global_step = step
@@ -301,9 +301,10 @@ class PushPullSteps:
         return replies
 
     def _restore(self, servers: Sequence[int]) -> None:
-        # With its present cursor at the restored server, no batch of a worker that dies next is read twice.
+        # Report the cursor at once: the restored server knows only that of the checkpoint, from which a process that
+        # replaces this one would read batches again.
         self._reported_at = -math.inf
-        self._servers.restore(servers)
+        self._server_state.restore(servers)
 
     def _write(self, rows: Sequence[UniqueRows], replies: Mapping[int, tuple[Header, Frames]]) -> None:
         """Write the parameters that were pulled into the model."""
@@ -318,10 +319,11 @@ class PushPullSteps:
             self._exchange(None)
 
     def _update_global_step(self, losses: int) -> None:
-        """Set the global step from which the training loop counts the steps of one call of `take`."""
-        # The servers also count the steps of other workers, and do not have the last one of this call yet.
+        """Set the global step in the context, to which the training loop adds the steps of one call of `take`."""
+        # The servers count the steps of all workers. The push of the last step of this call has not reached them yet.
         step = self.global_step + 1 - losses
-        # The step that hooks see goes back only where the servers' has, and never before that of the beginning.
+        # Hooks must not see the global step go back, unless the servers were restored from a checkpoint, and even then
+        # not below the step at which this process began.
         least = self._first_step if self._went_back else self._context.global_step
         self._context.global_step = max(least, step)
         self._went_back = False
@@ -358,12 +360,12 @@ class PushPullSteps:
         while not self.over and not self._client.is_preempted():
             replies = self._client.request_all(Kind.STATUS)
             if empty := [server for server, (header, _) in enumerate(replies) if header.kind is Kind.EMPTY]:
-                # The other workers wait for that.
+                # The other workers wait until these servers are restored.
                 self._restore(empty)
                 continue
             header, status = replies[0]
             now = time.monotonic()
-            everybody = set(range(len(self._servers.names)))
+            everybody = set(range(len(self._server_state.names)))
             waits_for = everybody.intersection(status["active"])
             if now < started + _MOST_SECS_TO_COME:
                 waits_for = everybody.difference(status["left"], status["silent"])
@@ -372,14 +374,14 @@ class PushPullSteps:
                 return
             if now > logged + _LOG_EVERY_SECS:
                 logged = now
-                names = ", ".join(self._servers.names[rank] for rank in sorted(waits_for))
+                names = ", ".join(self._server_state.names[rank] for rank in sorted(waits_for))
                 logger.info("The input has ended here; waiting for %s.", names)
             time.sleep(_CHECK_EVERY_SECS)
 
     def refresh(self, context: RunContext) -> None:
         """Put what the servers hold into the model and the optimizers, and their step into the context."""
         self._flush()
-        step = self._servers.read_back()
+        step = self._server_state.read_back()
         if step < self.global_step:
             self._reported_at = -math.inf
         self.global_step = context.global_step = step
@@ -387,11 +389,11 @@ class PushPullSteps:
     def checkpoint_state(self) -> dict[str, Any]:
         """Return, as JSON, what the chief's checkpoint holds beside tensors, the cursors of all workers among it."""
         compiled = {} if self._gradients.is_eager and not self._pending else self._gradients.state()
-        others = range(1, len(self._servers.names))
+        others = range(1, len(self._server_state.names))
         return {
             **self._training.state(),
             _COMPILED_PARTS: compiled,
-            REPLICAS: [None, *(self._servers.cursors.get(str(rank)) for rank in others)],
+            REPLICAS: [None, *(self._server_state.cursors.get(str(rank)) for rank in others)],
         }
 
     def end(self, *, stops: bool) -> None:

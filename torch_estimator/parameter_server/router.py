@@ -45,7 +45,7 @@ _OPTIONS = {
     zmq.TCP_KEEPALIVE_IDLE: 30,
     zmq.TCP_KEEPALIVE_INTVL: 10,
     zmq.TCP_KEEPALIVE_CNT: 3,
-    # Bounds of what a peer can have the server keep.
+    # Limits of the memory that a peer can have the server use.
     zmq.MAXMSGSIZE: MOST_FRAME_BYTES + _FRAME_EXTRA_BYTES,
     zmq.RCVHWM: _MOST_QUEUED,
     zmq.SNDHWM: _MOST_QUEUED,
@@ -126,7 +126,7 @@ class Router:
         return self.send(identity, [Header(Kind.OK, 0).pack()]) != zmq.EHOSTUNREACH
 
     def failed_handshakes(self) -> Iterator[Refusal]:
-        """Update `connections`; yield why handshakes have failed since the last call."""
+        """Yield why handshakes have failed since the last call; also bring `connections` up to date."""
         for event, value in read_events(self._monitor):
             if event == zmq.EVENT_ACCEPTED:
                 self.connections.add(value)

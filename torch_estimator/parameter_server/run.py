@@ -149,10 +149,10 @@ class Run:
 
     def _apply(self, push: Push, worker: int) -> None:
         try:
-            # A parameter that overflows here shows in the worker's next loss, which ends the training with a sentence.
+            # A parameter that overflows makes the next loss NaN, which ends the training with a sentence.
             with np.errstate(all="ignore"):
                 self.shard.apply(push)
-        # Settings and state that make no sense to an optimizer can fail in any way, and both were sent.
+        # Settings and state that do not fit an optimizer can fail in any way, and both come from the workers.
         except Exception as error:
             raise ClusterError(
                 f"{self._server} cannot update its parameters as {self.members.name(worker)} asks "

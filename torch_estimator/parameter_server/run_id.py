@@ -82,7 +82,7 @@ class RunIdFile:
         except FileNotFoundError:
             return False
         except OSError:
-            # A file system that fails for once says nothing about the training.
+            # An error of the file system does not mean that the training is over.
             return True
 
 

@@ -54,11 +54,11 @@ from torch_estimator.parameter_server.shard import NotFiniteGradientError, Shard
 
 logger = logging.getLogger("torch_estimator")
 
-# Where two periodic checks are further apart, this process itself was stopped.
+# Two periodic checks that are further apart than this mean that this process itself was stopped.
 _MOST_SECS_BETWEEN_CHECKS = 2.0
 
-# Requests of one worker that are held back: those under way, and the same once more where the worker has lost its
-# connection and has sent them again.
+# How many requests of one worker are held back: those under way, twice, since a worker that has lost its connection
+# sends them again.
 _MOST_HELD_BACK = 2 * MOST_UNDER_WAY
 
 _WARN_EVERY_SECS = 60.0
@@ -205,7 +205,7 @@ class ParameterServer:
             return self._refuse(error, **{OTHER_RUN: True})
         except ClusterError as error:
             return self._refuse(error)
-        # Such as a message that asks for more memory than there is.
+        # Any other failure, such as a message that asks for more memory than there is.
         except Exception as error:
             kind = type(error).__name__
             place = traceback.extract_tb(error.__traceback__)[-1]
@@ -273,8 +273,7 @@ class ParameterServer:
         raise ClusterError(f"A process of the cluster has sent an answer, {header.kind.name}, where nobody has asked.")
 
     def _start(self, run_id: int, frames: list[Any]) -> None:
-        # A copy, since the memory of the message goes with it.
-        start, shard = _unpack_start([bytes(frames[0]), *frames[1:]])
+        start, shard = _unpack_start(frames)
         if self._run is not None and self._run.run_id != run_id and self._ended_at is None:
             logger.warning("%s drops the training that it held: the chief of another one has come.", self._name)
         self._run, self._ended_at = Run(self._name, run_id, start, shard, self._clock), None
@@ -290,9 +289,9 @@ class ParameterServer:
         return self._ended_at is not None or (self._run is not None and self._run.is_over)
 
     def _kind_for(self, worker: int) -> Kind:
-        """Return whether there is something that a worker can train with.
+        """Return OK where the server holds parameters that a worker can train with, else EMPTY.
 
-        When training is over there is not, except for the chief, which has to save the last step.
+        After the last step there is nothing to train with any more, but the chief still has to save that step.
         """
         is_over = self._is_over() if worker else self._ended_at is not None
         return Kind.EMPTY if self._run is None or is_over else Kind.OK
@@ -313,7 +312,7 @@ class ParameterServer:
         self._checked_at = now
         for why in self._router.failed_handshakes():
             if self._warn(why, why.for_server(self._name, self._key)):
-                # The same peer may also have left in the middle of the handshake.
+                # ZeroMQ may report the same handshake once more, without the reason.
                 self._warned_at[Refusal.GONE] = now
         if run is None:
             if self._ended_at is None and self._watch.wait_for_chief(
@@ -336,7 +335,7 @@ class ParameterServer:
             )
         gone = run.members.find_silent()
         if self._held_back or self._ended_at is not None or self._stops_at is not None:
-            # Only these have to know at once.
+            # Only now it matters at once whether the connection of a worker has ended.
             gone |= run.members.find_disconnected(self._router.is_connected)
         for worker in gone:
             run.staleness.forget(worker)
@@ -361,7 +360,7 @@ def _unpack_start(frames: Sequence[Any]) -> tuple[Start, Shard]:
     try:
         start = Start.from_json(content)
         return start, Shard(start.plan, arrays)
-    # The server has not changed anything yet, and whatever goes wrong, it is the message that is wrong.
+    # A malformed START can fail in any way. The server still holds what it held.
     except Exception as error:
         raise ClusterError(
             f"What a process of the cluster has given to be held makes no sense ({type(error).__name__})."

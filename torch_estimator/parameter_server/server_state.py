@@ -1,4 +1,4 @@
-"""The state of a training that servers hold: given to them by the chief, restored after one has died, and read back."""
+"""The state that servers hold: the chief gives it to them, restores it after a server has died, and reads it back."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ class ServerState:
         """
         replies = self._take_over(step) if self._is_chief else self._wait_for_chief()
         header, about = replies[0]
-        # Replace the process before, which may still be there, on every server; see `Membership`.
+        # A higher incarnation than any that a server knows replaces the process before, even if that still runs and its
+        # machine's clock is ahead; see `Membership`.
         known = max(about.get(INCARNATION, 0) for _, about in replies)
         self._client.incarnation = max(self._client.incarnation, known + 1)
         self._restore_input(about)
@@ -132,7 +133,7 @@ class ServerState:
                 self._client.run_id = self._run_id.read()
                 replies = self._client.request_all(Kind.HELLO)
                 if any(header.kind is Kind.EMPTY for header, _ in replies):
-                    # A server has died since, or the training has just ended.
+                    # A server has died since `_all_are_started`, or the training has just ended.
                     continue
                 for index, (header, about) in enumerate(replies):
                     self._check(index, header, about)
@@ -144,7 +145,7 @@ class ServerState:
                 raise
 
     def restore(self, servers: Sequence[int]) -> None:
-        """Have servers that have lost what they held restored: as the chief restore them, as a worker wait for that.
+        """Restore servers that have lost what they held; as a worker, wait until the chief has restored them.
 
         Args:
             servers: Indices of the servers.
@@ -219,7 +220,7 @@ class ServerState:
 
     def _about(self, index: int) -> dict[str, Any]:
         about = {LAST_STEP: self._training.last_step, _PLACE: f"{index} of {len(self._client)}"}
-        # The description may be long, and one server that tells it is enough.
+        # The description may be long, so only the first server keeps it.
         return about if index else {**about, _DESCRIPTION: self._description}
 
     def _start(self, servers: Sequence[int], step: int) -> None:

@@ -25,7 +25,7 @@ VALUE = "value"
 
 Arrays = Mapping[str, np.ndarray]
 
-# What the rules count, which is one number, not an array; a parameter may be a single number as well.
+# Optimizer state that counts updates. It is one number, which the shape does not show: a parameter may be one, too.
 _COUNTERS = ("step",)
 
 _FINITE_CHECK_SIZE = 1 << 16
@@ -288,8 +288,8 @@ def check_finite(push: Push, plan: ServerPlan) -> None:
         raise ClusterError(
             f"{key} of {rule} came as {number}, but settings of optimizers must be finite; see the schedule of {key}."
         )
-    # One check of the whole block takes a few microseconds. A check of each variable takes many times as long, and
-    # only the gradients of absent parameters, which do not matter, can make it necessary in a valid push.
+    # One check of the whole block takes a few microseconds, and nearly all pushes pass it. Otherwise look for the
+    # variable; the gradients of absent parameters may be anything.
     if push.gradients is not None and _is_finite(push.gradients):
         return
     for variable, gradient in _by_variable(push, plan):

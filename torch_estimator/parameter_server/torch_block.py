@@ -44,7 +44,7 @@ class TorchBlock(DenseBlock):
         )
 
     def update(self, gradients: np.ndarray, present: np.ndarray) -> None:
-        # A copy, since torch warns of memory that cannot be written, as that of a message.
+        # A copy, since torch warns about read-only memory, such as that of a message.
         given = torch.from_numpy(gradients.copy())
         for param, place, is_there in zip(self._params, self._places, present.tolist(), strict=True):
             param.grad = given[place].view(param.shape) if is_there else None

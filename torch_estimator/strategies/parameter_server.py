@@ -45,6 +45,10 @@ class ParameterServerStrategy(Strategy):
     Raises:
         InvalidTypeError: An argument has the wrong type.
         InvalidValueError: ``silence_secs`` is not positive, or ``max_staleness`` is negative.
+
+    >>> import torch_estimator as te
+    >>> te.RunConfig(train_distribute=te.distribute.ParameterServerStrategy(pipeline=True)).train_distribute
+    ParameterServerStrategy(pipeline=True, max_staleness=None, silence_secs=300.0)
     """
 
     pipeline: bool = False
@@ -78,7 +82,8 @@ class ParameterServerStrategy(Strategy):
         if not task.num_ps:
             yield SingleSession(config, task)
             return
-        # Where the chief has ended the training before this process came to it, `steps` leaves the whole body.
+        # `ParameterServerSession.steps` raises TrainingOver where the chief has ended the training before this process
+        # came to it.
         with suppress(TrainingOver), connected_client(config) as client:
             yield ParameterServerSession(config, task, client, self)
 
@@ -89,7 +94,7 @@ class ParameterServerStrategy(Strategy):
 
         if not (config._task.is_chief and config._task.num_ps):
             return
-        # They may already have ended with the training that is over.
+        # The servers may already have ended with the last training.
         logger.info("Ending the parameter servers, where they have not ended before (%g s at most).", _MOST_SECS_TO_END)
         with suppress(ClusterError), connected_client(config, most_secs=_MOST_SECS_TO_END) as client:
             run_id = RunIdFile(str(config.model_dir), client.name).read_if_there()
@@ -236,7 +241,7 @@ class ParameterServerSession(Session):
         steps.end(stops=result.reason is StopReason.HOOK)
         if not steps.over:
             return result
-        # Servers apply nothing after the last step, and this process may know an earlier step where it was away then.
+        # A worker that was away when the last step was taken may know an earlier step than that.
         is_last = training.last_step is not None and steps.global_step >= training.last_step
         reason = StopReason.LAST_STEP if is_last else StopReason.OVER
         return dataclasses.replace(result, reason=reason, global_step=steps.global_step)
