@@ -1,7 +1,7 @@
-"""What a key costs: `scripts/bench encryption`.
+"""What encryption costs: `scripts/bench encryption`.
 
-Two real parameter servers, one with a key and one without, each a process of its own, are sent gradients and send
-parameters back, as many bytes each way, as one step of training does. They take turns, A B A B; nothing is computed.
+Two real parameter servers, one with a key and one without, each in a process of its own, get gradients and reply with
+parameters, as many bytes each way, as in one training step. They take turns, A B A B; nothing is computed.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ import zmq
 
 from benchmarks.protocol import machine_line, table
 from torch_estimator.launch.layout import free_ports
-from torch_estimator.parameter_server.client import Links
-from torch_estimator.parameter_server.key import KEY_FILE, Key, key_from_environment, make_key_file
-from torch_estimator.parameter_server.messages import PULLS, PUSHES, Kind, Push, pack_exchange
+from torch_estimator.parameter_server.client import ServerClient
+from torch_estimator.parameter_server.encryption import KEY_FILE, Key, key_from_environment, make_key_file
 from torch_estimator.parameter_server.plan import DensePlan, GroupPlan, ServerPlan
+from torch_estimator.parameter_server.protocol import PULLS, PUSHES, Kind, Push, pack_exchange
 from torch_estimator.parameter_server.server import ParameterServer
 
 KILOBYTES = (8, 80, 800)
 
 
 def measure(kilobytes: int, rounds: int, exchanges: int) -> dict[str, list[float]]:
-    """Seconds that an exchange takes, the median of every round, without a key and with one."""
+    """Return the seconds that an exchange takes, the median of each round, without a key and with one."""
     with TemporaryDirectory() as folder, ExitStack() as stack:
         make_key_file(path := str(Path(folder) / "key"))
         keys = {"plain": None, "encrypted": key_from_environment({KEY_FILE: path})}
-        links = {name: stack.enter_context(_served(key, kilobytes)) for name, key in keys.items()}
+        clients = {name: stack.enter_context(_served(key, kilobytes)) for name, key in keys.items()}
         seconds: dict[str, list[float]] = {name: [] for name in keys}
         for _ in range(rounds):
-            for name, one in links.items():
+            for name, one in clients.items():
                 seconds[name].append(statistics.median(_exchange(one, kilobytes) for _ in range(exchanges)))
     return seconds
 
 
 @contextmanager
-def _served(key: Key | None, kilobytes: int) -> Iterator[Links]:
+def _served(key: Key | None, kilobytes: int) -> Iterator[ServerClient]:
     (port,) = free_ports(1, None)
     address = f"localhost:{port}"
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(address, key), daemon=True)
     process.start()
-    with closing(Links("chief 0", 0, [address], wait_secs=60, key=key)) as links:
+    with closing(ServerClient("chief 0", 0, [address], wait_secs=60, key=key)) as client:
         dense = np.zeros(kilobytes * 1000 // 4, np.float32)
         group = GroupPlan("GradientDescent", {"lr": 1.0}, ("lr",))
         plan = ServerPlan(dtype="float32", groups=(group,), dense=(DensePlan("all", dense.shape, 0),), tables=())
@@ -61,11 +61,11 @@ def _served(key: Key | None, kilobytes: int) -> Iterator[Links]:
             "names": ["chief 0"],
             "silence_secs": None,
             "max_staleness": None,
-            "positions": {},
+            "cursors": {},
         }
-        links.start(0, {"plan": plan.as_json(), **about}, {"dense/0/value": dense})
-        yield links
-        links.tell_all(Kind.END)
+        client.start(0, {"plan": plan.as_json(), **about}, {"dense/0/value": dense})
+        yield client
+        client.request_all(Kind.END)
     process.join()
 
 
@@ -75,16 +75,16 @@ def _serve(address: str, key: Key | None) -> None:
         server.serve()
 
 
-def _exchange(links: Links, kilobytes: int) -> float:
+def _exchange(client: ServerClient, kilobytes: int) -> float:
     gradients = np.zeros(kilobytes * 1000 // 4, np.float32)
     push = Push(np.array([0.1]), np.ones(1, np.uint8), gradients, [])
     started = time.perf_counter()
-    links.ask({0: [pack_exchange(links.header(Kind.EXCHANGE, PUSHES | PULLS), push, [])]})
+    client.request({0: [pack_exchange(client.header(Kind.EXCHANGE, PUSHES | PULLS), push, [])]})
     return time.perf_counter() - started
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table; gives the exit status."""
+    """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="scripts/bench encryption", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -11,13 +11,15 @@ import numpy as np
 
 import torch_estimator as te
 from scripts.storm_cluster import Line
-from scripts.storm_job import SEEN
+from scripts.storm_job import SEEN, STEP
 from torch_estimator.checkpoint.checkpoint import checkpoint_paths, load_checkpoint
 from torch_estimator.summary.event_reader import read_scalars
 
 _SAVING = re.compile(r"Saving checkpoints for (\d+)")
 _ENDED = re.compile(r"Training ended at global step (\d+)")
-_TWICE = re.compile(r"where it stood (?:at most )?(\d+) batches ago; these are trained on twice")
+_AGAIN = re.compile(r"where it stood (\d+) batches ago; these are trained on again")
+_STEP = re.compile(rf"^{STEP} (\d+)")
+_HOLDS = re.compile(r"holds \d+ numbers, from global step (\d+) on")
 
 
 @dataclass(slots=True)
@@ -27,17 +29,26 @@ class Told:
     Attributes:
         saved: The steps of checkpoints, in the order of saving.
         end: Global step at which the chief has ended.
-        twice: How many batches were said to be trained on twice, at most.
+        again: How many batches were said to be trained on again.
+        lost: How many steps were lost when the first server was restored from a checkpoint. A worker that died together
+            with that server reads the batches of its lost steps again.
     """
 
     saved: list[int] = field(default_factory=list)
     end: int | None = None
-    twice: int = 0
+    again: int = 0
+    lost: int = 0
+    _reached: int = 0
 
     def see(self, line: Line) -> None:
         """Takes a line."""
         self.saved += map(int, _SAVING.findall(line.text))
-        self.twice += sum(map(int, _TWICE.findall(line.text)))
+        self.again += sum(map(int, _AGAIN.findall(line.text)))
+        if step := _STEP.search(line.text):
+            self._reached = max(self._reached, int(step[1]))
+        if line.name == "ps 0" and (holds := _HOLDS.search(line.text)):
+            self.lost += max(0, self._reached - int(holds[1]))
+            self._reached = int(holds[1])
         ended = _ENDED.search(line.text)
         if ended and line.name == "chief 0":
             self.end = int(ended[1])
@@ -114,7 +125,8 @@ def _problems_of_rows(job_dir: Path, told: Told, rows: Rows, killed: Sequence[st
     again = int(times.sum()) - rows.count * rows.epochs
     print(
         f"Of {rows.count} rows in {rows.epochs} epochs, {again} were seen again; {batches} batches were computed, and "
-        f"{told.end} steps taken. The log told of {told.twice} batches of {rows.batch} that were trained on twice."
+        f"{told.end} steps taken. The log told of {told.again} batches of {rows.batch} that were trained on again, and "
+        f"{told.lost} steps were lost with the first server."
     )
     if not served or told.end is None:
         return
@@ -122,8 +134,9 @@ def _problems_of_rows(job_dir: Path, told: Told, rows: Rows, killed: Sequence[st
     unsent = sum(name.startswith(("chief", "worker")) for name in killed)
     # Each process computes its first batch again, with the rows that the model was found to look up.
     anew = sum(1 for _ in (job_dir / SEEN).iterdir())
-    if again > rows.batch * (told.twice + unsent + anew):
-        yield f"{again} rows were seen again, but the log told of {told.twice} batches of {rows.batch} only."
+    repeated = told.again + told.lost
+    if again > rows.batch * (repeated + unsent + anew):
+        yield f"{again} rows were seen again, but the log told of {repeated} batches of {rows.batch} only."
     # Servers that come back count on from the last checkpoint.
     if not any(name.startswith("ps") for name in killed) and not 0 <= batches - told.end <= unsent + anew:
         yield f"{told.end} steps were counted for {batches} batches."

@@ -15,6 +15,7 @@ import torch_estimator.estimator
 import torch_estimator.executors.train_and_evaluate
 import torch_estimator.feature_column
 import torch_estimator.from_module.module_model
+import torch_estimator.models
 import torch_estimator.models.dnn_linear_combined
 import torch_estimator.parameter_server.push_pull
 import torch_estimator.parameter_server.server

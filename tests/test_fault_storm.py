@@ -133,8 +133,9 @@ def test_what_a_job_has_lost_is_named(tmp_path: Path) -> None:
         ("chief 0", "Saving checkpoints for 4 into there."),
         ("chief 0", "Saving checkpoints for 2 into there."),
         ("chief 0", "Training ended at global step 6: the input ended."),
-        ("worker 0", "Going on with the input where it stood 1 batches ago; these are trained on twice."),
-        ("worker 0", "Going on with the input where it stood at most 1 batches ago; these are trained on twice."),
+        ("worker 0", "Going on with the input where it stood 1 batches ago; these are trained on again."),
+        ("worker 0", "step 5"),
+        ("ps 0", "INFO:torch_estimator:ps 0 holds 5 numbers, from global step 4 on."),
     ):
         told.see(Line(0.0, name, text))
 

@@ -1,4 +1,4 @@
-"""What it takes to send bytes to another process and have them back, over the links of parameter servers."""
+"""Round trips of messages between two processes, over the connections of parameter servers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 import zmq
 
-from torch_estimator.parameter_server.client import Links
-from torch_estimator.parameter_server.messages import Kind, is_small
+from torch_estimator.parameter_server.client import ServerClient
+from torch_estimator.parameter_server.protocol import Kind, is_small
 
 ROUND_TRIPS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTrip:
-    """Of one message, there and back.
+    """The cost of one message and its reply.
 
     Attributes:
-        size: Bytes each way.
-        secs: On the clock.
-        cpu_secs: Of both processes.
+        size: Size of the message and of the reply, in bytes.
+        secs: Wall-clock seconds.
+        cpu_secs: CPU seconds of both processes.
     """
 
     size: int
@@ -32,34 +32,34 @@ class RoundTrip:
 
     @property
     def idle_secs(self) -> float:
-        """In which neither process does anything: both wait to be woken."""
+        """Seconds in which both processes wait to be woken."""
         return max(0.0, self.secs - self.cpu_secs)
 
 
 def round_trips(sizes: list[int], count: int = ROUND_TRIPS) -> list[RoundTrip]:
-    """Measures messages of these sizes."""
+    """Measure messages of these sizes, in bytes."""
     command = [sys.executable, "-m", "benchmarks.engine.echo"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
-        links = Links("chief 0", 0, [process.stdout.readline().strip()], wait_secs=30)
+        client = ServerClient("chief 0", 0, [process.stdout.readline().strip()], wait_secs=30)
         try:
-            return [_round_trip(links, process.pid, size, count) for size in sizes]
+            return [_round_trip(client, process.pid, size, count) for size in sizes]
         finally:
-            links.close()
+            client.close()
             process.stdin.close()
 
 
-def _round_trip(links: Links, peer: int, size: int, count: int) -> RoundTrip:
-    def ask() -> None:
-        links.ask({0: [links.header(Kind.EXCHANGE).pack() + body]})
+def _round_trip(client: ServerClient, peer: int, size: int, count: int) -> RoundTrip:
+    def exchange() -> None:
+        client.request({0: [client.header(Kind.EXCHANGE).pack() + body]})
 
-    header = len(links.header(Kind.EXCHANGE).pack())
+    header = len(client.header(Kind.EXCHANGE).pack())
     body = bytes(max(0, size - header))
     for _ in range(count // 4):
-        ask()
+        exchange()
     started, before = time.perf_counter(), _cpu_secs(os.getpid()) + _cpu_secs(peer)
     for _ in range(count):
-        ask()
+        exchange()
     secs, cpu = time.perf_counter() - started, _cpu_secs(os.getpid()) + _cpu_secs(peer) - before
     return RoundTrip(size=size, secs=secs / count, cpu_secs=cpu / count)
 
@@ -73,7 +73,7 @@ def _cpu_secs(process: int) -> float:
 
 
 def main() -> None:
-    """Sends everything back until standard input ends."""
+    """Send every message back until standard input ends."""
     socket = zmq.Context().socket(zmq.ROUTER)
     port = socket.bind_to_random_port("tcp://127.0.0.1")
     print(f"127.0.0.1:{port}", flush=True)

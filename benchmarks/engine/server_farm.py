@@ -1,4 +1,4 @@
-"""Parameter servers of one cluster, all in this process, which times what each does; ends with a line of JSON."""
+"""All parameter servers of a cluster in one process, which measures what each message costs and prints JSON."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 import zmq
 
 from benchmarks.engine.cpu_clock import TRANSPORT, cpu_by_thread, quantiles
-from torch_estimator.parameter_server.messages import Header, Kind, is_small
+from torch_estimator.parameter_server.protocol import Header, Kind, is_small
 from torch_estimator.parameter_server.server import ParameterServer
 
 
 class TimedServer:
-    """One of them.
+    """A parameter server whose messages are measured.
 
     Args:
-        index: Of the server.
-        address: Where it listens.
+        index: Index of the server.
+        address: Address of the server.
 
     Attributes:
-        secs: CPU seconds of its thread for each exchange.
-        up: Bytes of each exchange.
-        down: Bytes of each answer.
+        secs: CPU seconds of this thread for each exchange.
+        up: Size of each exchange in bytes.
+        down: Size of each reply in bytes.
     """
 
     def __init__(self, index: int, address: str) -> None:
@@ -35,15 +35,15 @@ class TimedServer:
         self.up: list[int] = []
         self.down: list[int] = []
         self._server = ParameterServer(f"ps {index}", address)
-        self.socket: zmq.Socket[bytes] = self._server._socket
+        self.socket: zmq.Socket[bytes] = self._server._router.socket
 
     @property
     def ended(self) -> bool:
-        """Whether training is over and all who train know it."""
-        return self._server._ended and not self._server._presence.active()
+        """Whether training is over and all workers know that."""
+        return self._server._ended_at is not None and not self._server._is_needed()
 
     def answer(self) -> None:
-        """Answers one message, as `ParameterServer.serve` does."""
+        """Reply to one message, as `ParameterServer.serve` does."""
         started = time.thread_time()
         try:
             identity, *frames = self.socket.recv_multipart(copy=False)
@@ -58,11 +58,11 @@ class TimedServer:
             self.down.append(len(answer[0]))
 
     def close(self) -> None:
-        """Gives the address back."""
+        """Release the address."""
         self._server.close()
 
     def report(self, skipped: int) -> dict[str, Any]:
-        """Means over all exchanges but the first so many, and of the CPU seconds quantiles, too."""
+        """Return means over all exchanges but the first `skipped`, and quantiles of the CPU seconds."""
         return {
             "handle": statistics.mean(self.secs[skipped:]),
             "handles": quantiles(self.secs[skipped:]),
@@ -72,7 +72,7 @@ class TimedServer:
 
 
 def serve(addresses: Sequence[str], skipped: int) -> dict[str, Any]:
-    """Serves until training ends; gives means over all exchanges but the first so many of each server."""
+    """Serve until training ends; return means over all exchanges but the first `skipped` of each server."""
     servers = [TimedServer(index, address) for index, address in enumerate(addresses)]
     poller = zmq.Poller()
     for one in servers:
@@ -81,7 +81,7 @@ def serve(addresses: Sequence[str], skipped: int) -> dict[str, Any]:
     before: float | None = None
     try:
         while not all(one.ended for one in servers):
-            # One that is alone waits in its socket, as a real one does.
+            # A single server waits in its socket, as a real one does.
             for one in servers if len(servers) == 1 else [by_socket[socket] for socket, _ in poller.poll(500)]:
                 one.answer()
             if before is None and len(servers[0].secs) >= skipped:
@@ -95,7 +95,7 @@ def serve(addresses: Sequence[str], skipped: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serves."""
+    """Serve the addresses of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("addresses", nargs="+", help="host:port of each server")
     parser.add_argument("--skipped", type=int, default=0, help="exchanges of each server that are not counted")

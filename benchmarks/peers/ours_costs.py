@@ -20,11 +20,11 @@ from benchmarks.peers import ours_census
 from benchmarks.peers.report import Pace
 from torch_estimator.distributed.group import Group
 from torch_estimator.parameter_server.push_pull import PushPullSteps
-from torch_estimator.parameter_server.spin_wait import Spin
+from torch_estimator.parameter_server.spin_wait import SpinWait
 from torch_estimator.strategies.data_parallel_steps import DataParallelSteps
 
-SERVED = {"_wanted": "look up", "_computed": "compute", "_send": "pack", "_collect": "unpack", "_write": "unpack"}
-"""Stages of a step with parameter servers, by method."""
+SERVED = {"_look_up": "look up", "_compute": "compute", "_send": "pack", "_collect": "unpack", "_write": "unpack"}
+"""Stages of a step with parameter servers, by method of `PushPullSteps`."""
 
 TOGETHER = {"_compute": "compute", "_exchange": "exchange", "_update": "update"}
 """Stages of a synchronous step, by method; within the exchange the collective is one of its own."""
@@ -96,7 +96,7 @@ def main() -> None:
     hook = CostHook(stages, args.warmup, args.steps * 9 // 10)
     with (
         stages.timing(PushPullSteps, SERVED),
-        stages.timing(Spin, {"wait": "wait"}),
+        stages.timing(SpinWait, {"wait": "wait"}),
         stages.timing(DataParallelSteps, TOGETHER),
         stages.timing(Group, {"all_gather": "gather"}),
     ):

@@ -1,6 +1,7 @@
-"""The messages of parameter servers over plain TCP, in place of ZeroMQ: what its conveniences cost.
+"""The messages of parameter servers over plain TCP instead of ZeroMQ, to measure what ZeroMQ costs.
 
-One connection, blocking, each message its frames behind their lengths; nobody may die, come late or come again.
+Each process has one blocking connection to each server. A message is its frames, each behind its length. No process may
+die, start late or reconnect.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from typing import Any
 import torch_estimator.parameter_server.client
 import torch_estimator.parameter_server.process
 from torch_estimator.cluster.addresses import split_address
-from torch_estimator.parameter_server.client import Frames, Links
-from torch_estimator.parameter_server.messages import Header, cut_up
+from torch_estimator.parameter_server.client import Frames, ServerClient
+from torch_estimator.parameter_server.protocol import Header, split_frames
 from torch_estimator.parameter_server.server import ParameterServer
-from torch_estimator.parameter_server.spin_wait import Spin
+from torch_estimator.parameter_server.spin_wait import SpinWait
 
 _COUNT = struct.Struct("<Q")
 _MOST_SECS = 60.0
 
 
 def use() -> None:
-    """Has this process, a chief or a server, speak so."""
-    torch_estimator.parameter_server.client.Links = RawLinks  # type: ignore[misc]
+    """Have this process, a chief or a server, use plain TCP."""
+    torch_estimator.parameter_server.client.ServerClient = RawClient  # type: ignore[misc]
     torch_estimator.parameter_server.process.ParameterServer = RawServer  # type: ignore[misc]
 
 
 class RawServer(ParameterServer):
-    """Serves one process."""
+    """A server for one process."""
 
     def __init__(self, name: str, address: str, *arguments: Any, **settings: Any) -> None:
         super().__init__(name, address, *arguments, **settings)
@@ -40,23 +41,23 @@ class RawServer(ParameterServer):
 
     def serve(self) -> None:
         connection = _tuned(self._listener.accept()[0])
-        while not self._ended or self._presence.active():
+        while self._ended_at is None or (self._run is not None and self._run.members.active()):
             answer = self._answer([memoryview(frame) for frame in _receive(connection)])
             assert answer is not None
             _send(connection, answer)
 
 
-class RawLinks(Links):
-    """Asks one server or several."""
+class RawClient(ServerClient):
+    """A client of one or several servers."""
 
     def __init__(self, name: str, rank: int, addresses: Sequence[str], **settings: Any) -> None:
         super().__init__(name, rank, addresses, **settings)
         self._raw = [_connected(_raw(address)) for address in addresses]
-        self._spins = [Spin() for _ in addresses]
+        self._spins = [SpinWait() for _ in addresses]
 
     def send(self, questions: Mapping[int, Frames]) -> None:
         for index, frames in questions.items():
-            _send(self._raw[index], cut_up(frames))
+            _send(self._raw[index], split_frames(frames))
 
     def collect(self, questions: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
         answers = {}
@@ -73,7 +74,7 @@ class RawLinks(Links):
 
 
 def _raw(address: str) -> tuple[str, int]:
-    """Another port than that of ZeroMQ, which is there, too."""
+    """Return the address for plain TCP, beside that of ZeroMQ, which is bound as well."""
     host, port = split_address(address, "the address of a parameter server")
     return host, port + 20_000 if port < 40_000 else port - 20_000
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from torch_estimator.cli import main
-from torch_estimator.parameter_server.key import KEY_FILE, key_from_environment
+from torch_estimator.parameter_server.encryption import KEY_FILE, key_from_environment
 
 
 def test_it_makes_a_key_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from examples.mnist import task as mnist
 from tests.cluster.published import built
 from torch_estimator.cluster import task_from_environment
 from torch_estimator.errors import UserError
-from torch_estimator.parameter_server.key import KEY_FILE, key_from_environment, make_key_file
+from torch_estimator.parameter_server.encryption import KEY_FILE, key_from_environment, make_key_file
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "cluster"
 SPECS = {"TFJob": "tfReplicaSpecs", "PyTorchJob": "pytorchReplicaSpecs"}

@@ -1,4 +1,4 @@
-"""The rules in numpy do what those of torch_estimator.optim do."""
+"""The rules in numpy compute what the optimizers of torch_estimator.optim compute."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MADE: list[Callable[[Any], optim.Optimizer]] = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("made", MADE, ids=lambda made: type(made([torch.zeros(1)])).__name__)
-def test_rules_do_what_the_optimizers_do(made: Callable[[Any], optim.Optimizer], dtype: torch.dtype) -> None:
+def test_rules_compute_what_the_optimizers_compute(made: Callable[[Any], optim.Optimizer], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     weight = torch.randn(5, 7, dtype=dtype, requires_grad=True)
     optimizer = made([weight])
@@ -56,6 +56,6 @@ def test_rules_do_what_the_optimizers_do(made: Callable[[Any], optim.Optimizer],
         np.testing.assert_allclose(state[key], one.numpy(), rtol=tolerance, atol=tolerance, err_msg=key)
 
 
-def test_every_optimizer_has_its_rule() -> None:
+def test_every_optimizer_has_a_rule() -> None:
     classes = [one for one in vars(optim).values() if isinstance(one, type) and issubclass(one, optim.Optimizer)]
     assert set(RULES) == {one.__name__ for one in classes} - {"Optimizer"}

@@ -1,4 +1,4 @@
-"""A server answers what it is asked, applies each push once, and ends with the training."""
+"""A server replies to requests, applies each push once, and ends with the training."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ import pytest
 import zmq
 
 from tests.cluster_jobs import free_port
-from tests.parameter_server.road import Road
+from tests.parameter_server.relay import Relay
 from torch_estimator.errors import RESTART_ME, ClusterError, NanLossDuringTrainingError
-from torch_estimator.parameter_server.client import Links
-from torch_estimator.parameter_server.messages import (
+from torch_estimator.parameter_server.client import ServerClient, TrainingIsOver
+from torch_estimator.parameter_server.plan import DensePlan, GroupPlan, ServerPlan, TablePlan
+from torch_estimator.parameter_server.protocol import (
     PULLS,
     PUSHES,
-    STOPS,
+    STOP_ALL,
     Header,
     Kind,
     Push,
@@ -36,8 +37,6 @@ from torch_estimator.parameter_server.messages import (
     unpack_arrays,
     unpack_parameters,
 )
-from torch_estimator.parameter_server.plan import DensePlan, GroupPlan, ServerPlan, TablePlan
-from torch_estimator.parameter_server.presence import Lives, Presence
 from torch_estimator.parameter_server.server import ParameterServer
 
 PLAN = ServerPlan(
@@ -63,12 +62,12 @@ GIVEN: dict[str, Any] = {
     "names": ["chief 0", "worker 0"],
     "silence_secs": None,
     "max_staleness": None,
-    "positions": {},
+    "cursors": {},
 }
 
 
 def pushing(header: Header, gradient: float = 1.0) -> dict[int, list[bytes]]:
-    """What brings the first server gradients that are all the same."""
+    """Return a request to the first server that pushes equal gradients."""
     push = Push(
         np.array([0.5, 0.25]),
         np.ones(2, np.uint8),
@@ -79,27 +78,27 @@ def pushing(header: Header, gradient: float = 1.0) -> dict[int, list[bytes]]:
 
 
 class Served:
-    """A server, and somebody who asks it."""
+    """A server and a client of it."""
 
-    def __init__(self, address: str, links: Links, thread: threading.Thread) -> None:
-        self.address, self.links, self._thread = address, links, thread
+    def __init__(self, address: str, client: ServerClient, thread: threading.Thread) -> None:
+        self.address, self.client, self._thread = address, client, thread
 
     def start(self, **content: Any) -> None:
         given = {**GIVEN, "step": 5, **content}
-        self.links.start(0, given, ARRAYS)
+        self.client.start(0, given, ARRAYS)
 
     def push(self, header: Header, gradient: float = 1.0) -> Kind:
-        ((answer, _),) = self.links.ask(pushing(header, gradient)).values()
-        return answer.kind
+        ((reply, _),) = self.client.request(pushing(header, gradient)).values()
+        return reply.kind
 
     def pull(self, *rows: int) -> tuple[Header, np.ndarray, np.ndarray]:
-        header, wanted = self.links.header(Kind.EXCHANGE, PULLS), [np.array(rows, np.int64)]
-        ((answer, frames),) = self.links.ask({0: [pack_exchange(header, None, wanted)]}).values()
+        header, wanted = self.client.header(Kind.EXCHANGE, PULLS), [np.array(rows, np.int64)]
+        ((reply, frames),) = self.client.request({0: [pack_exchange(header, None, wanted)]}).values()
         dense, (of_table,) = unpack_parameters(frames[0], PLAN, wanted)
-        return answer, dense, of_table[:, 0]
+        return reply, dense, of_table[:, 0]
 
-    def whereabouts(self) -> Any:
-        return self.links.tell_all(Kind.STATUS)[0][1]
+    def status(self) -> Any:
+        return self.client.request_all(Kind.STATUS)[0][1]
 
     def has_ended(self) -> bool:
         self._thread.join(timeout=5)
@@ -117,51 +116,54 @@ def served() -> Iterator[Served]:
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    links = Links("chief 0", 0, [address], wait_secs=60)
-    with closing(links):
-        yield Served(address, links, thread)
+    client = ServerClient("chief 0", 0, [address], wait_secs=60)
+    with closing(client):
+        yield Served(address, client, thread)
     if thread.is_alive():
-        with closing(Links("chief 0", 0, [address], wait_secs=60)) as last:
-            last.tell_all(Kind.END)
+        with closing(ServerClient("chief 0", 0, [address], wait_secs=60)) as last:
+            last.request_all(Kind.END)
     thread.join(timeout=15)
 
 
-def test_gradients_are_applied_with_the_settings_that_come_with_them(served: Served) -> None:
+def test_gradients_are_applied_with_the_settings_of_their_push(served: Served) -> None:
     served.start()
-    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
-    answer, dense, rows = served.pull(3, 0)
-    assert answer.step == 6
+    assert served.push(served.client.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+    reply, dense, rows = served.pull(3, 0)
+    assert reply.step == 6
     np.testing.assert_array_equal(dense, np.float32([-0.5, -0.5, -0.25, -0.25, -0.25]))
     np.testing.assert_array_equal(rows, np.float32([2.5, 0]))
 
 
-def test_pushes_under_way_at_once_are_applied_once_each_though_their_answers_are_lost(served: Served) -> None:
+def test_two_pushes_under_way_are_applied_once_each_though_their_replies_are_lost(served: Served) -> None:
     served.start()
-    with closing(Road(served.address)) as road, closing(Links("worker 0", 1, [road.address], wait_secs=60)) as links:
-        links.tell_all(Kind.HELLO)
-        road.loses_answers = True
-        headers = [links.header(Kind.EXCHANGE, PUSHES) for _ in range(2)]
-        questions = [pushing(header) for header in headers]
-        for question in questions:
-            links.send(question)
+    with (
+        closing(Relay(served.address)) as relay,
+        closing(ServerClient("worker 0", 1, [relay.address], wait_secs=60)) as client,
+    ):
+        client.request_all(Kind.HELLO)
+        relay.loses_replies = True
+        headers = [client.header(Kind.EXCHANGE, PUSHES) for _ in range(2)]
+        requests = [pushing(header) for header in headers]
+        for request in requests:
+            client.send(request)
         while served.pull()[0].step < 7:
             time.sleep(0.01)
-        road.loses_answers = False
-        road.cut()
-        answers = [links.collect(question)[0][0] for question in questions]
-        assert [answer.number for answer in answers] == [header.number for header in headers]
-        assert [answer.kind for answer in answers] == [Kind.OK, Kind.OK]
-        # As where the first one was lost with its connection, and the second one was not.
-        third, fourth = (links.header(Kind.EXCHANGE, PUSHES) for _ in range(2))
-        again = Served(served.address, links, threading.Thread())
+        relay.loses_replies = False
+        relay.cut()
+        replies = [client.collect(request)[0][0] for request in requests]
+        assert [reply.number for reply in replies] == [header.number for header in headers]
+        assert [reply.kind for reply in replies] == [Kind.OK, Kind.OK]
+        # As if the first push was lost with its connection, and the second one was not.
+        third, fourth = (client.header(Kind.EXCHANGE, PUSHES) for _ in range(2))
+        again = Served(served.address, client, threading.Thread())
         for header in (fourth, third, fourth, third):
             assert again.push(header) is Kind.OK
-    answer, dense, _ = served.pull()
-    assert (answer.step, dense[0]) == (9, -2.0)
+    reply, dense, _ = served.pull()
+    assert (reply.step, dense[0]) == (9, -2.0)
 
 
 def changed(**parts: Any) -> Push:
-    """A push with large gradients, and other parts."""
+    """Return a push with large gradients and some other parts."""
     whole = Push(
         np.array([0.5, 0.25]),
         np.ones(2, np.uint8),
@@ -186,7 +188,7 @@ def changed(**parts: Any) -> Push:
             "The gradient of wide became NaN or infinite at global step 6; ",
         ),
         (
-            changed(numbers=np.array([0.5, np.nan])),
+            changed(settings=np.array([0.5, np.nan])),
             ClusterError,
             "ps 0 refuses chief 0: lr of torch.optim.SGD came as nan, but settings of optimizers must be finite; see "
             "the schedule of lr.",
@@ -198,37 +200,39 @@ def test_a_push_that_is_not_finite_is_refused_as_a_whole(
     served: Served, push: Push, error: type[Exception], sentence: str
 ) -> None:
     served.start()
-    served.push(served.links.header(Kind.EXCHANGE, PUSHES))
+    served.push(served.client.header(Kind.EXCHANGE, PUSHES))
     before, dense, rows = served.pull(0, 1, 2, 3)
     with pytest.raises(error, match="^" + re.escape(sentence)):
-        served.links.ask({0: [pack_exchange(served.links.header(Kind.EXCHANGE, PUSHES, 5), push, [rows[:0]])]})
+        served.client.request({0: [pack_exchange(served.client.header(Kind.EXCHANGE, PUSHES, 5), push, [rows[:0]])]})
     after, dense_after, rows_after = served.pull(0, 1, 2, 3)
     assert after.step == before.step
     np.testing.assert_array_equal(dense_after, dense)
     np.testing.assert_array_equal(rows_after, rows)
 
 
-def test_large_gradients_are_applied_and_those_of_absent_parameters_do_not_matter(served: Served) -> None:
+def test_large_gradients_are_applied_and_those_of_absent_parameters_ignored(served: Served) -> None:
     served.start()
     push = changed(present=np.array([1, 0], np.uint8), dense=np.array([3e38, 3e38] + 3 * [np.nan], np.float32))
-    served.links.ask({0: [pack_exchange(served.links.header(Kind.EXCHANGE, PUSHES), push, [np.empty(0, np.int64)])]})
+    served.client.request(
+        {0: [pack_exchange(served.client.header(Kind.EXCHANGE, PUSHES), push, [np.empty(0, np.int64)])]}
+    )
     np.testing.assert_array_equal(served.pull()[1], np.float32([-1.5e38, -1.5e38, 0, 0, 0]))
 
 
-def test_a_push_that_comes_again_is_applied_once(served: Served) -> None:
+def test_a_push_that_is_sent_again_is_applied_once(served: Served) -> None:
     served.start()
-    header = served.links.header(Kind.EXCHANGE, PUSHES)
-    served.links.tell_all(Kind.HELLO)
+    header = served.client.header(Kind.EXCHANGE, PUSHES)
+    served.client.request_all(Kind.HELLO)
     assert served.push(header) is Kind.OK
     assert served.push(header) is Kind.OK
-    answer, dense, _ = served.pull()
-    assert (answer.step, dense[0]) == (6, -0.5)
-    with closing(Links("chief 0", 0, [served.address], wait_secs=60)) as links:
-        links.tell_all(Kind.HELLO)
-        # Who only asks replaces nobody.
+    reply, dense, _ = served.pull()
+    assert (reply.step, dense[0]) == (6, -0.5)
+    with closing(ServerClient("chief 0", 0, [served.address], wait_secs=60)) as client:
+        client.request_all(Kind.HELLO)
+        # HELLO does not replace the process before; only an exchange does.
         served.pull()
-        again = Served(served.address, links, threading.Thread())
-        header = links.header(Kind.EXCHANGE, PUSHES)._replace(number=header.number)
+        again = Served(served.address, client, threading.Thread())
+        header = client.header(Kind.EXCHANGE, PUSHES)._replace(number=header.number)
         assert again.push(header) is Kind.OK
         assert again.push(header) is Kind.OK
     with pytest.raises(ClusterError) as refused:
@@ -236,17 +240,19 @@ def test_a_push_that_comes_again_is_applied_once(served: Served) -> None:
     assert str(refused.value) == (
         "ps 0 refuses chief 0: Another process has come as chief 0 since; see whether two have the same TF_CONFIG."
     )
-    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
-        assert Served(served.address, links, threading.Thread()).pull()[0].step == 7
-        links.tell_all(Kind.LEAVE)
+    with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as client:
+        assert Served(served.address, client, threading.Thread()).pull()[0].step == 7
+        client.request_all(Kind.LEAVE)
 
 
-def test_nobody_waits_for_one_whose_connection_has_ended(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_staleness_does_not_wait_for_a_worker_that_is_disconnected(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
     served.start(max_staleness=0)
     served.pull()
-    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
-        Served(served.address, links, threading.Thread()).pull()
-        ahead = threading.Thread(target=served.push, args=(served.links.header(Kind.EXCHANGE, PUSHES),))
+    with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as client:
+        Served(served.address, client, threading.Thread()).pull()
+        ahead = threading.Thread(target=served.push, args=(served.client.header(Kind.EXCHANGE, PUSHES),))
         ahead.start()
         ahead.join(timeout=1.5)
         assert ahead.is_alive()
@@ -254,38 +260,36 @@ def test_nobody_waits_for_one_whose_connection_has_ended(served: Served, caplog:
     assert not ahead.is_alive()
     assert "The connection to worker 0 has ended; nobody waits for its steps." in caplog.text
     for _ in range(3):
-        served.push(served.links.header(Kind.EXCHANGE, PUSHES))
-    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
-        Served(served.address, links, threading.Thread()).pull()
-        # It begins where the slowest is, so that nobody has to wait until it has taken as many steps.
+        served.push(served.client.header(Kind.EXCHANGE, PUSHES))
+    with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as client:
+        Served(served.address, client, threading.Thread()).pull()
+        # The worker that is back starts where the slowest one is, so that none waits for it to catch up.
         served.pull()
 
 
-def test_one_that_is_killed_while_it_is_kept_waiting_is_gone_and_its_question_with_it(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_request_held_back_is_dropped_with_its_worker(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     served.start(max_staleness=0)
     served.pull()
-    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
-        Served(served.address, links, threading.Thread()).pull()
-        links.tell_all(Kind.HELLO)
-        header = links.header(Kind.EXCHANGE, PUSHES)
+    with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as client:
+        Served(served.address, client, threading.Thread()).pull()
+        client.request_all(Kind.HELLO)
+        header = client.header(Kind.EXCHANGE, PUSHES)
         rows = [(np.array([1]), np.ones((1, 1), np.float32))]
         push = Push(np.zeros(2), np.ones(2, np.uint8), np.ones(5, np.float32), rows)
-        links.send({0: [pack_exchange(header, push, [np.empty(0, np.int64)])]})
+        client.send({0: [pack_exchange(header, push, [np.empty(0, np.int64)])]})
         time.sleep(0.5)
-    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
+    with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as client:
         time.sleep(1.5)
-        links.tell_all(Kind.HELLO)
+        client.request_all(Kind.HELLO)
         time.sleep(1.5)
-        served.whereabouts()
+        served.status()
     assert caplog.text.count("The connection to worker 0 has ended; nobody waits for its steps.") == 1
     assert caplog.text.count("worker 0 is back.") == 1
     assert "Another process" not in caplog.text
 
 
-def test_one_that_has_to_go_stays_for_those_who_are_connected_and_no_longer() -> None:
+def test_a_server_that_shuts_down_stays_for_connected_workers_and_no_longer() -> None:
     address, ended = f"localhost:{free_port()}", list[object]()
     server = ParameterServer("ps 0", address)
 
@@ -298,17 +302,17 @@ def test_one_that_has_to_go_stays_for_those_who_are_connected_and_no_longer() ->
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    with closing(Links("worker 0", 1, [address], wait_secs=60)) as refused:
-        refused.tell_all(Kind.HELLO)
-        with closing(Links("chief 0", 0, [address], wait_secs=60)) as links:
-            chief = Served(address, links, thread)
+    with closing(ServerClient("worker 0", 1, [address], wait_secs=60)) as refused:
+        refused.request_all(Kind.HELLO)
+        with closing(ServerClient("chief 0", 0, [address], wait_secs=60)) as client:
+            chief = Served(address, client, thread)
             chief.start()
-            refused.tell_all(Kind.STATUS)
-            server.go()
+            refused.request_all(Kind.STATUS)
+            server.shut_down()
             chief.pull()
             thread.join(timeout=1.5)
             assert thread.is_alive()
-    # Neither of them has said that it leaves.
+    # Neither of the two has sent LEAVE.
     assert chief.has_ended()
     assert ended == [143]
 
@@ -317,7 +321,7 @@ def test_one_that_has_to_go_stays_for_those_who_are_connected_and_no_longer() ->
     ("last_step", "waits_for"),
     [(None, "those who train to come back"), (5, "the chief to save that and to end it")],
 )
-def test_one_whose_trainers_are_all_gone_says_so_and_does_not_wait_for_ever(
+def test_a_server_whose_workers_are_all_gone_logs_that_and_ends(
     last_step: int | None, waits_for: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     address, ended, ahead = f"localhost:{free_port()}", list[str](), [0.0]
@@ -338,16 +342,16 @@ def test_one_whose_trainers_are_all_gone_says_so_and_does_not_wait_for_ever(
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    with closing(Links("chief 0", 0, [address], wait_secs=60)) as links:
-        chief = Served(address, links, thread)
+    with closing(ServerClient("chief 0", 0, [address], wait_secs=60)) as client:
+        chief = Served(address, client, thread)
         chief.start(last_step=last_step)
-        chief.whereabouts()
-        # However long it says nothing, it is there.
+        chief.status()
+        # The chief is silent, but connected.
         ahead[0] += 100
         time.sleep(1.5)
         assert thread.is_alive()
-    # Whoever has lost its connection has another one soon, and says nothing before its next step.
-    with closing(Links("chief 0", 0, [address], wait_secs=60)):
+    # A worker that has lost its connection makes a new one, and sends nothing before its next step.
+    with closing(ServerClient("chief 0", 0, [address], wait_secs=60)):
         time.sleep(1.5)
         ahead[0] += 100
         time.sleep(1.5)
@@ -362,104 +366,47 @@ def test_one_whose_trainers_are_all_gone_says_so_and_does_not_wait_for_ever(
     assert told.startswith(f"ps 0 waited 40 s (session_creation_timeout_secs) for {waits_for}, and nobody has, from")
 
 
-def test_who_is_ahead_waits_for_the_slowest_until_that_goes_on_or_leaves(served: Served) -> None:
+def test_a_worker_that_is_ahead_waits_until_the_slowest_goes_on_or_leaves(served: Served) -> None:
     served.start(max_staleness=1)
-    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
-        slow = Served(served.address, links, threading.Thread())
+    with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as client:
+        slow = Served(served.address, client, threading.Thread())
         slow.pull()
         served.pull()
-        assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
-        ahead = threading.Thread(target=served.push, args=(served.links.header(Kind.EXCHANGE, PUSHES),))
+        assert served.push(served.client.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+        ahead = threading.Thread(target=served.push, args=(served.client.header(Kind.EXCHANGE, PUSHES),))
         ahead.start()
         while slow.pull()[0].step < 7:
             assert ahead.is_alive()
-        # What it brought is applied, but the next step has to wait.
+        # The push was applied, but its reply is held back.
         ahead.join(timeout=0.2)
         assert ahead.is_alive()
-        assert slow.push(links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+        assert slow.push(client.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
         ahead.join(timeout=10)
         assert not ahead.is_alive()
-        again = threading.Thread(target=served.push, args=(served.links.header(Kind.EXCHANGE, PUSHES),))
+        again = threading.Thread(target=served.push, args=(served.client.header(Kind.EXCHANGE, PUSHES),))
         again.start()
         again.join(timeout=0.2)
         assert again.is_alive()
-        links.tell_all(Kind.LEAVE)
+        client.request_all(Kind.LEAVE)
         again.join(timeout=10)
         assert not again.is_alive()
 
 
-def test_a_question_that_is_held_back_is_answered_where_the_chief_gives_the_parameters_again(served: Served) -> None:
-    served.start(max_staleness=0)
-    served.pull()
-    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as links:
-        worker, answers = Served(served.address, links, threading.Thread()), list[Kind]()
-        worker.pull()
-        held = threading.Thread(target=lambda: answers.append(worker.push(links.header(Kind.EXCHANGE, PUSHES))))
-        held.start()
-        held.join(timeout=1)
-        assert held.is_alive()
-        served.start(max_staleness=0)
-        held.join(timeout=10)
-        assert answers == [Kind.OK]
-        time.sleep(1.5)
-        assert served.whereabouts()["active"] == [0, 1]
-
-
-def test_a_question_that_is_held_back_is_refused_where_its_sender_trains_no_more(served: Served) -> None:
-    served.start(names=["chief 0", "worker 0", "worker 1"], max_staleness=0, silence_secs=30)
-    served.pull()
-    with closing(Links("worker 1", 2, [served.address], wait_secs=60)) as links:
-        worker, refused = Served(served.address, links, threading.Thread()), list[str]()
-        worker.pull()
-
-        def push() -> None:
-            with pytest.raises(ClusterError) as error:
-                worker.push(links.header(Kind.EXCHANGE, PUSHES))
-            refused.append(str(error.value))
-
-        held = threading.Thread(target=push)
-        held.start()
-        held.join(timeout=1)
-        assert held.is_alive()
-        served.start(names=["chief 0"], silence_secs=0.5)
-        held.join(timeout=10)
-        assert "serves chief 0, and has heard of a process that would be number 3" in refused[0]
-    # It looks for those who are silent or gone meanwhile.
-    for _ in range(4):
-        time.sleep(0.6)
-        assert served.pull()[0].kind is Kind.OK
-
-
-def test_an_error_of_its_look_after_the_workers_is_logged_and_ends_nothing(
-    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_of_a_server_can_be_restored(served: Served) -> None:
     served.start()
-
-    def fail(presence: Presence) -> set[int]:
-        raise KeyError(7)
-
-    monkeypatch.setattr(Presence, "look_for_silence", fail)
-    for _ in range(3):
-        time.sleep(0.6)
-        assert served.pull()[0].kind is Kind.OK
-    assert caplog.text.count("ps 0 cannot look after its workers (KeyError), and goes on without.") == 1
-
-
-def test_state_comes_back_as_it_is(served: Served) -> None:
-    served.start()
-    served.push(served.links.header(Kind.EXCHANGE, PUSHES))
-    ((header, _, arrays),) = served.links.state()
-    served.push(served.links.header(Kind.EXCHANGE, PUSHES))
-    expected = served.links.state()[0][2]
-    served.links.start(0, {**GIVEN, "step": header.step}, arrays)
-    served.push(served.links.header(Kind.EXCHANGE, PUSHES))
-    ((_, _, again),) = served.links.state()
+    served.push(served.client.header(Kind.EXCHANGE, PUSHES))
+    ((header, _, arrays),) = served.client.state()
+    served.push(served.client.header(Kind.EXCHANGE, PUSHES))
+    expected = served.client.state()[0][2]
+    served.client.start(0, {**GIVEN, "step": header.step}, arrays)
+    served.push(served.client.header(Kind.EXCHANGE, PUSHES))
+    ((_, _, again),) = served.client.state()
     assert again.keys() == expected.keys() == {*ARRAYS, "dense/1/momentum_buffer"}
     for name, one in expected.items():
         np.testing.assert_array_equal(again[name], one, err_msg=name)
 
 
-# More than the buffers of a connection hold.
+# Larger than the buffers of a connection.
 LARGE = ServerPlan(
     dtype="float32",
     groups=(
@@ -472,7 +419,7 @@ LARGE = ServerPlan(
 )
 
 
-def test_what_is_read_while_others_push_is_of_one_moment(served: Served) -> None:
+def test_a_state_that_is_read_during_pushes_is_of_one_moment(served: Served) -> None:
     kernel, table = np.zeros(2**20, np.float32), np.zeros((2**16, 16), np.float32)
     given = {
         "dense/0/value": kernel,
@@ -484,35 +431,38 @@ def test_what_is_read_while_others_push_is_of_one_moment(served: Served) -> None
         "table/1/value": table,
         "table/1/accumulator": np.ones_like(table),
     }
-    served.links.start(0, {**GIVEN, "plan": LARGE.as_json(), "step": 5}, given)
+    served.client.start(0, {**GIVEN, "plan": LARGE.as_json(), "step": 5}, given)
     rows = np.arange(2**16)
     push = Push(np.array([0.1]), np.ones(2, np.uint8), np.ones(2**21, np.float32), [(rows, table + 1)] * 2)
 
     def pushed() -> dict[str, np.ndarray]:
-        header = served.links.header(Kind.EXCHANGE, PUSHES)
-        served.links.ask({0: [pack_exchange(header, push, [rows[:0]] * 2)]})
-        return served.links.state()[0][2]
+        header = served.client.header(Kind.EXCHANGE, PUSHES)
+        served.client.request({0: [pack_exchange(header, push, [rows[:0]] * 2)]})
+        return served.client.state()[0][2]
 
     pushed()
-    expected = served.links.state()[0][2]
-    with closing(Road(served.address)) as road, closing(Links("worker 0", 1, [road.address], wait_secs=60)) as links:
-        links.tell_all(Kind.HELLO)
-        state = {0: [links.header(Kind.STATE).pack()]}
-        pull = {0: [pack_exchange(links.header(Kind.EXCHANGE, PULLS), None, [rows] * 2)]}
-        road.lets_answers_through.clear()
-        links.send(state)
-        links.send(pull)
-        links.send({0: pack_json(links.header(Kind.DEPOSIT), {"row": 7})})
-        while "1" not in served.links.state()[0][1]["positions"]:
-            # Questions of one connection are answered in their order.
+    expected = served.client.state()[0][2]
+    with (
+        closing(Relay(served.address)) as relay,
+        closing(ServerClient("worker 0", 1, [relay.address], wait_secs=60)) as client,
+    ):
+        client.request_all(Kind.HELLO)
+        state = {0: [client.header(Kind.STATE).pack()]}
+        pull = {0: [pack_exchange(client.header(Kind.EXCHANGE, PULLS), None, [rows] * 2)]}
+        relay.lets_replies_through.clear()
+        client.send(state)
+        client.send(pull)
+        client.send({0: pack_json(client.header(Kind.CURSOR), {"row": 7})})
+        while "1" not in served.client.state()[0][1]["cursors"]:
+            # The requests of one connection are handled in their order.
             pass
         pushed()
         pushed()
         later = pushed()
-        road.lets_answers_through.set()
-        header, frames = links.collect(state)[0]
+        relay.lets_replies_through.set()
+        header, frames = client.collect(state)[0]
         arrays = unpack_arrays(frames)[1]
-        pulled, (message,) = links.collect(pull)[0]
+        pulled, (message,) = client.collect(pull)[0]
         dense, tables = unpack_parameters(message, LARGE, [rows] * 2)
     assert header.step == pulled.step == 6
     assert arrays.keys() == given.keys()
@@ -524,120 +474,171 @@ def test_what_is_read_while_others_push_is_of_one_moment(served: Served) -> None
         np.testing.assert_array_equal(one, expected[f"table/{index}/value"])
 
 
-def test_positions_of_inputs_are_kept_for_who_comes_back(served: Served) -> None:
-    served.start(positions={"0": {"row": 7}, "1": {"row": 3}})
-    told = served.links.tell_all(Kind.HELLO)[0][1]
+def test_input_cursors_are_kept_for_workers_that_come_back(served: Served) -> None:
+    served.start(cursors={"0": {"row": 7}, "1": {"row": 3}})
+    told = served.client.request_all(Kind.HELLO)[0][1]
     assert (told["job"], told["position"], told["since"]) == ("one", {"row": 7}, 0)
-    served.links.deposit({"row": 9})
-    served.push(served.links.header(Kind.EXCHANGE, PUSHES))
-    told = served.links.tell_all(Kind.HELLO)[0][1]
+    served.client.report_cursor({"row": 9})
+    served.push(served.client.header(Kind.EXCHANGE, PUSHES))
+    told = served.client.request_all(Kind.HELLO)[0][1]
     assert (told["position"], told["since"]) == ({"row": 9}, 1)
-    positions = served.links.state()[0][1]["positions"]
-    assert positions == {"0": {"row": 9, "since": 1}, "1": {"row": 3, "since": 0}}
-    served.start(positions=positions, lost=20)
-    told = served.links.tell_all(Kind.HELLO)[0][1]
-    assert (told["since"], told["at_most"]) == (21, True)
-    served.links.deposit({"row": 10})
-    told = served.links.tell_all(Kind.HELLO)[0][1]
-    assert (told["position"], told["since"], told["at_most"]) == ({"row": 10}, 0, False)
+    cursors = served.client.state()[0][1]["cursors"]
+    assert cursors == {"0": {"row": 9, "since": 1}, "1": {"row": 3, "since": 0}}
+    served.start(cursors=cursors)
+    told = served.client.request_all(Kind.HELLO)[0][1]
+    assert (told["position"], told["since"]) == ({"row": 9, "since": 1}, 1)
+    served.client.report_cursor({"row": 10})
+    told = served.client.request_all(Kind.HELLO)[0][1]
+    assert (told["position"], told["since"]) == ({"row": 10}, 0)
 
 
 def test_nothing_is_applied_after_the_last_step(served: Served) -> None:
     served.start(last_step=6)
-    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
-    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OVER
-    assert served.links.state()[0][2]["dense/0/value"].tolist() == [-0.5, -0.5]
+    assert served.push(served.client.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+    assert served.push(served.client.header(Kind.EXCHANGE, PUSHES)) is Kind.OVER
+    assert served.client.state()[0][2]["dense/0/value"].tolist() == [-0.5, -0.5]
 
 
-def test_who_leaves_may_stop_all_others(served: Served) -> None:
+def test_a_worker_that_leaves_may_stop_all_others(served: Served) -> None:
     served.start()
-    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
-        worker.tell_all(Kind.HELLO)
-        assert served.whereabouts() == {"active": [0, 1], "left": [], "silent": []}
-        worker.tell_all(Kind.LEAVE, STOPS)
-    assert served.whereabouts() == {"active": [0], "left": [1], "silent": []}
-    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OVER
+    with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as worker:
+        worker.request_all(Kind.HELLO)
+        assert served.status() == {"active": [0, 1], "left": [], "silent": []}
+        worker.request_all(Kind.LEAVE, STOP_ALL)
+    assert served.status() == {"active": [0], "left": [1], "silent": []}
+    assert served.push(served.client.header(Kind.EXCHANGE, PUSHES)) is Kind.OVER
 
 
-def test_who_says_nothing_is_named_and_not_waited_for(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_worker_is_named_and_not_waited_for(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     served.start(silence_secs=1.5)
-    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
-        worker.tell_all(Kind.HELLO)
+    with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as worker:
+        worker.request_all(Kind.HELLO)
         deadline = time.monotonic() + 20
-        while served.whereabouts() != {"active": [0], "left": [], "silent": [1]}:
+        while served.status() != {"active": [0], "left": [], "silent": [1]}:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        worker.tell_all(Kind.STATUS)
-        assert served.whereabouts() == {"active": [0, 1], "left": [], "silent": []}
+        worker.request_all(Kind.STATUS)
+        assert served.status() == {"active": [0, 1], "left": [], "silent": []}
     told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("worker 0 ")]
     assert told[0].startswith("worker 0 has sent nothing for 1.5 s (silence_secs of ParameterServerStrategy): it hangs")
     assert told[1] == "worker 0 is back."
 
 
-def test_it_ends_when_the_chief_says_so_and_all_know(served: Served) -> None:
+def test_a_server_ends_when_the_chief_has_ended_training_and_all_workers_know(served: Served) -> None:
     served.start()
-    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
-        worker.tell_all(Kind.HELLO)
-        served.links.tell_all(Kind.END)
+    with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as worker:
+        worker.request_all(Kind.HELLO)
+        served.client.request_all(Kind.END)
         header = worker.header(Kind.EXCHANGE, PULLS)
-        ((answer, _),) = worker.ask({0: [pack_exchange(header, None, [np.empty(0, np.int64)])]}).values()
-        assert answer.kind is Kind.OVER
-        worker.tell_all(Kind.LEAVE)
+        ((reply, _),) = worker.request({0: [pack_exchange(header, None, [np.empty(0, np.int64)])]}).values()
+        assert reply.kind is Kind.OVER
+        worker.request_all(Kind.LEAVE)
     assert served.has_ended()
 
 
-def test_whoever_else_sends_something_is_refused(served: Served) -> None:
+def test_messages_of_other_programs_and_versions_are_refused(served: Served) -> None:
     context: zmq.Context[Any] = zmq.Context()
-    door = context.socket(zmq.DEALER)
-    door.setsockopt(zmq.RCVTIMEO, 5000)
-    door.connect(f"tcp://{served.address}")
+    stranger = context.socket(zmq.DEALER)
+    stranger.setsockopt(zmq.RCVTIMEO, 5000)
+    stranger.connect(f"tcp://{served.address}")
     told = []
     for message in (b"GET / HTTP/1.1", b"TEPS" + bytes([9, 0]) + bytes(42)):
-        door.send(message)
-        told.append(door.recv_multipart()[1].decode())
+        stranger.send(message)
+        told.append(stranger.recv_multipart()[1].decode())
     context.destroy(linger=0)
     assert "no part of a torch-estimator cluster" in told[0]
-    assert "another version of torch-estimator, whose messages are of version 9, not 2" in told[1]
+    assert "another version of torch-estimator, whose messages are of version 9, not 3" in told[1]
     served.start()
     assert served.pull()[0].step == 5
 
 
-def test_a_server_that_has_lost_its_parameters_tells_the_chief_how_far_the_others_were(served: Served) -> None:
-    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES, 17)) is Kind.EMPTY
-    assert served.push(served.links.header(Kind.EXCHANGE, PUSHES, 12)) is Kind.EMPTY
-    ((header, _),) = served.links.tell_all(Kind.HELLO)
-    assert (header.kind, header.step) == (Kind.EMPTY, 17)
+def test_a_server_without_parameters_applies_nothing(served: Served) -> None:
+    assert served.push(served.client.header(Kind.EXCHANGE, PUSHES, 17)) is Kind.EMPTY
+    ((header, _),) = served.client.request_all(Kind.HELLO)
+    assert (header.kind, header.step) == (Kind.EMPTY, 0)
 
 
-def test_who_comes_to_train_when_training_is_over_finds_nothing_and_the_chief_what_is_to_be_saved(
-    served: Served,
-) -> None:
+def test_after_the_last_step_workers_find_nothing_and_the_chief_finds_what_to_save(served: Served) -> None:
     served.start(last_step=6)
-    with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as worker:
-        assert worker.tell_all(Kind.STATUS)[0][0].kind is Kind.OK
-        assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
-        assert worker.tell_all(Kind.STATUS)[0][0].kind is Kind.EMPTY
-        assert served.links.state()[0][0].step == 6
-        # It waits until the other one knows.
-        assert worker.tell_all(Kind.HELLO)
-        ((answer, _),) = worker.ask(pushing(worker.header(Kind.EXCHANGE, PUSHES))).values()
-        assert answer.kind is Kind.OVER
-        served.links.tell_all(Kind.END)
-        ((header, _),) = served.links.tell_all(Kind.HELLO)
+    with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as worker:
+        assert worker.request_all(Kind.STATUS)[0][0].kind is Kind.OK
+        assert served.push(served.client.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+        assert worker.request_all(Kind.STATUS)[0][0].kind is Kind.EMPTY
+        assert served.client.state()[0][0].step == 6
+        # The server waits until the worker knows that training is over.
+        assert worker.request_all(Kind.HELLO)
+        ((reply, _),) = worker.request(pushing(worker.header(Kind.EXCHANGE, PUSHES))).values()
+        assert reply.kind is Kind.OVER
+        served.client.request_all(Kind.END)
+        ((header, _),) = served.client.request_all(Kind.HELLO)
         assert (header.kind, header.step) == (Kind.EMPTY, 0)
+        worker.request_all(Kind.LEAVE)
+        served.client.request_all(Kind.END)
+    assert served.has_ended()
+
+
+def test_the_start_of_another_training_replaces_the_one_before(served: Served) -> None:
+    served.client.run_id = 1
+    served.start()
+    with closing(ServerClient("chief 0", 0, [served.address], wait_secs=60)) as client:
+        client.run_id = 2
+        ((header, told),) = client.request_all(Kind.HELLO)
+        assert (header.kind, header.run_id, told["job"]) == (Kind.OK, 1, "one")
+        # The second chief only asks, and changes nothing.
+        assert served.push(served.client.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
+        second = Served(served.address, client, threading.Thread())
+        second.start(about={"job": "two"})
+        assert second.pull()[0].step == 5
+        for request in (served.pull, served.status, served.client.state):
+            if request == served.status:
+                # Only this one is answered: a process has to be able to ask what the server holds.
+                assert request() == {"active": [0], "left": [], "silent": []}
+                continue
+            with pytest.raises(ClusterError) as refused:
+                request()
+            assert str(refused.value) == (
+                "ps 0 refuses chief 0: It holds another training by now; see whether two programs have the same "
+                "parameter servers, which hold one training at a time."
+            )
+        served.client.is_over = lambda: True
+        with pytest.raises(TrainingIsOver):
+            served.push(served.client.header(Kind.EXCHANGE, PUSHES))
+        reply, dense, _ = second.pull()
+        assert (reply.step, dense[0]) == (5, 0)
+        client.request_all(Kind.END)
+
+
+def test_a_new_process_replaces_the_one_before_though_its_clock_is_slow(served: Served) -> None:
+    served.start()
+    served.push(served.client.header(Kind.EXCHANGE, PUSHES))
+    with closing(ServerClient("chief 0", 0, [served.address], wait_secs=60)) as client:
+        client.incarnation = served.client.incarnation - 10**9
+        again = Served(served.address, client, threading.Thread())
+        told = client.request_all(Kind.HELLO)[0][1]
+        assert told["incarnation"] == served.client.incarnation
+        with pytest.raises(ClusterError, match="Another process has come as chief 0 since; see whether two have the"):
+            again.pull()
+        client.incarnation = told["incarnation"] + 1
+        assert again.pull()[0].step == 6
+        with pytest.raises(ClusterError, match="Another process has come as chief 0 since; see whether two have the"):
+            served.pull()
+
+
+def test_requests_that_are_held_back_are_dropped_with_their_training(served: Served) -> None:
+    served.start(names=["chief 0", "worker 0", "worker 1"], max_staleness=0, silence_secs=1.0)
+    served.pull()
+    with closing(ServerClient("worker 1", 2, [served.address], wait_secs=60)) as client:
+        Served(served.address, client, threading.Thread()).pull()
+        client.send(pushing(client.header(Kind.EXCHANGE, PUSHES)))
+        while served.pull()[0].step < 6:
+            pass
         served.start()
-        # What it still brings is not for the next training.
-        ((answer, _),) = worker.ask(pushing(worker.header(Kind.EXCHANGE, PUSHES, 6))).values()
-        assert (answer.kind, answer.step) == (Kind.OVER, 6)
-        assert served.push(served.links.header(Kind.EXCHANGE, PUSHES)) is Kind.OK
-        with closing(Links("worker 0", 1, [served.address], wait_secs=60)) as again:
-            assert again.tell_all(Kind.STATUS)[0][0].kind is again.tell_all(Kind.HELLO)[0][0].kind is Kind.OK
-            ((answer, _),) = again.ask(pushing(again.header(Kind.EXCHANGE, PUSHES))).values()
-            assert (answer.kind, answer.step) == (Kind.OK, 7)
-        served.links.tell_all(Kind.END)
+        # Longer than the silence after which workers are looked for.
+        time.sleep(2)
+        assert served.status() == {"active": [0], "left": [], "silent": []}
 
 
-def test_who_waits_for_the_chief_says_so_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_waits_for_the_chief_logs_that_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     address, clock = f"localhost:{free_port()}", itertools.count(0, 50)
     with (
         closing(ParameterServer("ps 0", address, wait_secs=120, clock=lambda: next(clock))) as server,
@@ -648,7 +649,7 @@ def test_who_waits_for_the_chief_says_so_and_ends(caplog: pytest.LogCaptureFixtu
     assert told == ["ps 0 has waited 100 s for the chief to give it its parameters."]
 
 
-def test_who_comes_after_the_training_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_starts_after_the_training_ends(caplog: pytest.LogCaptureFixture) -> None:
     clock = itertools.count(0, 50)
     address = f"localhost:{free_port()}"
     with closing(ParameterServer("ps 0", address, is_over=lambda: True, clock=lambda: next(clock))) as server:
@@ -656,22 +657,22 @@ def test_who_comes_after_the_training_ends(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.messages[-1] == "ps 0 ends: training is over."
 
 
-def test_who_holds_parameters_waits_for_the_chief_for_ever() -> None:
+def test_a_server_with_parameters_waits_without_end_while_it_is_connected() -> None:
     address, now = f"localhost:{free_port()}", [0.0]
     server = ParameterServer("ps 0", address, wait_secs=1, clock=lambda: now[0])
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
-    with closing(server), closing(Links("chief 0", 0, [address], wait_secs=60)) as links:
-        one = Served(address, links, thread)
+    with closing(server), closing(ServerClient("chief 0", 0, [address], wait_secs=60)) as client:
+        one = Served(address, client, thread)
         one.start()
         now[0] = 1e6
-        # It has looked around after the first.
+        # The server has made its periodic check by the second reply.
         assert one.pull()[0].step == one.pull()[0].step == 5
-        links.tell_all(Kind.END)
+        client.request_all(Kind.END)
         assert one.has_ended()
 
 
-def test_a_process_that_no_chief_comes_to_ends_with_a_sentence() -> None:
+def test_a_process_that_no_chief_comes_to_ends_with_one_sentence() -> None:
     address = f"localhost:{free_port()}"
     config = {"cluster": {"chief": ["chief:1"], "ps": [address]}, "task": {"type": "ps", "index": 0}}
     ended = subprocess.run(
@@ -685,7 +686,7 @@ def test_a_process_that_no_chief_comes_to_ends_with_a_sentence() -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_who_is_to_serve_until_told_serves_one_training_after_another() -> None:
+def test_until_told_a_server_serves_one_training_after_another() -> None:
     address = f"localhost:{free_port()}"
     config = {"cluster": {"chief": ["chief:1"], "ps": [address]}, "task": {"type": "ps", "index": 0}}
     process = subprocess.Popen(
@@ -695,11 +696,11 @@ def test_who_is_to_serve_until_told_serves_one_training_after_another() -> None:
         text=True,
     )
     for _ in range(3):
-        with closing(Links("chief 0", 0, [address], wait_secs=60)) as links:
-            ((header, _),) = links.tell_all(Kind.HELLO)
+        with closing(ServerClient("chief 0", 0, [address], wait_secs=60)) as client:
+            ((header, _),) = client.request_all(Kind.HELLO)
             assert (header.kind, header.step) == (Kind.EMPTY, 0)
-            links.start(0, {**GIVEN, "step": 5}, ARRAYS)
-            links.tell_all(Kind.END)
+            client.start(0, {**GIVEN, "step": 5}, ARRAYS)
+            client.request_all(Kind.END)
     process.terminate()
     _, told = process.communicate(timeout=60)
     assert process.returncode == RESTART_ME
@@ -716,15 +717,15 @@ def test_loopback_is_reached_by_each_of_its_names(host: str) -> None:
     server = ParameterServer("ps 0", address)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
-    with closing(server), closing(Links("chief 0", 0, [address], wait_secs=20)) as links:
-        assert links.tell_all(Kind.HELLO)[0][0].kind is Kind.EMPTY
-        links.tell_all(Kind.END)
+    with closing(server), closing(ServerClient("chief 0", 0, [address], wait_secs=20)) as client:
+        assert client.request_all(Kind.HELLO)[0][0].kind is Kind.EMPTY
+        client.request_all(Kind.END)
         thread.join(timeout=20)
 
 
-def test_what_is_no_address_is_named() -> None:
+def test_an_invalid_address_is_named() -> None:
     with pytest.raises(ClusterError, match=r"^'-:1' of ps 0 is no address \(Invalid argument\); name a host and"):
-        Links("chief 0", 0, ["-:1"], wait_secs=1)
+        ServerClient("chief 0", 0, ["-:1"], wait_secs=1)
 
 
 def test_a_port_in_use_is_named(served: Served) -> None:
@@ -732,23 +733,10 @@ def test_a_port_in_use_is_named(served: Served) -> None:
         ParameterServer("ps 1", served.address)
 
 
-def test_one_that_cannot_be_reached_is_named() -> None:
+def test_a_server_that_cannot_be_reached_is_named() -> None:
     address = f"localhost:{free_port()}"
     with (
-        closing(Links("worker 0", 1, [address], wait_secs=0.3)) as links,
+        closing(ServerClient("worker 0", 1, [address], wait_secs=0.3)) as client,
         pytest.raises(ClusterError, match=rf"^worker 0 waited 0.3 s \(.*\) for ps 0 at {address}; see whether it runs"),
     ):
-        links.tell_all(Kind.HELLO)
-
-
-def test_the_next_training_s_server_waits_for_an_address_that_is_not_free_yet() -> None:
-    _, port = (address := f"localhost:{free_port()}").split(":")
-    occupied = socket.create_server(("127.0.0.1", int(port)))
-    with pytest.raises(ClusterError, match="cannot listen on"):
-        ParameterServer("ps 0", address, None)
-    freed = threading.Timer(0.3, occupied.close)
-    freed.start()
-    with closing(ParameterServer("ps 0", address, None, over=Lives())):
-        freed.join()
-        with pytest.raises(OSError):
-            socket.create_server(("127.0.0.1", int(port)))
+        client.request_all(Kind.HELLO)

@@ -1,4 +1,4 @@
-"""Whoever waits for an answer stays awake only where that is short and nobody else needs the core."""
+"""A wait spins only while it is short and no other thread needs the core."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Callable
 
 import pytest
 
-from torch_estimator.parameter_server.spin_wait import Spin
+from torch_estimator.parameter_server.spin_wait import SpinWait
 
 US = 1e-6
 
 
-class Road:
-    """Something comes at some time; to look for it takes time, too."""
+class Reply:
+    """A simulated reply that comes at some time; each check takes time, too."""
 
-    def __init__(self, look: Callable[[int], float] = lambda number: 5 * US) -> None:
+    def __init__(self, check: Callable[[int], float] = lambda number: 5 * US) -> None:
         self.now = self.comes_at = 0.0
-        self.looks = self.sleeps = 0
-        self.spin = Spin(lambda: self.now)
-        self._look = look
+        self.checks = self.sleeps = 0
+        self.spin = SpinWait(lambda: self.now)
+        self._check = check
 
     def wait(self, comes_at: float) -> bool:
-        self.looks, self.comes_at = 0, self.now + comes_at
+        self.checks, self.comes_at = 0, self.now + comes_at
         return self.spin.wait(self._is_there, self._sleep)
 
     def _is_there(self) -> bool:
-        self.looks += 1
-        self.now += self._look(self.looks)
+        self.checks += 1
+        self.now += self._check(self.checks)
         return self.now >= self.comes_at
 
     def _sleep(self) -> bool:
@@ -38,56 +38,56 @@ class Road:
         return came
 
 
-def test_what_comes_soon_is_waited_for_without_sleep() -> None:
-    road = Road()
+def test_a_short_wait_does_not_sleep() -> None:
+    reply = Reply()
 
-    assert road.wait(500 * US)
+    assert reply.wait(500 * US)
 
-    assert (road.looks, road.sleeps) == (100, 0)
+    assert (reply.checks, reply.sleeps) == (100, 0)
 
 
 @pytest.mark.parametrize("comes_at", [0.02, 5.0])
-def test_what_takes_long_is_slept_for_and_next_time_at_once(comes_at: float) -> None:
-    road = Road()
+def test_a_long_wait_sleeps_and_the_next_one_sleeps_at_once(comes_at: float) -> None:
+    reply = Reply()
 
-    assert road.wait(comes_at) == (comes_at < 1.0)
+    assert reply.wait(comes_at) == (comes_at < 1.0)
 
-    assert (road.looks, road.sleeps) == (200, 1)
-    road.wait(0.02)
-    assert (road.looks, road.sleeps) == (0, 2)
-
-
-def test_once_it_comes_soon_again_nobody_sleeps_for_it() -> None:
-    road = Road()
-    road.wait(0.02)
-    road.wait(500 * US)
-    assert (road.looks, road.sleeps) == (0, 2)
-
-    road.wait(500 * US)
-
-    assert (road.looks, road.sleeps) == (100, 2)
+    assert (reply.checks, reply.sleeps) == (200, 1)
+    reply.wait(0.02)
+    assert (reply.checks, reply.sleeps) == (0, 2)
 
 
-def test_whoever_needs_the_core_gets_it() -> None:
-    road = Road(lambda number: 200 * US if number == 3 else 5 * US)
+def test_after_a_short_wait_the_next_one_spins_again() -> None:
+    reply = Reply()
+    reply.wait(0.02)
+    reply.wait(500 * US)
+    assert (reply.checks, reply.sleeps) == (0, 2)
 
-    assert road.wait(500 * US)
+    reply.wait(500 * US)
 
-    assert (road.looks, road.sleeps) == (3, 1)
+    assert (reply.checks, reply.sleeps) == (100, 2)
 
 
-def test_other_threads_of_the_process_have_python_s_lock_meanwhile() -> None:
+def test_a_spinning_wait_sleeps_when_another_thread_needs_the_core() -> None:
+    reply = Reply(lambda number: 200 * US if number == 3 else 5 * US)
+
+    assert reply.wait(500 * US)
+
+    assert (reply.checks, reply.sleeps) == (3, 1)
+
+
+def test_a_spinning_wait_releases_python_s_lock() -> None:
     began, gate, interval = threading.Event(), threading.Lock(), sys.getswitchinterval()
     gate.acquire()
     other = threading.Thread(target=lambda: gate.acquire() and began.set())
     other.start()
-    looks = iter(range(1_000_000))
-    # Nobody is made to let go of the lock.
+    checks = iter(range(1_000_000))
+    # Python does not take the lock away from any thread.
     sys.setswitchinterval(1000.0)
     try:
         gate.release()
-        assert Spin(lambda: 0.0).wait(lambda: began.is_set() or next(looks, None) is None, lambda: False)
-        assert next(looks, None) is not None
+        assert SpinWait(lambda: 0.0).wait(lambda: began.is_set() or next(checks, None) is None, lambda: False)
+        assert next(checks, None) is not None
     finally:
         sys.setswitchinterval(interval)
     other.join()

@@ -1,4 +1,4 @@
-"""Pipelined steps: whose parameters gradients are of, and what becomes of those under way where a server dies."""
+"""Pipelined steps: how old gradients are, and what becomes of exchanges under way when a server dies."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def take(self, most):
 
 
 push_pull.PushPullSteps.take = take
-# As many steps at once as there may be, however fast they are.
-push_pull._STROKE_SECS = 1e9
+# Every call takes the largest number of steps, however fast they are.
+push_pull._CALL_SECS = 1e9
 
 
 def input_fn():
@@ -61,12 +61,12 @@ te.train_and_evaluate(
 """
 
 
-def trained(strokes: list[int]) -> np.ndarray:
-    """The same in numpy: a stroke begins with all gradients applied, after which each step's wait for one step."""
+def trained(calls: list[int]) -> np.ndarray:
+    """Train in numpy: a call begins with all gradients applied, and each later gradient is applied one step late."""
     numbers = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
     weight = np.zeros(2, np.float32)
     number = 0
-    for count in strokes:
+    for count in calls:
         waiting = np.zeros(2, np.float32)
         for _ in range(count):
             row, label = numbers[number, :2], numbers[number, 2]
@@ -77,20 +77,20 @@ def trained(strokes: list[int]) -> np.ndarray:
     return weight
 
 
-def test_gradients_are_of_the_parameters_one_step_before(tmp_path: Path) -> None:
+def test_pipelined_gradients_are_one_step_old(tmp_path: Path) -> None:
     chief, _ = results = Cluster(PROGRAM, workers=0, servers=1).run(tmp_path, 300, 30)
 
     assert [result.status for result in results] == [0, 0], chief.told
-    strokes = [int(count) for count in re.findall(r"^took (\d+)$", chief.told, flags=re.MULTILINE)]
-    assert sum(strokes) == 300
-    assert max(strokes) > 20
+    calls = [int(count) for count in re.findall(r"^took (\d+)$", chief.told, flags=re.MULTILINE)]
+    assert sum(calls) == 300
+    assert max(calls) > 20
     (weight,) = (value for name, value in variables(tmp_path).items() if name.endswith("weight"))
-    np.testing.assert_allclose(weight[0], trained(strokes), rtol=1e-4)
-    # That this is another number than without waiting is what the test lives by.
-    assert np.abs(trained(strokes) - trained([1] * 300)).max() > 1e-2
+    np.testing.assert_allclose(weight[0], trained(calls), rtol=1e-4)
+    # Without the delay the result would be clearly different.
+    assert np.abs(trained(calls) - trained([1] * 300)).max() > 1e-2
 
 
-def test_a_server_that_is_killed_is_restored_once_for_all_that_was_under_way(tmp_path: Path) -> None:
+def test_a_killed_server_is_restored_once_for_all_exchanges_under_way(tmp_path: Path) -> None:
     cluster = Cluster(PROGRAM, workers=1, servers=2)
     arguments = (tmp_path, 20_000, 1000)
     running = {task: cluster.start(task, *arguments) for task in cluster.tasks}

@@ -23,7 +23,7 @@ def add_to(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write a new key file."""
-    from torch_estimator.parameter_server.key import KEY_FILE, make_key_file
+    from torch_estimator.parameter_server.encryption import KEY_FILE, make_key_file
 
     make_key_file(options.file)
     print(f"Wrote {options.file}; set {KEY_FILE} to it for all processes of the cluster.")

@@ -1,6 +1,6 @@
-"""``python -m torch_estimator.parameter_server``: the parameter server that the environment says this process is.
+"""``python -m torch_estimator.parameter_server``: the parameter server that TF_CONFIG names.
 
-It runs no program of the user's, which would import torch: it serves within half a second.
+It does not run the user's program, which would import torch, and so is ready within half a second.
 """
 
 import argparse
@@ -15,21 +15,21 @@ from torch_estimator.parameter_server.process import run_parameter_server
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serves until training ends; a mistake of the user's is a sentence and exit status 2."""
+    """Serve until training ends; exit with status 2 and one sentence where the user has made a mistake."""
     parser = argparse.ArgumentParser(
         prog="python -m torch_estimator.parameter_server", description="The parameter server that TF_CONFIG names."
     )
     parser.add_argument(
         "--session-creation-timeout-secs",
-        type=_seconds,
+        type=_positive_seconds,
         default=WAIT_SECS,
         metavar="SECS",
-        help="how long to wait for the chief, or for one of those that train to come back (%(default)g)",
+        help="how long to wait for the chief, and for workers to come back (default: %(default)g)",
     )
     parser.add_argument(
         "--until-told",
         action="store_true",
-        help="wait for the chief without end, and serve one training after another, until SIGTERM comes",
+        help="wait for the chief without a limit, and serve one training after another until SIGTERM comes",
     )
     args = parser.parse_args(arguments)
     with exit_on_user_error():
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
         run_parameter_server(task, wait_secs=wait_secs, until_told=args.until_told)
 
 
-def _seconds(text: str) -> float:
+def _positive_seconds(text: str) -> float:
     value = float(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"must be positive, but got {text}")

@@ -1,4 +1,4 @@
-"""Which rows of tables a batch needs, known before its forward pass."""
+"""Which rows of tables a batch looks up, known before its forward pass so that these rows can be pulled."""
 
 from __future__ import annotations
 
@@ -20,42 +20,50 @@ logger = logging.getLogger("torch_estimator")
 
 
 class Lookups:
-    """Tells the ids of a batch.
+    """Finds the ids that a batch looks up in each table.
 
-    Feature columns make ids in the input, so that those of a table are features as they stand; where a forward pass
-    makes ids itself, an additional one, of which nothing remains, shows them.
+    Feature columns compute ids in the input pipeline, so that usually some features are the ids of a table as they
+    stand. An additional forward pass of the first batch shows which features these are: the tables record the tensors
+    that they are given, and features are recognised among them by their memory. Where a model computes ids in its
+    forward pass instead, such an additional pass of every batch shows them. Nothing of these passes remains.
 
     Args:
-        step: Whose tables they are.
+        step: The training step whose tables these are.
     """
 
     def __init__(self, step: TrainStep) -> None:
         self._step = step
         self._observer = Observer(step.module)
+        # For each table the names of the features that it looks up; None where they are not known.
         self._keys: list[list[str]] | None = None
-        self._shows = False
+        self._observes_each_batch = False
         self._whole: TensorBatch | None = None
         self._ids: list[list[np.ndarray]] = []
 
     def ids(self, batches: Batches, number: int) -> list[np.ndarray]:
-        """By table the ids that one of these batches mentions, int64 ``[mentions]``, in the order of
-        `TrainStep.differentiate`.
+        """Return for each table the ids that a batch looks up, int64 ``[lookups]``, repetitions included.
+
+        They are in the order in which `TrainStep.differentiate` returns the gradients of these lookups.
+
+        Args:
+            batches: The batches.
+            number: Which of them, from 0.
         """
         if not self._step.tables:
             return []
-        if self._keys is None and not self._shows:
-            self._keys = self._found_keys(batches.batch(number))
-            self._shows = self._keys is None
-            if self._shows:
+        if self._keys is None and not self._observes_each_batch:
+            self._keys = self._find_keys(batches.batch(number))
+            self._observes_each_batch = self._keys is None
+            if self._observes_each_batch:
                 logger.info(
                     "The model makes ids of table rows in its forward pass, so that each step takes a second one to "
                     "know which rows it needs."
                 )
         if self._keys is None:
-            return [
-                _joined([ids.numpy().reshape(-1) for _, ids in shown]) for shown in self._shown(batches.batch(number))
-            ]
+            observed = self._observe(batches.batch(number))
+            return [_concatenate([ids.numpy().reshape(-1) for _, ids in lookups]) for lookups in observed]
         if self._whole is not batches.whole:
+            # The ids of all batches in this memory at once, as arrays ``[batches, lookups]``.
             self._whole = batches.whole
             rows = batch_size(batches.whole.features) // batches.of
             self._ids = [
@@ -63,93 +71,93 @@ class Lookups:
                 for keys in self._keys
             ]
         place = batches.start + number
-        return [mine[0][place] if len(mine) == 1 else _joined([one[place] for one in mine]) for mine in self._ids]
+        return [one[0][place] if len(one) == 1 else _concatenate([ids[place] for ids in one]) for one in self._ids]
 
-    def distrust(self) -> None:
-        """After a step that mentioned other ids: from now on they are shown."""
-        self._keys, self._shows = None, True
+    def observe_each_batch(self) -> None:
+        """Stop relying on features, after a step that looked up other ids than they said."""
+        self._keys, self._observes_each_batch = None, True
 
-    def _found_keys(self, batch: TensorBatch) -> list[list[str]] | None:
+    def _find_keys(self, batch: TensorBatch) -> list[list[str]] | None:
         features = batch.features
         if not isinstance(features, Mapping):
             return None
-        places = {_place(value): key for key, value in features.items() if isinstance(value, Tensor)}
-        keys = [[places.get(place) for place, _ in shown] for shown in self._shown(batch)]
-        if any(key is None for mine in keys for key in mine):
+        names = {_memory(value): key for key, value in features.items() if isinstance(value, Tensor)}
+        keys = [[names.get(memory) for memory, _ in lookups] for lookups in self._observe(batch)]
+        if any(key is None for of_table in keys for key in of_table):
             return None
-        return [[key for key in mine if key is not None] for mine in keys]
+        return [[key for key in of_table if key is not None] for of_table in keys]
 
-    def _shown(self, batch: TensorBatch) -> list[list[tuple[Any, Tensor]]]:
+    def _observe(self, batch: TensorBatch) -> list[list[tuple[Any, Tensor]]]:
+        """Run a forward pass; return for each table the memory and the ids of each lookup."""
         gathered: Gathered = []
 
-        def look() -> Tensor:
+        def forward() -> Tensor:
             with self._step.recording(gathered):
                 return self._step.loss(batch.features, batch.labels, batch.weights)
 
         with torch.no_grad():
-            self._observer.observe(look)
+            self._observer.observe(forward)
         return [
-            [(_place(ids), ids.clone()) for table, ids, _ in gathered if table is update.table]
+            [(_memory(ids), ids.clone()) for table, ids, _ in gathered if table is update.table]
             for update in self._step.tables
         ]
 
 
-def _place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+def _memory(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
-def _joined(ids: list[np.ndarray]) -> np.ndarray:
+def _concatenate(ids: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(ids or [np.empty(0, np.int64)])
 
 
-class Mentions:
-    """Picks each row of a table once.
+class RowDeduplicator:
+    """Reduces the ids that batches look up in a table to unique rows.
 
     Args:
-        rows: Of the table; the id ``rows`` is that of a missing value, and left out.
+        rows: Number of rows of the table. The id ``rows`` stands for a missing value, and is left out.
     """
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
-        # Which mention of a row has been written last; entries of other batches are never read.
+        # For each row the place of its last lookup. Entries of other batches are stale and never read. This takes a
+        # quarter of the time of `np.unique`, which sorts.
         self._last = np.empty(rows + 1, np.int64)
         self._order = np.arange(0)
 
-    def __call__(self, ids: np.ndarray) -> Mentioned:
-        """What ids mention."""
-        order = self._order[: len(ids)] if len(ids) <= len(self._order) else self._longer_order(len(ids))
+    def unique(self, ids: np.ndarray) -> UniqueRows:
+        """Return the rows of these ids."""
+        if len(ids) > len(self._order):
+            self._order = np.arange(len(ids))
+        order = self._order[: len(ids)]
         self._last[ids] = order
         is_last = self._last.take(ids) == order
         is_last &= ids != self._rows
         at = is_last.nonzero()[0]
-        return Mentioned(ids, ids.take(at).astype(np.int64, copy=False), at, self._rows)
-
-    def _longer_order(self, length: int) -> np.ndarray:
-        self._order = np.arange(length)
-        return self._order
+        return UniqueRows(ids, ids.take(at).astype(np.int64, copy=False), at, self._rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Mentioned:
-    """What a batch mentions of a table.
+class UniqueRows:
+    """The rows of a table that a batch looks up.
 
     Attributes:
-        ids: Of all mentions.
-        rows: Mentioned, int64, each once.
-        at: Where each of them is mentioned.
-        padding: The id of a missing value.
+        ids: Ids of all lookups.
+        rows: The same ids, int64, each once, without that of missing values.
+        at: For each row the place of one of its lookups in `ids`.
+        missing: The id of missing values.
     """
 
     ids: np.ndarray
     rows: np.ndarray
     at: np.ndarray
-    padding: int
+    missing: int
 
-    def is_of(self, ids: np.ndarray) -> bool:
-        """Whether these are the same mentions, with nothing behind them but padding."""
+    def are_of(self, ids: np.ndarray) -> bool:
+        """Return whether these are the rows of other ids: the same ones, perhaps with missing values behind them."""
         count = len(self.ids)
-        return np.array_equal(self.ids, ids[:count]) and bool((ids[count:] == self.padding).all())
+        return np.array_equal(self.ids, ids[:count]) and bool((ids[count:] == self.missing).all())
 
-    def is_among(self, other: Mentioned) -> bool:
-        """Whether the other one has all of these rows."""
+    def are_among(self, other: UniqueRows) -> bool:
+        """Return whether all of these rows are among others."""
         return self is other or bool(np.isin(self.rows, other.rows).all())

@@ -1,8 +1,9 @@
-"""Which parameter is on which server."""
+"""Which parameter is on which server: splits pushes and pulls by server, and puts the replies together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,115 +11,181 @@ import torch
 from torch import Tensor, nn
 
 from torch_estimator.errors import InvalidTypeError, InvalidValueError
+from torch_estimator.parameter_server.lookups import UniqueRows
 from torch_estimator.parameter_server.plan import DensePlan, GroupPlan, ServerPlan, TablePlan
-from torch_estimator.parameter_server.pushed_step import PushedStep
+from torch_estimator.parameter_server.protocol import Push
 from torch_estimator.parameter_server.rules import RULES
 from torch_estimator.train.live_group import LiveGroup
+from torch_estimator.train.step import TrainStep
 
 _NOT_SETTINGS = ("params", "param_names")
 _VALUE = "value"
 
 
 class Placement:
-    """Spreads the parameters of a step over servers.
+    """Spreads the parameters of a model over servers.
 
-    Parameters that are updated whole go to one server each, the largest first, each to the one with the least to hold;
-    row r of a table goes to server ``r % servers``, where it is row ``r // servers``.
+    Each dense parameter goes to one server: the largest first, each to the server that holds the least. Row r of a
+    table goes to server ``r % servers``, where it is row ``r // servers``.
 
     Args:
-        step: Whose parameters they are.
-        servers: How many there are.
+        step: The training step whose parameters these are.
+        servers: Number of servers.
+        dtype: Numpy's name of the dtype in which gradients travel.
 
     Attributes:
-        plans: By server, what it holds.
-        dense: By server, which of `TrainStep.dense` it holds, in the order of its plan.
+        plans: For each server, what it holds.
 
     Raises:
-        InvalidTypeError: An optimizer, or a parameter's dtype, is none that servers can have.
+        InvalidTypeError: Servers cannot hold one of the optimizers, or a parameter of its dtype.
+        InvalidValueError: A setting of an optimizer is no number.
     """
 
-    def __init__(self, step: PushedStep, servers: int) -> None:
+    def __init__(self, step: TrainStep, servers: int, dtype: str) -> None:
         self._step = step
         self._servers = servers
         self._groups = [(one, group) for one in step.optimizers for group in one.param_groups]
-        self._moving = [_moving(group) for _, group in self._groups]
-        self._of = {parameter: index for index, (_, group) in enumerate(self._groups) for parameter in group["params"]}
+        self._changing = [_changing_settings(group) for _, group in self._groups]
+        self._group_of = {
+            parameter: index for index, (_, group) in enumerate(self._groups) for parameter in group["params"]
+        }
         names = {parameter: name for name, parameter in step.module.named_parameters()}
         groups = tuple(
-            GroupPlan(_rule(optimizer), _settings(group), moving)
-            for (optimizer, group), moving in zip(self._groups, self._moving, strict=True)
+            GroupPlan(_rule(optimizer), _settings(group), changing)
+            for (optimizer, group), changing in zip(self._groups, self._changing, strict=True)
         )
-        self.dense = _spread([one.numel() for one in step.dense], servers)
         self._check_dtypes(names)
-        dtype = str(step.message.numpy().dtype)
+        # For each server, which of `TrainStep.dense` it holds, as indices in the order of its plan.
+        self._dense = _spread([one.numel() for one in step.dense], servers)
         self.plans = [
             ServerPlan(
                 dtype=dtype,
                 groups=groups,
                 dense=tuple(
-                    DensePlan(names[one], tuple(one.shape), self._of[one]) for one in map(step.dense.__getitem__, mine)
+                    DensePlan(names[one], tuple(one.shape), self._group_of[one])
+                    for one in map(step.dense.__getitem__, places)
                 ),
                 tables=tuple(
                     TablePlan(
                         names[update.table.weight],
                         len(range(server, update.table.rows, servers)),
                         update.table.dim,
-                        self._of[update.table.weight],
+                        self._group_of[update.table.weight],
                     )
                     for update in step.tables
                 ),
             )
-            for server, mine in enumerate(self.dense)
+            for server, places in enumerate(self._dense)
         ]
+        # Views of the model's parameters: flat where they are dense, ``[rows + 1, dim]`` where they are tables.
+        self._values = [one.detach().numpy().reshape(-1) for one in step.dense]
+        self._weights = [update.table.weight.detach().numpy() for update in step.tables]
+        ends = np.cumsum([0, *map(len, self._values)]).tolist()
+        self._slices = [slice(start, stop) for start, stop in pairwise(ends)]
 
-    def numbers(self) -> np.ndarray:
-        """The settings that move, as they are now, float64 ``[moving]``."""
+    def changing_settings(self) -> np.ndarray:
+        """Return the present values of the settings that travel with every push, float64 ``[changing]``."""
         return np.array(
             [
                 float(group[key][0] if key == "betas" else group[key])
-                for (_, group), moving in zip(self._groups, self._moving, strict=True)
-                for key in moving
+                for (_, group), changing in zip(self._groups, self._changing, strict=True)
+                for key in changing
             ],
             np.float64,
         )
 
-    def arrays(self, server: int) -> dict[str, np.ndarray]:
-        """What the model and its optimizers have of that which a server is to hold."""
+    def push_for(self, server: int, push: Push | None) -> Push | None:
+        """Return the part of a push that goes to a server.
+
+        Args:
+            server: Index of the server.
+            push: Gradients of all parameters, with the ids of rows as the model counts them.
+        """
+        if push is None or self._servers == 1:
+            return push
+        places = self._dense[server]
+        dense = np.concatenate([push.dense[self._slices[place]] for place in places] or [push.dense[:0]])
+        tables = []
+        for rows, gradients in push.tables:
+            here = rows % self._servers == server
+            tables.append((rows[here] // self._servers, gradients[here]))
+        return Push(push.settings, push.present[places], dense, tables)
+
+    def pull_for(self, server: int, rows: Sequence[UniqueRows] | None) -> list[np.ndarray]:
+        """Return for each table the ids of the rows to ask a server for, as the server counts them.
+
+        Args:
+            server: Index of the server.
+            rows: The rows that a batch needs; None for no rows.
+        """
+        if rows is None:
+            return [np.empty(0, np.int64)] * len(self._weights)
+        if self._servers == 1:
+            return [one.rows for one in rows]
+        return [one.rows[one.rows % self._servers == server] // self._servers for one in rows]
+
+    def write_pulled(
+        self, server: int, pull: Sequence[np.ndarray], dense: np.ndarray, rows: Sequence[np.ndarray]
+    ) -> None:
+        """Write what a server has replied to a pull into the model.
+
+        Args:
+            server: Index of the server.
+            pull: The ids of the rows, as `pull_for` has returned them.
+            dense: The server's dense parameters, ``[dense_size]``.
+            rows: For each table the rows, ``[n, dim]``.
+        """
+        at = 0
+        for place in self._dense[server]:
+            values = self._values[place]
+            values[:] = dense[at : at + len(values)]
+            at += len(values)
+        for weight, ids, values in zip(self._weights, pull, rows, strict=True):
+            weight[ids * self._servers + server if self._servers > 1 else ids] = values
+
+    def read_state(self, server: int) -> dict[str, np.ndarray]:
+        """Return what a server is to hold, from the model and its optimizers; see `shard.Shard` for the names."""
         arrays: dict[str, np.ndarray] = {}
-        for index, place in enumerate(self.dense[server]):
-            for key, tensor in self._all_of(self._step.dense[place]).items():
+        for index, place in enumerate(self._dense[server]):
+            for key, tensor in self._state_of(self._step.dense[place]).items():
                 arrays[f"dense/{index}/{key}"] = tensor.numpy()
         for index, update in enumerate(self._step.tables):
-            for key, tensor in self._all_of(update.table.weight).items():
-                arrays[f"table/{index}/{key}"] = self._rows(tensor, update.table.rows, server)
+            for key, tensor in self._state_of(update.table.weight).items():
+                arrays[f"table/{index}/{key}"] = self._rows_of(tensor, update.table.rows, server)
         return arrays
 
-    def take_over(self, server: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Makes what a server holds that of the model and its optimizers."""
-        for index, place in enumerate(self.dense[server]):
+    def write_state(self, server: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write what a server holds into the model and its optimizers."""
+        for index, place in enumerate(self._dense[server]):
             prefix = f"dense/{index}/"
             for name in [name for name in arrays if name.startswith(prefix)]:
-                self._put(self._step.dense[place], name.removeprefix(prefix), arrays[name])
+                self._write(self._step.dense[place], name.removeprefix(prefix), arrays[name])
         for index, update in enumerate(self._step.tables):
-            for key, tensor in self._all_of(update.table.weight).items():
-                self._rows(tensor, update.table.rows, server)[...] = arrays[f"table/{index}/{key}"]
+            for key, tensor in self._state_of(update.table.weight).items():
+                self._rows_of(tensor, update.table.rows, server)[...] = arrays[f"table/{index}/{key}"]
 
-    def _all_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        optimizer = self._groups[self._of[parameter]][0]
+    def _state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Return a parameter and its optimizer state, by key."""
+        optimizer = self._groups[self._group_of[parameter]][0]
         state = optimizer.state.get(parameter, {})
         return {
             _VALUE: parameter.detach(),
             **{key: one for key, one in state.items() if isinstance(one, Tensor)},
         }
 
-    def _put(self, parameter: nn.Parameter, key: str, array: np.ndarray) -> None:
-        known = self._all_of(parameter).get(key)
+    def _write(self, parameter: nn.Parameter, key: str, array: np.ndarray) -> None:
+        known = self._state_of(parameter).get(key)
         if known is not None:
             known.copy_(torch.tensor(array))
         else:
-            self._groups[self._of[parameter]][0].state[parameter][key] = torch.tensor(array)
+            # Optimizers of torch make their state with the first update, which happened on the server.
+            self._groups[self._group_of[parameter]][0].state[parameter][key] = torch.tensor(array)
 
-    def _rows(self, tensor: Tensor, rows: int, server: int) -> np.ndarray:
+    def _rows_of(self, tensor: Tensor, rows: int, server: int) -> np.ndarray:
+        """Return a view of the rows of a table, or of its optimizer state, that are on a server.
+
+        The last row of the model's table stands for missing values, and is on no server.
+        """
         whole = tensor.numpy()
         return whole[:rows][server :: self._servers] if whole.ndim else whole
 
@@ -131,13 +198,14 @@ class Placement:
 
 
 def _spread(sizes: Sequence[int], servers: int) -> list[list[int]]:
+    """Return for each server the indices of its parameters, so that all servers hold about as many elements."""
     held: list[list[int]] = [[] for _ in range(servers)]
     loads = [0] * servers
     for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
         server = loads.index(min(loads))
         held[server].append(place)
         loads[server] += sizes[place]
-    return [sorted(mine) for mine in held]
+    return [sorted(places) for places in held]
 
 
 def _rule(optimizer: torch.optim.Optimizer) -> str:
@@ -152,7 +220,9 @@ def _rule(optimizer: torch.optim.Optimizer) -> str:
     )
 
 
-def _moving(group: Mapping[str, Any]) -> tuple[str, ...]:
+def _changing_settings(group: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of a group's settings that schedules may change."""
+    # Of betas and momentum, a cyclic schedule changes one.
     cycled = ("betas", "momentum") if "max_momentum" in group else ()
     return tuple(
         key for key in LiveGroup.MOVING if key in group and (key not in ("betas", "momentum") or key in cycled)

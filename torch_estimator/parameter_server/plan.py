@@ -1,36 +1,41 @@
-"""What a parameter server holds, as the chief tells it."""
+"""The content of START, by which the chief gives a server its parameters: their plan, and settings of the training."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+CURSOR, SINCE, INCARNATION = "position", "since", "incarnation"
+"""Keys of the reply to HELLO, beside what the chief has given in START: the last input cursor of the rank, how many
+batches the rank has trained on since, and the incarnation of its latest process."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One group of parameters of one optimizer.
+    """One parameter group of one optimizer.
 
     Attributes:
-        rule: The optimizer: a name of `rules.RULES`, or ``torch.optim.<name>``.
-        settings: Of the group, as JSON.
-        moving: Which of the settings come with every push, in their order.
+        rule: Name of the optimizer: one of `rules.RULES`, or ``torch.optim.<name>``.
+        settings: Settings of the group, as JSON.
+        changing: Which of the settings travel with every push, in this order, since a schedule may change them.
     """
 
     rule: str
     settings: Mapping[str, Any]
-    moving: tuple[str, ...]
+    changing: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DensePlan:
-    """A parameter that is updated whole.
+    """A parameter that every step updates as a whole.
 
     Attributes:
-        name: For messages.
-        shape: Of the parameter.
+        name: Name of the variable, for messages.
+        shape: Shape of the parameter.
         group: Index of its group.
     """
 
@@ -40,21 +45,18 @@ class DensePlan:
 
     @property
     def size(self) -> int:
-        """Numbers in it."""
-        size = 1
-        for length in self.shape:
-            size *= length
-        return size
+        """Number of elements."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """The part of a table that a server holds.
+    """The rows of a table that one server holds; a step updates only the rows that its batch looks up.
 
     Attributes:
-        name: For messages.
-        rows: How many rows are here.
-        dim: Numbers in a row.
+        name: Name of the variable, for messages.
+        rows: Number of rows on this server.
+        dim: Length of a row.
         group: Index of its group.
     """
 
@@ -66,13 +68,13 @@ class TablePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerPlan:
-    """All that one server holds.
+    """Everything that one server holds.
 
     Attributes:
-        dtype: Of all parameters: ``float32`` or ``float64``.
-        groups: Of all optimizers.
-        dense: In the order of messages.
-        tables: In the order of messages.
+        dtype: Dtype of all parameters: ``float32`` or ``float64``.
+        groups: Parameter groups of all optimizers.
+        dense: The dense parameters, in the order of messages.
+        tables: The tables, in the order of messages.
     """
 
     dtype: str
@@ -81,55 +83,104 @@ class ServerPlan:
     tables: tuple[TablePlan, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns what `from_json` takes."""
+        """Return the plan as JSON."""
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ServerPlan:
-        """Returns what `as_json` was called on.
+        """Return the plan that `as_json` was called on.
 
         Raises:
-            KeyError, TypeError, ValueError: It was not called on a plan.
+            KeyError, TypeError, ValueError: The value is no plan.
         """
         if value["dtype"] not in ("float32", "float64"):
             raise ValueError(value["dtype"])
         return cls(
             dtype=value["dtype"],
-            groups=tuple(GroupPlan(one["rule"], one["settings"], tuple(one["moving"])) for one in value["groups"]),
+            groups=tuple(GroupPlan(one["rule"], one["settings"], tuple(one["changing"])) for one in value["groups"]),
             dense=tuple(
-                DensePlan(one["name"], tuple(map(whole_number, one["shape"])), whole_number(one["group"]))
+                DensePlan(one["name"], tuple(map(_whole_number, one["shape"])), _whole_number(one["group"]))
                 for one in value["dense"]
             ),
             tables=tuple(
-                TablePlan(one["name"], *(whole_number(one[key]) for key in ("rows", "dim", "group")))
+                TablePlan(one["name"], *(_whole_number(one[key]) for key in ("rows", "dim", "group")))
                 for one in value["tables"]
             ),
         )
 
     @cached_property
-    def moving_count(self) -> int:
-        """How many numbers of settings come with every push."""
-        return sum(len(group.moving) for group in self.groups)
+    def changing_count(self) -> int:
+        """Number of settings that travel with every push."""
+        return sum(len(group.changing) for group in self.groups)
 
     @cached_property
     def dense_size(self) -> int:
-        """Numbers in all dense parameters."""
+        """Number of elements of all dense parameters."""
         return sum(one.size for one in self.dense)
 
     @cached_property
     def most_exchange_bytes(self) -> int:
-        """How much an exchange takes, header aside, that pushes and pulls everything."""
-        of_number = 8 if self.dtype == "float64" else 4
-        of_tables = sum(16 + one.rows * (16 + one.dim * of_number) for one in self.tables)
-        return of_tables + 8 * self.moving_count + self.dense_size * of_number + len(self.dense)
+        """Size of the largest possible exchange without its header: one that pushes and pulls everything."""
+        itemsize = 8 if self.dtype == "float64" else 4
+        of_tables = sum(16 + one.rows * (16 + one.dim * itemsize) for one in self.tables)
+        return of_tables + 8 * self.changing_count + self.dense_size * itemsize + len(self.dense)
 
 
-def whole_number(value: Any) -> int:
-    """Returns a value of JSON that has to count something.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The JSON of the chief's START; the parameters travel beside it as arrays.
 
-    Raises:
-        ValueError: It does not.
+    Attributes:
+        plan: The plan of the server's parameters.
+        about: What all workers have to agree on; the reply to HELLO repeats it.
+        step: The global step of the parameters.
+        last_step: Global step at which training ends, or None.
+        names: Names of all workers, by rank.
+        silence_secs: Seconds without a message after which a worker is taken for hanging; None for never.
+        max_staleness: How many steps a worker may be ahead of the slowest one, or None for any number.
+        cursors: The input cursors of workers by rank, each with the number of batches trained on `SINCE`.
     """
+
+    plan: ServerPlan
+    about: Mapping[str, Any]
+    step: int
+    last_step: int | None
+    names: Sequence[str]
+    silence_secs: float | None
+    max_staleness: int | None
+    cursors: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Start:
+        """Read what the chief has sent.
+
+        Raises:
+            KeyError, TypeError, ValueError: The content is something else.
+        """
+        silence_secs = content["silence_secs"]
+        names = [str(name) for name in content["names"]]
+        cursors = {str(int(rank)): dict(cursor) for rank, cursor in content["cursors"].items()}
+        for cursor in cursors.values():
+            _whole_number(cursor.get(SINCE, 0))
+        if not names:
+            raise ValueError("names")
+        return cls(
+            plan=ServerPlan.from_json(content["plan"]),
+            about=dict(content["about"]),
+            step=_whole_number(content["step"]),
+            last_step=_whole_number_or_none(content["last_step"]),
+            names=names,
+            silence_secs=None if silence_secs is None else float(silence_secs),
+            max_staleness=_whole_number_or_none(content["max_staleness"]),
+            cursors=cursors,
+        )
+
+
+def _whole_number(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 53:
         raise ValueError(value)
     return value
+
+
+def _whole_number_or_none(value: Any) -> int | None:
+    return None if value is None else _whole_number(value)

@@ -1,14 +1,13 @@
-"""A parameter server's role: hold parameters until training ends."""
+"""A parameter server's part in a job: hold parameters until training ends."""
 
 from __future__ import annotations
 
-import functools
 import signal
 from collections.abc import Callable
 from contextlib import closing
 
 from torch_estimator.cluster.task import Task
-from torch_estimator.parameter_server.key import key_from_environment
+from torch_estimator.parameter_server.encryption import key_from_environment
 from torch_estimator.parameter_server.server import ParameterServer
 from torch_estimator.stop_signals import on_stop_signals
 
@@ -18,43 +17,48 @@ _CTRL_C = "Ctrl-C"
 def run_parameter_server(
     task: Task, *, wait_secs: float, is_over: Callable[[], bool] = lambda: False, until_told: bool = False
 ) -> None:
-    """Serve; after SIGTERM or Ctrl-C until the others have gone, which may still have to save what is here.
+    """Serve until training ends.
+
+    After SIGTERM or Ctrl-C the server goes on serving until the workers have saved what it holds, or have gone.
 
     Args:
-        task: This process.
-        wait_secs: How long to wait for the chief, or for one of those that train to come back.
-        is_over: Whether the training has ended before.
+        task: The server's place in the cluster.
+        wait_secs: How long to wait for the chief, and for workers to come back.
+        is_over: Returns whether the training has ended before the server was started.
         until_told: Whether to serve one training after another, until SIGTERM comes.
 
     Raises:
         ClusterError: The address cannot be used, or nobody has come in time.
-        SystemExit: SIGTERM has come; it asks to be started again.
+        SystemExit: SIGTERM has come; the exit status asks for another start.
         KeyboardInterrupt: Ctrl-C has come.
     """
     assert task.address is not None
-    key = key_from_environment()
-    make = functools.partial(ParameterServer, str(task), task.address, key, wait_secs=wait_secs, is_over=is_over)
     server: ParameterServer | None = None
-    came = ""
+    received = ""
 
-    def go(number: int) -> None:
-        nonlocal came
-        came = _CTRL_C if number == signal.SIGINT else came or "SIGTERM"
+    def shut_down(number: int) -> None:
+        nonlocal received
+        received = _CTRL_C if number == signal.SIGINT else received or "SIGTERM"
         if server is not None:
-            server.go(came)
+            server.shut_down(received)
 
-    with on_stop_signals(go, until=f"{task} stays, for 20 s at most, until what it holds is saved"):
-        try:
-            while server is None or until_told:
-                if server is not None:
-                    server.lives.end()
-                with closing(make(over=None if server is None else server.lives)) as server:
-                    # Between one training and the next.
-                    if came:
-                        server.go(came)
-                    server.serve()
-        except SystemExit:
-            if came != _CTRL_C:
-                raise
-    if came == _CTRL_C:
+    with on_stop_signals(shut_down, until=f"{task} stays, for 20 s at most, until what it holds is saved"):
+        server = ParameterServer(
+            str(task),
+            task.address,
+            key_from_environment(),
+            wait_secs=wait_secs,
+            until_told=until_told,
+            is_over=is_over,
+        )
+        with closing(server):
+            if received:
+                # The signal came before the server was made.
+                server.shut_down(received)
+            try:
+                server.serve()
+            except SystemExit:
+                if received != _CTRL_C:
+                    raise
+    if received == _CTRL_C:
         raise KeyboardInterrupt

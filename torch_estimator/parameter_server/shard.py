@@ -1,30 +1,47 @@
-"""The parameters that one server holds, with the state of their optimizers."""
+"""The parameters that one server holds, with their optimizer state, and how a push updates them.
+
+Dense parameters of one optimizer group lie side by side in one array, so that one call of the rule updates all of them
+(`DenseBlock`). The rows of a table lie beside their optimizer state, so that one gather and one scatter update them
+(`TableShard`).
+"""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from torch_estimator.parameter_server.messages import Push
+from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.plan import ServerPlan
+from torch_estimator.parameter_server.protocol import Push
 from torch_estimator.parameter_server.rules import RULES
-from torch_estimator.parameter_server.runs import VALUE, Arrays, RuleRun, Run
+
+VALUE = "value"
+"""Key of a parameter among the arrays of its optimizer state."""
+
+Arrays = Mapping[str, np.ndarray]
+
+# Optimizer state that counts updates. It is one number, which the shape does not show: a parameter may be one, too.
+_COUNTERS = ("step",)
+
+_FINITE_CHECK_SIZE = 1 << 16
 
 
 class Shard:
-    """All that a plan names.
+    """All parameters of a plan.
 
     Args:
-        plan: What there is.
-        arrays: By ``dense/<index>/<key>`` and ``table/<index>/<key>`` the parameters (key ``value``) and the
-            optimizers' state; of a table the rows that are here.
+        plan: The plan.
+        arrays: The parameters (key ``value``) and their optimizer state by ``dense/<index>/<key>`` and
+            ``table/<index>/<key>``; of a table, the rows that are on this server.
 
     Raises:
-        ValueError: Parameters have other shapes than the plan's. Whatever else there is that makes no sense raises as
-            Python does, here or where the optimizers use it.
+        ValueError: A parameter has another shape than in the plan. Other mistakes in the plan or the arrays raise
+            whatever Python raises, here or where the optimizer uses them.
     """
 
     def __init__(self, plan: ServerPlan, arrays: Arrays) -> None:
@@ -34,114 +51,270 @@ class Shard:
             if arrays[name].shape != shape:
                 raise ValueError(f"{name} has the shape {arrays[name].shape}, not {shape}")
         self._settings: list[dict[str, Any]] = [dict(group.settings) for group in plan.groups]
-        self._moving = [(index, key) for index, group in enumerate(plan.groups) for key in group.moving]
+        self._changing = [(index, key) for index, group in enumerate(plan.groups) for key in group.changing]
         self._dense = np.zeros(plan.dense_size, plan.dtype)
-        self._runs = list(self._made_runs(plan, arrays))
+        self._blocks = list(self._make_blocks(plan, arrays))
         self._tables = [
             TableShard(
                 plan.groups[table.group].rule,
                 self._settings[table.group],
-                {key: one.astype(plan.dtype) for key, one in _of(arrays, f"table/{index}").items()},
+                {key: one.astype(plan.dtype) for key, one in _with_prefix(arrays, f"table/{index}").items()},
                 table.dim,
             )
             for index, table in enumerate(plan.tables)
         ]
 
     def apply(self, push: Push) -> None:
-        """Lets the optimizers see gradients."""
-        for (index, key), number in zip(self._moving, push.numbers.tolist(), strict=True):
+        """Have the optimizers update the parameters by the gradients of a push."""
+        for (index, key), number in zip(self._changing, push.settings.tolist(), strict=True):
             settings = self._settings[index]
+            # A cyclic schedule of momentum moves the first of Adam's betas.
             settings[key] = (number, *settings[key][1:]) if key == "betas" else number
-        for which, place, run in self._runs:
-            present = push.present[which]
+        for parameters, elements, block in self._blocks:
+            present = push.present[parameters]
             if present.any():
-                run.update(push.dense[place], present)
+                block.update(push.dense[elements], present)
         for table, (ids, gradients) in zip(self._tables, push.tables, strict=True):
             if len(ids):
                 table.update(ids, gradients)
 
     def parameters(self, pull: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """All dense parameters, and by table the rows asked for."""
+        """Return all dense parameters ``[dense_size]``, and for each table the rows asked for ``[n, dim]``."""
         return self._dense, [table.rows(ids) for table, ids in zip(self._tables, pull, strict=True)]
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Return copies of all parameters and of the whole state, as the constructor takes them.
+        """Return copies of all parameters and of their optimizer state, as the constructor takes them.
 
-        They are copies since ZeroMQ reads a large message while it is sent, during which `apply` goes on.
+        They are copies because ZeroMQ reads a large message while it is being sent. Pushes that are applied in the
+        meantime would mix several steps in one checkpoint.
         """
         return {name: np.array(one, order="C") for name, one in self._arrays().items()}
 
     def size(self) -> int:
-        """Return how many numbers are here, state included."""
+        """Return the number of elements of all parameters and their optimizer state."""
         return sum(one.size for one in self._arrays().values())
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        """Return views of all parameters and of the whole state."""
+        """Return views of all parameters and of their optimizer state."""
         arrays: dict[str, np.ndarray] = {}
-        for which, _, run in self._runs:
-            for index, part in zip(range(which.start, which.stop), run.parts(), strict=True):
-                arrays |= {f"dense/{index}/{key}": value for key, value in part.items()}
+        for parameters, _, block in self._blocks:
+            for index, state in zip(range(parameters.start, parameters.stop), block.states(), strict=True):
+                arrays |= {f"dense/{index}/{key}": value for key, value in state.items()}
         for index, table in enumerate(self._tables):
             arrays |= {f"table/{index}/{key}": value for key, value in table.arrays().items()}
         return arrays
 
-    def _made_runs(self, plan: ServerPlan, arrays: Arrays) -> Iterator[tuple[slice, slice, Run]]:
-        """Those that follow each other in one group are updated together: which, where, and what does it."""
+    def _make_blocks(self, plan: ServerPlan, arrays: Arrays) -> Iterator[tuple[slice, slice, DenseBlock]]:
+        """Yield a block for all consecutive dense parameters of one group.
+
+        Beside each block come the slice of its parameters, and the slice of their elements in ``[dense_size]``.
+        """
         start = stop = 0
         for group, indices in groupby(range(len(plan.dense)), lambda index: plan.dense[index].group):
             which = list(indices)
             shapes = [plan.dense[index].shape for index in which]
             start, stop = stop, stop + sum(plan.dense[index].size for index in which)
-            parts = [_of(arrays, f"dense/{index}") for index in which]
+            states = [_with_prefix(arrays, f"dense/{index}") for index in which]
             rule = plan.groups[group].rule
             if rule in RULES:
-                made: type[Run] = RuleRun
+                make: type[DenseBlock] = RuleBlock
             else:
-                from torch_estimator.parameter_server.torch_run import TorchRun
+                # A server imports torch only for an optimizer that has no rule in numpy: the import takes a second.
+                from torch_estimator.parameter_server.torch_block import TorchBlock
 
-                made = TorchRun
-            run = made(rule, self._settings[group], self._dense[start:stop], shapes, parts)
-            yield slice(which[0], which[-1] + 1), slice(start, stop), run
+                make = TorchBlock
+            block = make(rule, self._settings[group], self._dense[start:stop], shapes, states)
+            yield slice(which[0], which[-1] + 1), slice(start, stop), block
+
+
+class DenseBlock(ABC):
+    """Dense parameters of one optimizer group that lie side by side in memory.
+
+    Args:
+        rule: Name of the optimizer.
+        settings: Settings of the group; the owner changes them between updates.
+        values: Memory of all parameters, ``[elements]``; the constructor fills it.
+        shapes: Shapes of the parameters.
+        states: For each parameter its ``value`` and its optimizer state.
+    """
+
+    def __init__(
+        self,
+        rule: str,
+        settings: Mapping[str, Any],
+        values: np.ndarray,
+        shapes: Sequence[tuple[int, ...]],
+        states: Sequence[Arrays],
+    ) -> None:
+        self._settings = settings
+        self._values = values
+        self._shapes = list(shapes)
+        ends = np.cumsum([state[VALUE].size for state in states]).tolist()
+        self._places = [slice(start, stop) for start, stop in zip([0, *ends], ends, strict=False)]
+        for place, state in zip(self._places, states, strict=True):
+            values[place] = state[VALUE].reshape(-1)
+
+    @abstractmethod
+    def update(self, gradients: np.ndarray, present: np.ndarray) -> None:
+        """Update the parameters that have a gradient.
+
+        Args:
+            gradients: Gradients of all parameters, ``[elements]``.
+            present: 1 for each parameter that has a gradient, uint8 ``[parameters]``.
+        """
+
+    @abstractmethod
+    def states(self) -> list[dict[str, np.ndarray]]:
+        """Return for each parameter views of its ``value`` and its optimizer state."""
+
+
+class RuleBlock(DenseBlock):
+    """A block that a rule in numpy updates."""
+
+    def __init__(
+        self,
+        rule: str,
+        settings: Mapping[str, Any],
+        values: np.ndarray,
+        shapes: Sequence[tuple[int, ...]],
+        states: Sequence[Arrays],
+    ) -> None:
+        super().__init__(rule, settings, values, shapes, states)
+        self._rule = RULES[rule]
+        first = {key: one for key, one in states[0].items() if key != VALUE}
+        counters = [key for key in first if key in _COUNTERS]
+        self._state = {
+            key: np.concatenate([state[key].reshape(-1) for state in states]) for key in first if key not in counters
+        }
+        self._counters = {key: np.array([state[key] for state in states]) for key in counters}
+
+    def update(self, gradients: np.ndarray, present: np.ndarray) -> None:
+        # One call of the rule serves the whole block where all parameters are at the same step. A parameter that had
+        # no gradient in some batch has been updated less often, and the rule may depend on that number.
+        if present.all() and all((one == one[0]).all() for one in self._counters.values()):
+            self._update(slice(None), 0, gradients)
+            for one in self._counters.values():
+                one += 1
+            return
+        for index in np.flatnonzero(present).tolist():
+            self._update(self._places[index], index, gradients)
+            for one in self._counters.values():
+                one[index] += 1
+
+    def states(self) -> list[dict[str, np.ndarray]]:
+        return [
+            {
+                VALUE: self._values[place].reshape(shape),
+                **{key: one[place].reshape(shape) for key, one in self._state.items()},
+                **{key: one[index, ...] for key, one in self._counters.items()},
+            }
+            for index, (place, shape) in enumerate(zip(self._places, self._shapes, strict=True))
+        ]
+
+    def _update(self, place: slice, index: int, gradients: np.ndarray) -> None:
+        state = {key: one[place] for key, one in self._state.items()}
+        counters = {key: one[index] for key, one in self._counters.items()}
+        self._rule(self._values[place], gradients[place], {**state, **counters}, self._settings)
 
 
 class TableShard:
-    """The rows of a table that are here, each with its state beside it.
+    """The rows of a table that are on this server.
 
     Args:
-        rule: Name of the optimizer's.
-        settings: Of its group, as they are at each update.
-        arrays: ``value`` ``[rows, dim]`` and the state.
-        dim: Numbers in a row.
+        rule: Name of the optimizer.
+        settings: Settings of its group; the owner changes them between updates.
+        arrays: ``value`` ``[rows, dim]`` and the optimizer state.
+        dim: Length of a row.
     """
 
     def __init__(self, rule: str, settings: Mapping[str, Any], arrays: Arrays, dim: int) -> None:
         self._update = RULES[rule]
         self._settings = settings
         whole = {key: one for key, one in arrays.items() if one.ndim}
-        self._scalars = {key: one.copy() for key, one in arrays.items() if not one.ndim}
+        self._counters = {key: one.copy() for key, one in arrays.items() if not one.ndim}
         self._keys = [VALUE, *(key for key in whole if key != VALUE)]
-        # Value and state of a row lie together, so that one gather and one scatter serve all of them.
+        # [rows, keys, dim]: one gather and one scatter fetch and write a row with its state.
         self._store = np.stack([whole[key].reshape(-1, dim) for key in self._keys], axis=1)
 
     def update(self, ids: np.ndarray, gradients: np.ndarray) -> None:
-        """Updates rows, int64 ``[n]``, each once, by their gradients ``[n, dim]``."""
+        """Update rows.
+
+        Args:
+            ids: Ids of the rows, int64 ``[n]``, each once.
+            gradients: Their gradients, ``[n, dim]``.
+        """
         rows = self._store.take(ids, 0)
         state = {key: rows[:, index] for index, key in enumerate(self._keys)}
-        self._update(state[VALUE], gradients, {**state, **self._scalars}, self._settings)
+        self._update(state[VALUE], gradients, {**state, **self._counters}, self._settings)
         self._store[ids] = rows
-        for step in self._scalars.values():
-            step += 1
+        for counter in self._counters.values():
+            counter += 1
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
-        """Values of rows, ``[n, dim]``."""
+        """Return the values of rows, ``[n, dim]``."""
         values: np.ndarray = self._store[ids, 0]
         return values
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return views, by the names that the constructor takes."""
-        return {**{key: self._store[:, index] for index, key in enumerate(self._keys)}, **self._scalars}
+        """Return views of what the constructor takes."""
+        return {**{key: self._store[:, index] for index, key in enumerate(self._keys)}, **self._counters}
 
 
-def _of(arrays: Arrays, prefix: str) -> dict[str, np.ndarray]:
+class NotFiniteGradientError(ClusterError):
+    """The gradient of a variable is NaN or infinite.
+
+    Attributes:
+        variable: Name of the variable.
+    """
+
+    def __init__(self, variable: str) -> None:
+        super().__init__(f"The gradient of {variable} is NaN or infinite.")
+        self.variable = variable
+
+
+def check_finite(push: Push, plan: ServerPlan) -> None:
+    """Check that all gradients and settings of a push are finite, before anything of it is applied.
+
+    Raises:
+        NotFiniteGradientError: A gradient is NaN or infinite.
+        ClusterError: A setting is NaN or infinite.
+    """
+    settings = push.settings.tolist()
+    if not all(map(math.isfinite, settings)):
+        changing = [(group.rule, key) for group in plan.groups for key in group.changing]
+        rule, key, number = next(
+            (*setting, number) for setting, number in zip(changing, settings, strict=True) if not math.isfinite(number)
+        )
+        raise ClusterError(
+            f"{key} of {rule} came as {number}, but settings of optimizers must be finite; see the schedule of {key}."
+        )
+    # One check of the whole block takes a few microseconds, and nearly all pushes pass it. Otherwise look for the
+    # variable; the gradients of absent parameters may be anything.
+    if push.gradients is not None and _is_finite(push.gradients):
+        return
+    for variable, gradient in _by_variable(push, plan):
+        if not _is_finite(gradient.reshape(-1)):
+            raise NotFiniteGradientError(variable)
+
+
+def _is_finite(numbers: np.ndarray) -> bool:
+    """Return whether all numbers are finite; block by block, so that numpy's mask stays in the processor's cache."""
+    size = _FINITE_CHECK_SIZE
+    return all(np.isfinite(numbers[at : at + size]).all() for at in range(0, len(numbers), size))
+
+
+def _by_variable(push: Push, plan: ServerPlan) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the names of variables and the gradients that would be applied to them."""
+    at = 0
+    for one, present in zip(plan.dense, push.present.tolist(), strict=True):
+        if present:
+            yield one.name, push.dense[at : at + one.size]
+        at += one.size
+    for table, (_, gradients) in zip(plan.tables, push.tables, strict=True):
+        yield table.name, gradients
+
+
+def _with_prefix(arrays: Arrays, prefix: str) -> dict[str, np.ndarray]:
+    """Return the arrays ``<prefix>/<key>`` by key."""
     prefix += "/"
     return {key.removeprefix(prefix): one for key, one in arrays.items() if key.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Waiting without sleep for what is about to come."""
+"""Busy waiting for a reply that is about to come."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import time
 from collections.abc import Callable
 
 _MOST_SECS = 1e-3
-# A look takes some microseconds; one that takes longer was interrupted by others who need the core, or Python's lock.
-_LONG_LOOK_SECS = 1e-4
+# One check takes some microseconds. Where it took longer, another thread needed the core or Python's lock.
+_LONG_CHECK_SECS = 1e-4
 
-# Unlike `os.sched_yield` of Python 3.11, this lets go of Python's lock meanwhile.
-_let_others_run = ctypes.CDLL(None).sched_yield
+# Unlike `os.sched_yield` of Python 3.11, a call through ctypes releases Python's lock.
+_yield_core = ctypes.CDLL(None).sched_yield
 
 
-class Spin:
-    """Looks again and again before it sleeps.
+class SpinWait:
+    """Waits by checking again and again for up to a millisecond, and by sleeping after that.
 
-    An idle core, of a virtual machine above all, wakes up late and with cold caches; where an answer takes half a
-    millisecond, steps with a parameter server are half as fast again if the training thread stays awake. It lets
-    others run between two looks, and sleeps for the rest of the time as soon as any of them needed long, or where the
-    time before was longer than a millisecond.
+    An idle core, of a virtual machine above all, wakes up late and with cold caches. Where a reply takes half a
+    millisecond, training takes half as many steps again if its thread stays awake. The wait must cost others nothing:
+    it yields the core between two checks, and it sleeps as soon as a check took long, or where the wait before took
+    longer than a millisecond.
 
     Args:
-        clock: Seconds that only go forward.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -31,19 +31,19 @@ class Spin:
         self._is_worth_it = True
 
     def wait(self, is_there: Callable[[], bool], sleep: Callable[[], bool]) -> bool:
-        """Returns whether it has come.
+        """Wait; return whether what was waited for is there.
 
         Args:
-            is_there: Whether it has by now.
-            sleep: Sleeps until it has, or enough time has passed; returns which of them.
+            is_there: Checks whether it is there.
+            sleep: Sleeps until it is there or some time has passed; returns whether it is there.
         """
-        started = looked = self._clock()
-        while self._is_worth_it and looked < started + _MOST_SECS:
+        started = checked = self._clock()
+        while self._is_worth_it and checked < started + _MOST_SECS:
             if is_there():
                 return True
-            _let_others_run()
-            before, looked = looked, self._clock()
-            if looked > before + _LONG_LOOK_SECS:
+            _yield_core()
+            before, checked = checked, self._clock()
+            if checked > before + _LONG_CHECK_SECS:
                 break
         came = sleep()
         self._is_worth_it = came and self._clock() < started + _MOST_SECS

@@ -183,7 +183,7 @@ def joined_group(
         ClusterError: The other processes did not come in time.
     """
     from torch_estimator.distributed.group import Group
-    from torch_estimator.parameter_server.key import KEY_FILE
+    from torch_estimator.parameter_server.encryption import KEY_FILE
 
     if KEY_FILE in os.environ and replicas is None:
         logger.warning("%s is set, but this cluster has no parameter servers: it encrypts nothing here.", KEY_FILE)

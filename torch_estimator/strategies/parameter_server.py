@@ -18,7 +18,7 @@ from torch_estimator.strategy import CheckpointContent, Session, Strategy
 
 if TYPE_CHECKING:
     from torch_estimator.hooks.hook import RunContext
-    from torch_estimator.parameter_server.client import Links
+    from torch_estimator.parameter_server.client import ServerClient
     from torch_estimator.parameter_server.push_pull import PushPullSteps
     from torch_estimator.train.loop import Steps, TrainingResult
     from torch_estimator.train.training import Training
@@ -32,19 +32,23 @@ _MOST_SECS_TO_END = 10.0
 class ParameterServerStrategy(Strategy):
     """Servers hold the parameters, and every worker takes its own steps without waiting for the other workers.
 
-    What processes of a cluster with ``ps`` tasks do by default. A global step is one batch of one worker.
+    This is the default where the cluster has ``ps`` tasks. A global step is one batch of one worker.
 
     Args:
         pipeline: Whether to compute a batch while the gradients of the one before are on their way: more steps per
-            second, with gradients one step older. Without, one worker computes what a process alone computes.
+            second, with gradients one step older. Without it, one worker computes what a single process computes.
         max_staleness: How many steps a worker may be ahead of the slowest connected worker before it waits for that
             one; None for any number.
         silence_secs: Seconds without a message after which the first server's log names a worker, and neither the end
             of the training nor ``max_staleness`` waits for it. Choose more than the longest pause between two steps.
 
     Raises:
-        InvalidTypeError: One of them is of the wrong type.
-        InvalidValueError: The seconds are not positive, or the steps negative.
+        InvalidTypeError: An argument has the wrong type.
+        InvalidValueError: ``silence_secs`` is not positive, or ``max_staleness`` is negative.
+
+    >>> import torch_estimator as te
+    >>> te.RunConfig(train_distribute=te.distribute.ParameterServerStrategy(pipeline=True)).train_distribute
+    ParameterServerStrategy(pipeline=True, max_staleness=None, silence_secs=300.0)
     """
 
     pipeline: bool = False
@@ -78,54 +82,56 @@ class ParameterServerStrategy(Strategy):
         if not task.num_ps:
             yield SingleSession(config, task)
             return
-        # The chief may have ended the training before this process came to it.
-        with suppress(TrainingOver), connected_servers(config) as servers:
-            yield ParameterServerSession(config, task, servers, self)
+        # `ParameterServerSession.steps` raises TrainingOver where the chief has ended the training before this process
+        # came to it.
+        with suppress(TrainingOver), connected_client(config) as client:
+            yield ParameterServerSession(config, task, client, self)
 
     def dismiss(self, config: RunConfig, *, is_over: bool = False) -> None:
-        """End parameter servers that are not needed: neither those that train on, nor those of another model."""
-        from torch_estimator.parameter_server.messages import Kind
-        from torch_estimator.parameter_server.token import LAST_STEP, WORD, Token
+        """End parameter servers that no training needs; servers of a training that goes on are left alone."""
+        from torch_estimator.parameter_server.protocol import Kind
+        from torch_estimator.parameter_server.run_id import LAST_STEP, RunIdFile
 
         if not (config._task.is_chief and config._task.num_ps):
             return
-        # They may have ended with the training that is over.
+        # The servers may already have ended with the last training.
         logger.info("Ending the parameter servers, where they have not ended before (%g s at most).", _MOST_SECS_TO_END)
-        with suppress(ClusterError), connected_servers(config, most_secs=_MOST_SECS_TO_END) as servers:
-            word = Token(str(config.model_dir), servers.name).known()
-            answers = servers.tell_all(Kind.HELLO)
-            # The first one counts steps.
-            first, last = answers[0][0], answers[0][1].get(LAST_STEP)
-            is_over = is_over or first.kind is Kind.EMPTY or (last is not None and first.step >= last)
+        with suppress(ClusterError), connected_client(config, most_secs=_MOST_SECS_TO_END) as client:
+            run_id = RunIdFile(str(config.model_dir), client.name).read_if_there()
+            replies = client.request_all(Kind.HELLO)
+            # The first server counts the steps.
+            first, last_step = replies[0][0], replies[0][1].get(LAST_STEP)
+            is_over = is_over or first.kind is Kind.EMPTY or (last_step is not None and first.step >= last_step)
             unused = [
                 index
-                for index, (header, about) in enumerate(answers)
-                if header.kind is Kind.EMPTY or (is_over and about.get(WORD) == word)
+                for index, (header, _) in enumerate(replies)
+                if header.kind is Kind.EMPTY or (is_over and header.run_id == run_id)
             ]
-            servers.ask({index: [servers.header(Kind.END).pack()] for index in unused})
+            end = client.header(Kind.END)
+            client.request({index: [end._replace(run_id=replies[index][0].run_id).pack()] for index in unused})
 
 
 @contextmanager
-def connected_servers(config: RunConfig, *, most_secs: float = math.inf) -> Iterator[Links]:
+def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Iterator[ServerClient]:
     """Connect to the parameter servers of the cluster; disconnect at the end.
 
     Args:
         config: The job's settings.
         most_secs: How long to wait for a server at most, whatever the settings allow.
     """
-    from torch_estimator.parameter_server.client import Links
-    from torch_estimator.parameter_server.key import key_from_environment
+    from torch_estimator.parameter_server.client import ServerClient
+    from torch_estimator.parameter_server.encryption import key_from_environment
 
     task = config._task
     addresses, key = task.cluster[PARAMETER_SERVER], key_from_environment()
     with_key = f", with the key in {key.path}" if key else ""
     logger.info("This process is %s; parameters are at %s%s.", task, ", ".join(addresses), with_key)
     wait_secs = min(config.session_creation_timeout_secs, most_secs)
-    links = Links(str(task), task.rank, addresses, wait_secs=wait_secs, key=key)
+    client = ServerClient(str(task), task.rank, addresses, wait_secs=wait_secs, key=key)
     try:
-        yield links
+        yield client
     finally:
-        links.close()
+        client.close()
 
 
 class ParameterServerSession(Session):
@@ -134,16 +140,16 @@ class ParameterServerSession(Session):
     Args:
         config: The settings of this process.
         task: Its place among the processes.
-        servers: The connections to the servers.
+        client: The connections to the servers.
         strategy: How the processes train.
     """
 
     _training: Training
     _steps: PushPullSteps
 
-    def __init__(self, config: RunConfig, task: Task, servers: Links, strategy: ParameterServerStrategy) -> None:
+    def __init__(self, config: RunConfig, task: Task, client: ServerClient, strategy: ParameterServerStrategy) -> None:
         super().__init__(config, task)
-        self._servers = servers
+        self._client = client
         self._strategy = strategy
 
     def begin(self, training: Training) -> None:
@@ -153,7 +159,7 @@ class ParameterServerSession(Session):
 
         training.warm_start()
         training.make_optimizers()
-        # Before the checkpoint is restored: a schedule moves the settings of its optimizer.
+        # Described before the checkpoint is restored, since a schedule moves the settings of its optimizer.
         self._description = {
             CLUSTER: {"the number of processes that train": self.task.num_workers},
             **describe_training(training.model, (training.optimizers, training.schedules), training.model_fn),
@@ -161,7 +167,7 @@ class ParameterServerSession(Session):
         if training.max_steps is not None:
             self._description["the end of training"] = {"max_steps": int(training.max_steps)}
         vary_random_numbers(self.task.rank)
-        # The servers know the positions of the workers' inputs.
+        # A worker needs nothing of the checkpoint's state: it gets its input cursor from the servers.
         state = training.checkpoint.state if training.checkpoint is not None and training.is_chief else {}
         try:
             training.restore(own_state(state, 0, self.task.num_workers))
@@ -169,7 +175,7 @@ class ParameterServerSession(Session):
             if training.is_chief:
                 raise
             raise type(error)(
-                f"{str(error)[:-1]}; if the chief goes on with it, start {self._servers.name} with the same code and "
+                f"{str(error)[:-1]}; if the chief goes on with it, start {self._client.name} with the same code and "
                 "the same arguments as the chief."
             ) from error
         warn_of_whole_tables(training)
@@ -180,20 +186,20 @@ class ParameterServerSession(Session):
         from torch_estimator.distributed.errors import TrainingOver
         from torch_estimator.parameter_server.client import TrainingIsOver
         from torch_estimator.parameter_server.push_pull import PushPullSteps
-        from torch_estimator.parameter_server.token import Token
+        from torch_estimator.parameter_server.run_id import RunIdFile
         from torch_estimator.train.loop import StopReason, TrainingResult
         from torch_estimator.train.preemption import stop_signal
         from torch_estimator.train.training import log_end
 
-        servers = self._servers
-        token = Token(training.model_dir, servers.name, training.is_over)
-        servers.is_preempted = lambda: context.preempted
-        servers.stop_signal = lambda: stop_signal(context)
+        client = self._client
+        run_id = RunIdFile(training.model_dir, client.name, training.is_over)
+        client.is_preempted = lambda: context.preempted
+        client.stop_signal = lambda: stop_signal(context)
         if not training.is_chief:
-            servers.is_over = lambda: token.is_gone() or is_reached(training.model_dir, training.last_step)
+            client.is_over = lambda: run_id.is_training_over() or is_reached(training.model_dir, training.last_step)
         self._training = training
         self._steps = steps = PushPullSteps(
-            servers, training, context, strategy=self._strategy, token=token, description=self._description
+            client, training, context, settings=self._strategy, run_id=run_id, description=self._description
         )
         try:
             try:
@@ -215,7 +221,7 @@ class ParameterServerSession(Session):
     def snapshot(self, reserve: Callable[[], str]) -> CheckpointContent:
         training = self._training
         return CheckpointContent(
-            variables=training.model.variables(), slots=training.slots(), state=self._steps.whole_state()
+            variables=training.model.variables(), slots=training.slots(), state=self._steps.checkpoint_state()
         )
 
     def end(self, result: TrainingResult) -> TrainingResult:
@@ -224,18 +230,18 @@ class ParameterServerSession(Session):
         training, steps = self._training, self._steps
         preempted = training.context is not None and training.context.preempted
         if result.reason is StopReason.END_OF_INPUT and preempted and not steps.over:
-            # The chief was waiting for the other workers.
+            # The signal came while the chief was waiting for the other workers.
             result = dataclasses.replace(result, reason=StopReason.PREEMPTED)
         if result.reason is StopReason.PREEMPTED:
             steps.report_cursor(at_once=True)
             steps.leave()
             return result
-        # Servers that have ended hold nothing to go on with, so the last checkpoint comes first.
+        # Servers that have ended hold nothing to go on with, so the last checkpoint has to be written before.
         training.wait()
         steps.end(stops=result.reason is StopReason.HOOK)
         if not steps.over:
             return result
-        # Servers do not apply what comes after the last step, and a worker that was away then knows an earlier step.
+        # A worker that was away when the last step was taken may know an earlier step than that.
         is_last = training.last_step is not None and steps.global_step >= training.last_step
         reason = StopReason.LAST_STEP if is_last else StopReason.OVER
         return dataclasses.replace(result, reason=reason, global_step=steps.global_step)

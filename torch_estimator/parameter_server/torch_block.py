@@ -1,4 +1,4 @@
-"""Dense parameters with an optimizer of `torch.optim`."""
+"""Dense parameters that an optimizer of `torch.optim` updates, on a parameter server."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_estimator.parameter_server.runs import VALUE, Arrays, Run
+from torch_estimator.parameter_server.shard import VALUE, Arrays, DenseBlock
 
 PREFIX = "torch.optim."
 
 
-class TorchRun(Run):
-    """Has torch update them, which takes longer than a rule in numpy."""
+class TorchBlock(DenseBlock):
+    """A block that torch updates, which takes longer than a rule in numpy."""
 
     def __init__(
         self,
@@ -22,36 +22,36 @@ class TorchRun(Run):
         settings: Mapping[str, Any],
         values: np.ndarray,
         shapes: Sequence[tuple[int, ...]],
-        parts: Sequence[Arrays],
+        states: Sequence[Arrays],
     ) -> None:
-        super().__init__(rule, settings, values, shapes, parts)
+        super().__init__(rule, settings, values, shapes, states)
+        # The parameters share the memory of `values`, from which the server replies to pulls.
         self._params = [
             torch.from_numpy(values[place]).view(shape).requires_grad_()
             for place, shape in zip(self._places, shapes, strict=True)
         ]
+        # JSON has made lists of tuples such as Adam's betas.
         given = {key: tuple(one) if isinstance(one, list) else one for key, one in settings.items()}
         optimizer = getattr(torch.optim, rule.removeprefix(PREFIX))
         self._optimizer: torch.optim.Optimizer = optimizer([{"params": self._params, **given}], lr=given["lr"])
         layout = self._optimizer.state_dict()["param_groups"]
         state = {
-            index: {key: torch.tensor(one) for key, one in part.items() if key != VALUE}
-            for index, part in enumerate(parts)
+            index: {key: torch.tensor(one) for key, one in given.items() if key != VALUE}
+            for index, given in enumerate(states)
         }
         self._optimizer.load_state_dict(
             {"state": {index: one for index, one in state.items() if one}, "param_groups": layout}
         )
 
     def update(self, gradients: np.ndarray, present: np.ndarray) -> None:
-        """See `Run.update`."""
-        # The message's memory cannot be written, which torch warns of.
+        # A copy, since torch warns about read-only memory, such as that of a message.
         given = torch.from_numpy(gradients.copy())
         for param, place, is_there in zip(self._params, self._places, present.tolist(), strict=True):
             param.grad = given[place].view(param.shape) if is_there else None
         self._optimizer.param_groups[0].update(self._settings)
         self._optimizer.step()
 
-    def parts(self) -> list[dict[str, np.ndarray]]:
-        """See `Run.parts`."""
+    def states(self) -> list[dict[str, np.ndarray]]:
         return [
             {
                 VALUE: param.detach().numpy(),

@@ -1,4 +1,4 @@
-"""What travels in pieces arrives as it was; what is too much is refused."""
+"""Messages that are split into pieces arrive unchanged."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from torch_estimator.errors import ClusterError
-from torch_estimator.parameter_server.messages import (
+from torch_estimator.parameter_server.protocol import (
     MOST_FRAME_BYTES,
     Header,
     Kind,
-    cut_up,
+    join_frames,
     pack_arrays,
-    put_together,
+    split_frames,
     unpack_arrays,
 )
 
@@ -30,23 +30,23 @@ MOST = MOST_FRAME_BYTES
         ([2 * MOST, 2 * MOST + 5], [MOST, MOST, 0, MOST, MOST, 5]),
     ],
 )
-def test_large_frames_travel_in_pieces(sizes: list[int], pieces: list[int]) -> None:
+def test_large_frames_are_split_and_joined(sizes: list[int], pieces: list[int]) -> None:
     frames = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
-    cut = cut_up(frames)
+    cut = split_frames(frames)
     assert [len(piece) for piece in cut] == pieces
-    assert put_together([bytes(piece) for piece in cut]) == frames
+    assert join_frames([bytes(piece) for piece in cut]) == frames
 
 
-def test_arrays_travel_in_pieces_without_a_copy_on_the_way_out() -> None:
+def test_arrays_are_split_without_a_copy() -> None:
     arrays = {"large": np.arange(MOST / 4, dtype=np.float32), "empty": np.empty((0, 3)), "one": np.array(7.0)}
-    cut = cut_up(pack_arrays(Header(Kind.START, 0), {"step": 5}, arrays))
+    cut = split_frames(pack_arrays(Header(Kind.START, 0), {"step": 5}, arrays))
     assert np.shares_memory(np.frombuffer(cut[2], np.float32), arrays["large"])
-    content, unpacked = unpack_arrays(put_together([bytes(piece) for piece in cut]))
+    content, unpacked = unpack_arrays(join_frames([bytes(piece) for piece in cut]))
     assert content == {"step": 5}
     for name, one in arrays.items():
         np.testing.assert_array_equal(unpacked[name], one)
 
 
-def test_half_a_frame_is_named() -> None:
+def test_an_incomplete_frame_is_an_error() -> None:
     with pytest.raises(ClusterError, match="ends in the middle of a frame"):
-        put_together([bytes(48), bytes(MOST)])
+        join_frames([bytes(48), bytes(MOST)])

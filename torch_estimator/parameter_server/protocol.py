@@ -1,11 +1,13 @@
-"""What a parameter server and those who train say to each other.
+"""Wire format of the messages between workers and parameter servers.
 
-A message is a header of 48 bytes, little endian, and what its kind has behind it: one piece of raw numbers for an
-exchange, JSON and one frame per array for everything else. Nothing in it is code.
+A message is a header of 48 bytes, little endian, and a body. The body of an exchange, which travels with every step, is
+one block of raw numbers: `pack_exchange` and `pack_parameters` say in which order. The body of every other message is
+JSON and one frame per array. Nothing in a message is code.
 
-Servers close a connection on which a frame of more than `MOST_FRAME_BYTES` comes, so that nobody can fill their memory
-with one frame, not even before the handshake. A question with larger frames travels in pieces, see `cut_up`. A limit as
-large as the model would need frames, which ZeroMQ takes for a new address only, would let anybody send that much.
+Servers close a connection on which a frame of more than `MOST_FRAME_BYTES` arrives, so that no peer can fill their
+memory with one frame, not even before the handshake. A request with larger frames travels in pieces, see
+`split_frames`. A limit as large as the model would be simpler, but ZeroMQ takes limits before it binds a socket, when a
+server knows no model yet.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import numpy as np
 from torch_estimator.errors import ClusterError
 from torch_estimator.parameter_server.plan import ServerPlan, TablePlan
 
-VERSION = 2
+VERSION = 3
 
 MOST_FRAME_BYTES = 1 << 20
 
@@ -30,84 +32,97 @@ _HEADER = struct.Struct("<4sHHiIQQQQ")
 
 _LARGE = 1 << 20
 
-# Plans, descriptions and positions of inputs take kilobytes.
+# Plans, descriptions and input cursors take kilobytes.
 _MOST_JSON_BYTES = 1 << 24
 
-# Sums of a few of them have to fit into 64 bits.
+# The limit keeps sums of a few steps within 64 bits.
 _MOST_STEPS = 1 << 53
 
 PUSHES = 1
 PULLS = 2
 """Flags of an exchange: whether it brings gradients, and whether it asks for parameters."""
-GOES = 4
-"""Flag of an answer to one: the server has to go, and what it holds is to be saved."""
+STOPPING = 4
+"""Flag of the reply to an exchange: the server is shutting down, and the chief must save what it holds."""
 
-STOPS = 1
-"""Flag of who leaves: all others are to end, too."""
+STOP_ALL = 1
+"""Flag of LEAVE: all other workers must stop as well."""
 
 SAVED = 1
-"""Flag of a chief that asks for the status: what a server held that has to go is saved."""
+"""Flag of the chief's STATUS: what a server that is shutting down held is saved."""
 
 VARIABLE, STEP = "variable", "step"
-"""What a refusal of a gradient holds beside the reason: whose it is, and which step computed it."""
+"""JSON keys of a refused gradient: the variable that it belongs to, and the step that computed it."""
+
+OTHER_RUN = "other_run"
+"""JSON key of a refusal: whether the server holds another training than that of the request."""
 
 
 class Kind(IntEnum):
-    """What a message is: first those of who trains, then the answers."""
+    """Message types: requests from workers (1 to 15), replies (16 and up)."""
 
     HELLO = 1
+    """Asks which training the server holds, and for the input cursor of the sender's rank."""
     START = 2
+    """From the chief: the parameters and optimizer state that the server is to hold, in place of what it held."""
     EXCHANGE = 3
+    """Pushes gradients, pulls parameters, or both."""
     STATE = 4
+    """Asks for all parameters and the whole optimizer state, for a checkpoint."""
     STATUS = 5
+    """Asks which workers are active."""
     LEAVE = 6
+    """The sender trains no longer."""
     END = 7
-    DEPOSIT = 8
-    """Where its input stands, as JSON, for who comes in the place of its sender."""
+    """From the chief: training is over."""
+    CURSOR = 8
+    """The sender's input cursor as JSON, from which its replacement goes on."""
 
     OK = 16
     EMPTY = 17
-    """There are no parameters yet."""
+    """The server has no parameters yet."""
     OVER = 18
-    """Training has ended: nothing was applied."""
+    """Training is over; nothing was applied."""
     REFUSED = 19
-    """JSON with a reason; for a gradient that is not finite also with its `VARIABLE` and `STEP`."""
+    """JSON with a reason; with `VARIABLE` and `STEP` of a gradient that is not finite, or with `OTHER_RUN`."""
 
 
 class Header(NamedTuple):
-    """What every message begins with.
+    """The first 48 bytes of every message.
 
     Attributes:
-        kind: What it is.
-        worker: Rank of who trains.
-        flags: By kind.
-        life: Of that process, another one after a restart.
-        number: Of the message, counted by its sender; the answer has the same. One that comes again is not applied
-            again.
-        step: The global step; in a question, that of the parameters which gradients were computed with.
+        kind: Type of the message.
+        worker: Rank of the worker.
+        flags: Flags of the kind.
+        incarnation: Number of the worker's process; a process that replaces another one has a higher number.
+        number: Number of the message, counted by its sender; the reply repeats it. A push whose number a server has
+            applied before is not applied again.
+        step: The global step; in a request, the step of the parameters that the gradients were computed with.
+        run_id: Number of the training; 0 where the sender knows none, or the server holds none.
     """
 
     kind: Kind
     worker: int
     flags: int = 0
-    life: int = 0
+    incarnation: int = 0
     number: int = 0
     step: int = 0
+    run_id: int = 0
 
     def pack(self) -> bytes:
-        """The bytes of it."""
-        return _HEADER.pack(_MAGIC, VERSION, self.kind, self.worker, self.flags, self.life, self.number, self.step, 0)
+        """Return the header as bytes."""
+        return _HEADER.pack(_MAGIC, VERSION, *self)
 
     @classmethod
     def unpack(cls, message: Any) -> Header:
-        """Reads one.
+        """Read the header of a message.
 
         Raises:
-            ClusterError: It is none, one of another version, or of a kind or a step that there is not.
+            ClusterError: The message has no header, or one of another version, of an unknown kind, or with a step that
+                no training reaches.
         """
         if len(message) < _HEADER.size:
             raise ClusterError("Somebody who is no part of a torch-estimator cluster has sent a message.")
-        magic, version, kind, worker, flags, life, number, step, _ = _HEADER.unpack_from(message)
+        magic, version, kind, worker, flags, incarnation, number, step, run_id = _HEADER.unpack_from(message)
         if magic != _MAGIC:
             raise ClusterError("Somebody who is no part of a torch-estimator cluster has sent a message.")
         if version != VERSION:
@@ -118,23 +133,23 @@ class Header(NamedTuple):
         if step >= _MOST_STEPS:
             raise ClusterError(f"A process of the cluster has sent global step {step}, which no training reaches.")
         try:
-            return cls(Kind(kind), worker, flags, life, number, step)
+            return cls(Kind(kind), worker, flags, incarnation, number, step, run_id)
         except ValueError as error:
             raise ClusterError(f"A process of the cluster has sent a message of kind {kind}, which is none.") from error
 
 
 class Push(NamedTuple):
-    """Gradients.
+    """The gradients of one step.
 
     Attributes:
-        numbers: Settings that move, float64 ``[moving]``.
-        present: Which dense parameters have a gradient, uint8 ``[dense]``.
-        dense: Gradients of all of them, ``[dense_size]``.
-        tables: By table: ids of rows, int64 ``[n]``, each once, and their gradients ``[n, dim]``.
-        gradients: The memory of all gradients, where it is one piece, as in a message that was read.
+        settings: The optimizers' settings that may change with every step, float64 ``[changing]``.
+        present: 1 for each dense parameter that has a gradient, uint8 ``[parameters]``.
+        dense: Gradients of all dense parameters, ``[dense_size]``.
+        tables: For each table the ids of rows, int64 ``[n]``, each once, and their gradients ``[n, dim]``.
+        gradients: The memory of all gradients, where it is one block, as in a message that was read.
     """
 
-    numbers: np.ndarray
+    settings: np.ndarray
     present: np.ndarray
     dense: np.ndarray
     tables: Sequence[tuple[np.ndarray, np.ndarray]]
@@ -142,20 +157,26 @@ class Push(NamedTuple):
 
 
 def pack_exchange(header: Header, push: Push | None, pull: Sequence[np.ndarray]) -> bytes:
-    """An exchange: the push, if there is one, and by table the ids of rows that are asked for."""
+    """Return an exchange.
+
+    Args:
+        header: Its header, with `PUSHES` and `PULLS` among the flags.
+        push: The gradients, if there are any.
+        pull: For each table the ids of the rows to reply with, int64 ``[n]``.
+    """
     pushed = [] if push is None else [ids for ids, _ in push.tables]
     counts = np.array([*map(len, pushed), *map(len, pull)], np.int64)
     parts: list[Any] = [header.pack(), counts, *pushed, *pull]
     if push is not None:
-        parts += [push.numbers, push.dense, *(values for _, values in push.tables), push.present]
+        parts += [push.settings, push.dense, *(values for _, values in push.tables), push.present]
     return b"".join(part if isinstance(part, bytes) else np.ascontiguousarray(part).data for part in parts)
 
 
 def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | None, list[np.ndarray]]:
-    """The push, if there is one, and by table the ids of rows that are asked for; views of the message.
+    """Return the push, if there is one, and for each table the ids of the rows to reply with; views of the message.
 
     Raises:
-        ClusterError: It is not of this plan.
+        ClusterError: The message does not fit the plan.
     """
     reader = _Reader(message)
     tables = len(plan.tables)
@@ -169,7 +190,7 @@ def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | 
         reader.end()
         return None, pull
     dtype = np.dtype(plan.dtype)
-    numbers = reader.read(np.float64, plan.moving_count)
+    settings = reader.read(np.float64, plan.changing_count)
     sizes = [len(ids) * table.dim for ids, table in zip(pushed, plan.tables, strict=True)]
     gradients = reader.read(dtype, plan.dense_size + sum(sizes))
     values = []
@@ -179,19 +200,31 @@ def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | 
         at += size
     present = reader.read(np.uint8, len(plan.dense))
     reader.end()
-    push = Push(numbers, present, gradients[: plan.dense_size], list(zip(pushed, values, strict=True)), gradients)
+    push = Push(settings, present, gradients[: plan.dense_size], list(zip(pushed, values, strict=True)), gradients)
     return push, pull
 
 
 def pack_parameters(header: Header, dense: np.ndarray, rows: Sequence[np.ndarray]) -> bytes:
-    """The answer to an exchange that pulls: all dense parameters, and by table the rows asked for."""
+    """Return the reply to an exchange that pulls.
+
+    Args:
+        header: Its header.
+        dense: All dense parameters, ``[dense_size]``.
+        rows: For each table the rows that were asked for, ``[n, dim]``.
+    """
     return b"".join([header.pack(), dense.data, *(np.ascontiguousarray(one).data for one in rows)])
 
 
 def unpack_parameters(
     message: Any, plan: ServerPlan, pull: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """What `pack_parameters` was given; views of the message."""
+    """Return the dense parameters and the rows that `pack_parameters` was given; views of the message.
+
+    Args:
+        message: The reply.
+        plan: The plan of the server that has sent it.
+        pull: The ids that were asked for.
+    """
     reader, dtype = _Reader(message), np.dtype(plan.dtype)
     dense = reader.read(dtype, plan.dense_size)
     rows = [
@@ -202,22 +235,22 @@ def unpack_parameters(
 
 
 def pack_json(header: Header, content: Mapping[str, Any]) -> list[bytes]:
-    """A message that carries JSON."""
+    """Return a message that carries JSON."""
     return [header.pack(), json.dumps(content).encode()]
 
 
 def pack_arrays(header: Header, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Any]:
-    """A message that carries JSON and arrays by name."""
+    """Return a message that carries JSON and arrays by name; its frames are views of the arrays."""
     described = {name: [str(one.dtype), list(one.shape)] for name, one in arrays.items()}
     whole = [np.ascontiguousarray(one).reshape(-1).data for one in arrays.values()]
     return [*pack_json(header, {**content, "arrays": described}), *whole]
 
 
 def unpack_arrays(frames: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What `pack_arrays` was given; the arrays are views of the frames.
+    """Return the JSON and the arrays of a message of `pack_json` or `pack_arrays`; the arrays are views of the frames.
 
     Raises:
-        ClusterError: They are something else.
+        ClusterError: The frames are no such message.
     """
     if len(frames) > 1 and len(frames[1]) > _MOST_JSON_BYTES:
         raise ClusterError(f"A message of the cluster has {len(frames[1])} bytes of JSON; {_MOST_JSON_BYTES} may come.")
@@ -229,15 +262,16 @@ def unpack_arrays(frames: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.n
             for (name, (dtype, shape)), frame in zip(described.items(), frames[2:], strict=True)
         }
         return content, arrays
-    # Whatever goes wrong with bytes that somebody has sent, they are what is wrong.
+    # A malformed message can fail in any way, and nothing else can be the cause.
     except Exception as error:
         raise ClusterError(f"A message of the cluster cannot be read ({type(error).__name__}).") from error
 
 
-def cut_up(frames: Sequence[Any]) -> list[Any]:
-    """Return frames as they travel to a server: none larger than `MOST_FRAME_BYTES`.
+def split_frames(frames: Sequence[Any]) -> list[Any]:
+    """Split frames into the pieces that travel to a server, none larger than `MOST_FRAME_BYTES`.
 
-    A piece that is as large as that is followed by another piece of the same frame, which may be empty.
+    A piece of exactly that size is followed by another piece of the same frame, which may be empty. This is how
+    `join_frames` knows where a frame ends.
     """
     pieces: list[Any] = []
     for frame in frames:
@@ -250,8 +284,8 @@ def cut_up(frames: Sequence[Any]) -> list[Any]:
     return pieces
 
 
-def put_together(pieces: Sequence[Any]) -> list[Any]:
-    """Return the frames that `cut_up` was given; those that were cut are copied.
+def join_frames(pieces: Sequence[Any]) -> list[Any]:
+    """Return the frames that `split_frames` was given; frames that were split are copied.
 
     Raises:
         ClusterError: The last piece of a frame is missing.
@@ -271,20 +305,20 @@ def put_together(pieces: Sequence[Any]) -> list[Any]:
     return frames
 
 
-class Assembly:
-    """Puts the pieces of an exchange together, in memory that it keeps: to get as much anew takes longer than to copy.
+class ExchangeBuffer:
+    """Memory in which the pieces of an exchange are joined.
 
-    What it returns can be used until the next call.
+    The memory is kept from one exchange to the next: allocating as much anew takes longer than copying it.
     """
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
 
-    def exchange(self, pieces: Sequence[Any], plan: ServerPlan) -> Any:
-        """Return an exchange, which has one frame.
+    def join(self, pieces: Sequence[Any], plan: ServerPlan) -> Any:
+        """Return an exchange, which has one frame. It is valid until the next call.
 
         Raises:
-            ClusterError: It is larger than any of this plan.
+            ClusterError: It is larger than any exchange of this plan.
         """
         if len(pieces) == 1:
             return pieces[0]
@@ -301,16 +335,19 @@ class Assembly:
 
 
 def is_small(frames: Sequence[Any]) -> bool:
-    """Whether copying a message takes less time than handing its memory over to ZeroMQ's thread."""
+    """Return whether copying a message takes less time than handing its memory over to ZeroMQ's thread."""
     return sum(memoryview(frame).nbytes for frame in frames) < _LARGE
 
 
 class _Reader:
+    """Reads the body of an exchange as arrays, one after the other, without a copy."""
+
     def __init__(self, message: Any) -> None:
         self._message = message
         self._at = _HEADER.size
 
     def read(self, dtype: Any, count: int) -> np.ndarray:
+        """Return the next `count` numbers."""
         if not count:
             return np.empty(0, dtype)
         if not 0 < count * np.dtype(dtype).itemsize <= len(self._message) - self._at:
@@ -320,14 +357,15 @@ class _Reader:
         return numbers
 
     def end(self) -> None:
+        """Raise where the message has not ended."""
         if self._at != len(self._message):
             raise ClusterError("A message of the cluster is longer than what it is to hold.")
 
 
 def _check_rows(ids: np.ndarray, table: TablePlan) -> None:
-    # Each row comes once, so that an answer is no larger than the table.
+    # Each row is named once, so that a reply is no larger than the table.
     if len(ids) > table.rows:
         raise ClusterError(f"A message of the cluster names {len(ids)} rows of {table.name}, which has {table.rows}.")
-    # A negative one is a large one, too.
+    # As an unsigned number a negative id is a very large one, so that one comparison finds both.
     if len(ids) and ids.view(np.uint64).max() >= table.rows:
         raise ClusterError(f"A message of the cluster names a row that {table.name} has not, of {table.rows}.")

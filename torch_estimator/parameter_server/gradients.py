@@ -1,0 +1,169 @@
+"""Gradients of one batch, computed in a worker and ready to be pushed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torch_estimator.distributed.gradient_message import HEADER, Layout, MessageTooSmall, SendingStep
+from torch_estimator.hooks.hook import RunContext
+from torch_estimator.parameter_server.lookups import RowDeduplicator, UniqueRows
+from torch_estimator.parameter_server.protocol import Push
+from torch_estimator.train.batches import Batches
+from torch_estimator.train.runner import GRADIENTS, EagerRunner, StepRunner
+from torch_estimator.train.training import Training
+
+_LAYOUT = "layout"
+
+
+class GradientStep(SendingStep):
+    """A training step that computes gradients, clips them, and updates nothing.
+
+    The gradients of repeated rows are added up and lie, each sum as often as its row, in the step's message, which has
+    the format of synchronous training.
+    """
+
+    def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
+        """Compute a batch and fill the message; return the loss.
+
+        Raises:
+            MessageTooSmall: The batch has more gradients than the message has room for.
+        """
+        loss, dense, lookups = self.differentiate(features, labels, weights)
+        with torch.no_grad():
+            clipped = self.clipped(dense, lookups)
+            dense = [None if one is None else one.values for one in clipped[: len(dense)]]
+            lookups = [
+                None if touched is None or one is None else (touched[0], one.values.reshape(touched[1].shape))
+                for touched, one in zip(lookups, clipped[len(dense) :], strict=True)
+            ]
+            if not self.layout.holds(Layout.of(dense, lookups)):
+                raise MessageTooSmall(loss.detach(), dense, lookups)
+            self.packing.pack(self.message, loss, dense, lookups)
+        return loss.detach(), []
+
+
+class GradientComputation:
+    """Computes the gradients of batches, in Python or as compiled code.
+
+    The step and its message have a fixed layout, since compiled code needs one. A batch that does not fit, such as the
+    first one or one with longer lists, is computed in Python, and later batches get a step with more room.
+
+    Args:
+        training: The training of this process.
+        saved: What `state` returned in the run before a resume; empty for a new training.
+
+    Attributes:
+        step: The step, of which there is another one after a batch that did not fit.
+    """
+
+    def __init__(self, training: Training, saved: Mapping[str, Any]) -> None:
+        self._training = training
+        whole = training.whole_step()
+        self.step = self._make_step(Layout.of([None] * len(whole.dense), [None] * len(whole.tables)))
+        self._runner: StepRunner = EagerRunner(self.step)
+        self._compute_fast: Callable[[int], float] | None = None
+        self._deduplicators = [RowDeduplicator(update.table.rows) for update in self.step.tables]
+        self._sizes = [one.numel() for one in self.step.dense]
+        self._find_gradients()
+        if _LAYOUT in saved:
+            self._use_layout(Layout.from_json(saved[_LAYOUT]), saved.get(GRADIENTS))
+
+    def unique_rows(self, ids: Sequence[np.ndarray]) -> list[UniqueRows]:
+        """Return for each table the rows that a batch looks up."""
+        return [one.unique(of_table) for one, of_table in zip(self._deduplicators, ids, strict=True)]
+
+    def begin(self, batches: Batches, context: RunContext) -> None:
+        """Choose how to compute these batches; call it before `compute`."""
+        self._compute_fast = self._runner.one_by_one(batches, context)
+
+    def compute(self, batches: Batches, number: int, context: RunContext) -> float:
+        """Compute one of the batches that `begin` was given; return its loss.
+
+        Args:
+            batches: The batches.
+            number: Which of them, from 0.
+            context: What hooks are called with.
+        """
+        if self._compute_fast is not None:
+            return self._compute_fast(number)
+        one = dataclasses.replace(batches, start=batches.start + number, count=1)
+        try:
+            return float(self._runner.take(one, context)[0])
+        except MessageTooSmall as unsent:
+            self._use_layout(self.step.layout.joined([unsent.needed]), None)
+            self.step.packing.pack(self.step.message, unsent.loss, unsent.dense, unsent.mentions)
+            return float(unsent.loss)
+
+    def push(self, rows: Sequence[UniqueRows], settings: np.ndarray) -> Push | None:
+        """Return the gradients of the batch that was computed last.
+
+        Args:
+            rows: For each table the rows that were pulled for the batch.
+            settings: The optimizers' settings to push.
+
+        Returns:
+            The gradients, valid until the next batch is computed. None where the batch has looked up rows that were
+            not pulled, so that it has to be computed again.
+        """
+        pushed = []
+        for deduplicator, pulled, (ids, gradients) in zip(self._deduplicators, rows, self._tables, strict=True):
+            touched = pulled if pulled.are_of(ids) else deduplicator.unique(ids)
+            if not touched.are_among(pulled):
+                return None
+            # Every lookup of a row has the same sum, so one of them is enough.
+            pushed.append((touched.rows, gradients.take(touched.at, 0)))
+        dense = self._dense[0] if len(self._dense) == 1 else np.concatenate(self._dense)
+        present = (self._present > 0).astype(np.uint8)
+        return Push(settings, present, dense, pushed)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs to compute alike, as JSON."""
+        return {_LAYOUT: self.step.layout.as_json(), GRADIENTS: self._runner.state()}
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether no layout has been found yet."""
+        return isinstance(self._runner, EagerRunner)
+
+    def invalidate(self) -> None:
+        """Have the next step look for changes, after a hook of the user's has run."""
+        self._runner.invalidate()
+
+    def refresh_settings(self) -> None:
+        """Have the next step read the optimizers' settings, which a schedule has changed."""
+        self._runner.refresh_settings()
+
+    def close(self, *exception: object) -> None:
+        """End what the runner does in the background."""
+        self._runner.__exit__(*exception)
+
+    def _make_step(self, layout: Layout) -> GradientStep:
+        return GradientStep(*self._training.step_arguments, layout=layout)
+
+    def _use_layout(self, layout: Layout, saved: Any) -> None:
+        self.close()
+        self.step = self._make_step(layout)
+        self._runner = self._training.runner(self.step, saved, GRADIENTS)
+        self._runner.__enter__()
+        self._find_gradients()
+
+    def _find_gradients(self) -> None:
+        """Note where the gradients lie in the step's message."""
+        message = self.step.message.numpy()
+        dense, tables = self.step.packing.parts(self.step.message)
+        self._tables = [(ids.numpy(), values.numpy()) for ids, values in tables]
+        self._present = self.step.packing.given(self.step.message).numpy()
+        if all(one is not None for one in dense):
+            # They lie side by side, so that they can be pushed without a copy.
+            self._dense = [message[HEADER : HEADER + sum(self._sizes)]]
+        else:
+            self._dense = [
+                np.zeros(size, message.dtype) if one is None else one.numpy()
+                for one, size in zip(dense, self._sizes, strict=True)
+            ]

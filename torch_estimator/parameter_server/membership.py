@@ -1,0 +1,297 @@
+"""Which workers train with a server, which of them are reachable, and how far one may be ahead of the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+from torch_estimator.errors import ClusterError
+
+logger = logging.getLogger("torch_estimator")
+
+_WARN_EVERY_SECS = 60.0
+_MOST_SECS_IDLE = 10.0
+
+
+class Membership:
+    """The workers of one training, by rank.
+
+    A worker is *active* from its first message until it leaves, or until it has sent nothing for ``silence_secs``. It
+    is *reachable* while its connection lasts, too. The end of the training waits for active workers; the bound of
+    staleness and a server that shuts down wait for reachable ones.
+
+    A process that is started again has a higher incarnation than the one before. With its first exchange it takes the
+    place of its rank, and messages of lower incarnations are refused from then on: of two processes with the same
+    TF_CONFIG, the last one trains and the first one ends with an error.
+
+    Args:
+        server: Name of the server, for messages.
+        names: Names of all workers, by rank.
+        silence_secs: Seconds without a message after which a worker is taken for hanging; None for never.
+        clock: Returns monotonic seconds.
+    """
+
+    def __init__(
+        self, server: str, names: Sequence[str], silence_secs: float | None, clock: Callable[[], float]
+    ) -> None:
+        self._server = server
+        self._names = list(names)
+        self._silence_secs = silence_secs
+        self._clock = clock
+        self._seen: dict[int, float] = {}
+        self._left: set[int] = set()
+        self._silent: set[int] = set()
+        self._disconnected: set[int] = set()
+        # Routing ids of ZeroMQ: of the connection that exchanges came through, and of the last message. They differ
+        # where two processes have the same rank, one of which is about to be refused.
+        self._exchange_routes: dict[int, Any] = {}
+        self._last_routes: dict[int, Any] = {}
+        self._incarnations: dict[int, int] = {}
+
+    def name(self, worker: int) -> str:
+        """Return the name of a worker."""
+        return self._names[worker]
+
+    def incarnation(self, worker: int) -> int:
+        """Return the incarnation of a worker's latest process, 0 where there was none."""
+        return self._incarnations.get(worker, 0)
+
+    def check_rank(self, worker: int) -> None:
+        """Raise where there is no such worker.
+
+        Raises:
+            ClusterError: The rank is that of a larger cluster.
+        """
+        if not 0 <= worker < len(self._names):
+            raise ClusterError(
+                f"{self._server} serves {', '.join(self._names)}, and has heard of a process that would be number "
+                f"{worker + 1} of them; see whether that has another TF_CONFIG, or belongs to another cluster."
+            )
+
+    def check_incarnation(self, worker: int, incarnation: int) -> None:
+        """Raise where another process has taken the place of the sender.
+
+        Raises:
+            ClusterError: It has.
+        """
+        if incarnation < self.incarnation(worker):
+            raise ClusterError(
+                f"Another process has come as {self._names[worker]} since; see whether two have the same TF_CONFIG."
+            )
+
+    def note_message(self, worker: int, route: Any) -> None:
+        """Note that a worker has sent a message.
+
+        Args:
+            worker: Its rank.
+            route: Routing id of the connection that the message came through.
+        """
+        self._last_routes[worker] = route
+        self._seen[worker] = self._clock()
+        if worker in self._silent or worker in self._disconnected:
+            self._silent.discard(worker)
+            self._disconnected.discard(worker)
+            logger.info("%s is back.", self._names[worker])
+
+    def take_place(self, worker: int, incarnation: int, route: Any) -> bool:
+        """Note an exchange of a process as a worker; return whether the process is a new one.
+
+        Only an exchange takes the place of a rank. HELLO and STATUS also come from processes that find out by the reply
+        that they do not belong to this training, and end.
+        """
+        is_new = incarnation != self.incarnation(worker)
+        self._incarnations[worker] = incarnation
+        self._exchange_routes[worker] = route
+        return is_new
+
+    def keep_waiting(self, worker: int, incarnation: int) -> bool:
+        """Return whether a worker whose request is held back is still there.
+
+        A worker that waits for its reply sends nothing, which must not count as silence.
+        """
+        if worker not in self._seen or worker in self._disconnected or incarnation < self.incarnation(worker):
+            return False
+        self._seen[worker] = self._clock()
+        return True
+
+    def leave(self, worker: int) -> None:
+        """Note that a worker trains no longer."""
+        self._left.add(worker)
+
+    def join(self, worker: int) -> None:
+        """Note that a worker is about to train, also if it had left."""
+        self._left.discard(worker)
+
+    def forgive_silence(self) -> None:
+        """Restart the clocks of all workers, after the server itself was stopped and could hear none of them."""
+        self._seen = dict.fromkeys(self._seen, self._clock())
+
+    def active(self) -> set[int]:
+        """Return the ranks of workers that train, reachable or not."""
+        return set(self._seen) - self._left - self._silent
+
+    def reachable(self) -> set[int]:
+        """Return the ranks of workers that train and whose connection lasts."""
+        return self.active() - self._disconnected
+
+    def status(self) -> dict[str, list[int]]:
+        """Return the ranks of workers that are active, that have left, and that are silent."""
+        return {"active": sorted(self.active()), "left": sorted(self._left), "silent": sorted(self._silent)}
+
+    def find_silent(self) -> set[int]:
+        """Log and return workers that have become silent since the last call."""
+        secs = self._silence_secs
+        if secs is None:
+            return set()
+        now = self._clock()
+        found = {worker for worker in self.active() if now > self._seen[worker] + secs}
+        self._silent |= found
+        for worker in found:
+            logger.warning(
+                "%s has sent nothing for %g s (silence_secs of ParameterServerStrategy): it hangs, or is gone.",
+                self._names[worker],
+                secs,
+            )
+        return found
+
+    def find_disconnected(self, is_connected: Callable[[Any], bool]) -> set[int]:
+        """Log and return workers whose connection has ended since the last call.
+
+        Args:
+            is_connected: Returns whether the connection of a routing id lasts.
+        """
+        found = set()
+        for worker in self.reachable():
+            routes = [self._last_routes[worker]]
+            if worker in self._exchange_routes:
+                routes.append(self._exchange_routes[worker])
+            if not any(map(is_connected, routes)):
+                found.add(worker)
+        self._disconnected |= found
+        for worker in found:
+            logger.warning("The connection to %s has ended; nobody waits for its steps.", self._names[worker])
+        return found
+
+
+class StalenessBound:
+    """Bounded staleness: a worker that is too many steps ahead of the slowest one has to wait for it.
+
+    See Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013. A process
+    that joins, or joins again, starts where the slowest worker is, so that no worker has to wait for it to take as many
+    steps as the others have.
+
+    Args:
+        most: How many steps a worker may be ahead; None for any number.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._steps: dict[int, int] = {}
+
+    def join(self, worker: int, others: Set[int]) -> None:
+        """Start counting the steps of a worker, unless they are being counted.
+
+        Args:
+            worker: Rank of the worker.
+            others: Ranks that it has to keep pace with.
+        """
+        if worker not in self._steps:
+            self._steps[worker] = self._slowest(others - {worker}) or 0
+
+    def count_step(self, worker: int) -> None:
+        """Count a step of a worker."""
+        self._steps[worker] += 1
+
+    def forget(self, worker: int) -> None:
+        """Have no worker wait for this one until it joins again."""
+        self._steps.pop(worker, None)
+
+    def allows(self, worker: int, others: Set[int]) -> bool:
+        """Return whether a worker is not too far ahead of the others."""
+        if self._most is None:
+            return True
+        slowest = self._slowest(others - {worker})
+        return slowest is None or self._steps.get(worker, 0) - slowest <= self._most
+
+    def _slowest(self, workers: Set[int]) -> int | None:
+        return min((self._steps[worker] for worker in workers if worker in self._steps), default=None)
+
+
+class IdleWatch:
+    """Log messages and time limits of a server that waits for the chief or for its workers.
+
+    A server without parameters waits for the chief. A server with parameters ends only where it has had no connection
+    at all for ``wait_secs``: workers that are connected may compute for long.
+
+    Args:
+        name: Name of the server.
+        address: Its address.
+        wait_secs: How long to wait.
+        clock: Returns monotonic seconds.
+    """
+
+    def __init__(self, name: str, address: str, wait_secs: float, clock: Callable[[], float]) -> None:
+        self._name = name
+        self._address = address
+        self._wait_secs = wait_secs
+        self._since = self._logged_at = clock()
+        # Times since which there has been no active worker, and no connection; None while there is one.
+        self._idle_since: float | None = None
+        self._alone_since: float | None = None
+
+    def wait_for_chief(self, now: float, is_over: Callable[[], bool], *, logs: bool) -> bool:
+        """Wait for the chief to give the server its parameters; return whether training is known to be over instead.
+
+        Args:
+            now: The time.
+            is_over: Returns whether the chief has noted the end of the training in the model directory; called once a
+                minute.
+            logs: Whether to log that the server waits.
+
+        Raises:
+            ClusterError: The server has waited too long.
+        """
+        waited = now - self._since
+        if waited > self._wait_secs:
+            raise ClusterError(
+                f"{self._name} waited {self._wait_secs:g} s (session_creation_timeout_secs) for the chief to give it "
+                f"its parameters; see whether that runs, and looks for {self._name} at {self._address}."
+            )
+        if now <= self._logged_at + _WARN_EVERY_SECS:
+            return False
+        self._logged_at = now
+        if is_over():
+            return True
+        if logs:
+            logger.warning("%s has waited %.0f s for the chief to give it its parameters.", self._name, waited)
+        return False
+
+    def wait_for_workers(self, now: float, step: int, *, connections: int, is_active: bool, is_over: bool) -> None:
+        """Wait for workers to go on, or for the chief to end the training.
+
+        Args:
+            now: The time.
+            step: The global step.
+            connections: How many connections there are.
+            is_active: Whether a worker is active.
+            is_over: Whether the last step is reached, so that only the chief's END is missing.
+
+        Raises:
+            ClusterError: The server has been without any connection for too long.
+        """
+        self._alone_since = None if connections else self._alone_since or now
+        if connections and is_active and not is_over:
+            self._idle_since = None
+            return
+        self._idle_since = self._idle_since or now
+        waits_for = "the chief to save that and to end it" if is_over else "those who train to come back"
+        if self._alone_since is not None and now > self._alone_since + self._wait_secs:
+            raise ClusterError(
+                f"{self._name} waited {self._wait_secs:g} s (session_creation_timeout_secs) for {waits_for}, and "
+                f"nobody has, from global step {step} on; see their logs, and start all of them "
+                "again: training goes on from the last checkpoint."
+            )
+        if now > self._idle_since + _MOST_SECS_IDLE and now > self._logged_at + _WARN_EVERY_SECS:
+            self._logged_at = now
+            logger.warning("%s is at global step %d, and waits for %s.", self._name, step, waits_for)

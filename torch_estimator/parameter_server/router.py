@@ -1,0 +1,143 @@
+"""The socket of a parameter server: bounded, optionally encrypted, and aware of its connections."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import zmq
+
+from torch_estimator.cluster.addresses import LOOPBACK, split_address
+from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.encryption import (
+    HANDSHAKE_EVENTS,
+    Key,
+    Refusal,
+    read_events,
+    reason_of_refusal,
+    secure_server,
+)
+from torch_estimator.parameter_server.protocol import MOST_FRAME_BYTES, Header, Kind, is_small
+
+WAIT_MS = 500
+"""How long `Router.receive` waits for a message."""
+
+# Messages of one connection that ZeroMQ queues in each direction.
+_MOST_QUEUED = 8
+
+# What a peer has sent before it has proved that it has the key is kept for this long at most.
+_HANDSHAKE_MS = 10_000
+
+# More than what encryption adds to a frame.
+_FRAME_EXTRA_BYTES = 1024
+
+_OPTIONS = {
+    zmq.LINGER: 1000,
+    zmq.RCVTIMEO: WAIT_MS,
+    # A reconnecting worker takes over its old routing id.
+    zmq.ROUTER_HANDOVER: 1,
+    # Sending to a closed connection raises EHOSTUNREACH, by which a server knows that a worker is gone.
+    zmq.ROUTER_MANDATORY: 1,
+    # A machine that vanishes sends nothing any more, and TCP alone would not notice. A process that is stopped still
+    # answers these probes, since its kernel does.
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 30,
+    zmq.TCP_KEEPALIVE_INTVL: 10,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+    # Limits of the memory that a peer can have the server use.
+    zmq.MAXMSGSIZE: MOST_FRAME_BYTES + _FRAME_EXTRA_BYTES,
+    zmq.RCVHWM: _MOST_QUEUED,
+    zmq.SNDHWM: _MOST_QUEUED,
+    zmq.HANDSHAKE_IVL: _HANDSHAKE_MS,
+}
+
+
+class Router:
+    """A ZeroMQ ROUTER socket; the constructor binds it.
+
+    Args:
+        name: Name of the server, for messages.
+        address: ``host:port``. The socket listens on loopback where that is the host, else on all interfaces.
+        key: Key of the peers that are let in; None lets everybody in, unencrypted.
+
+    Attributes:
+        socket: The socket.
+        connections: File descriptors of the open connections, of which some may never have sent a message.
+
+    Raises:
+        ClusterError: The address cannot be used.
+    """
+
+    def __init__(self, name: str, address: str, key: Key | None) -> None:
+        host, port = split_address(address, "the address of a parameter server")
+        self.connections: set[int] = set()
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.ROUTER)
+        for option, value in _OPTIONS.items():
+            self.socket.setsockopt(option, value)
+        self._monitor = self.socket.get_monitor_socket(HANDSHAKE_EVENTS | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        if key is not None:
+            secure_server(self.socket, key)
+        # On a machine without IPv6 the option changes nothing.
+        self.socket.setsockopt(zmq.IPV6, 1)
+        local = "[::1]" if host == "::1" else "127.0.0.1"
+        try:
+            self.socket.bind(f"tcp://{local if host in LOOPBACK else '*'}:{port}")
+        except zmq.ZMQError as error:
+            self.close()
+            why = os.strerror(error.errno or 0)
+            raise ClusterError(
+                f"{name} cannot listen on {address} ({why}); end what uses the port, or name another one."
+            ) from error
+
+    def receive(self) -> tuple[Any, list[Any]] | None:
+        """Return the routing id and the frames of the next message; None where there is none within `WAIT_MS`."""
+        try:
+            identity, *frames = self.socket.recv_multipart(copy=False)
+        except zmq.Again:
+            return None
+        return identity, [frame.buffer for frame in frames]
+
+    def send(self, identity: Any, frames: list[Any]) -> int:
+        """Send a message without waiting.
+
+        Args:
+            identity: Routing id of the receiver.
+            frames: The message.
+
+        Returns:
+            0, or an error of ZeroMQ: EAGAIN where the receiver has not read the messages before, EHOSTUNREACH where its
+            connection has ended.
+        """
+        for _ in range(2):
+            try:
+                self.socket.send_multipart([identity, *frames], zmq.NOBLOCK, copy=is_small(frames))
+                return 0
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EAGAIN:
+                    return error.errno or zmq.EAGAIN
+            # libzmq may not have noticed yet that messages have left its queue; reading this option has it look.
+            self.socket.getsockopt(zmq.EVENTS)
+        return zmq.EAGAIN
+
+    def is_connected(self, identity: Any) -> bool:
+        """Return whether the connection of a routing id lasts, by sending a message that workers ignore."""
+        return self.send(identity, [Header(Kind.OK, 0).pack()]) != zmq.EHOSTUNREACH
+
+    def failed_handshakes(self) -> Iterator[Refusal]:
+        """Yield why handshakes have failed since the last call; also bring `connections` up to date."""
+        for event, value in read_events(self._monitor):
+            if event == zmq.EVENT_ACCEPTED:
+                self.connections.add(value)
+            elif event == zmq.EVENT_DISCONNECTED:
+                self.connections.discard(value)
+            else:
+                yield reason_of_refusal(event, value) or Refusal.GONE
+
+    def close(self) -> None:
+        """Release the address."""
+        self.socket.disable_monitor()
+        self._monitor.close()
+        self.socket.close()
+        self._context.term()

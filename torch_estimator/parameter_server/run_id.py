@@ -1,0 +1,91 @@
+"""The run id: tells one training with parameter servers from another.
+
+The chief draws it when a training begins, and keeps it in a file of the model directory until the training is over. A
+chief that is started again in between finds the file, and so goes on with the same training. Workers read it there,
+which also shows that they have the model directory of the chief.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable
+
+from torch_estimator import files
+from torch_estimator.errors import ClusterError
+
+LAST_STEP = "last_step"
+"""Key of the global step at which training ends, in what servers reply to HELLO."""
+
+_FILE = "parameter_servers.token"
+
+
+class RunIdFile:
+    """The file with the run id.
+
+    Args:
+        model_dir: Directory of the job.
+        name: Name of this process in the cluster, for messages.
+        is_over: Returns whether the chief has announced elsewhere that training is over, for a process that has never
+            read the run id.
+    """
+
+    def __init__(self, model_dir: str, name: str, is_over: Callable[[], bool] = lambda: False) -> None:
+        self._model_dir = model_dir
+        self._path = files.join(model_dir, _FILE)
+        self._name = name
+        self._is_over = is_over
+        self._read: str | None = None
+
+    def read_if_there(self) -> int | None:
+        """Return the run id; None where there is no file."""
+        try:
+            return _number(files.read_text(self._path))
+        except OSError:
+            return None
+
+    def read_or_create(self) -> int:
+        """Return the run id of an interrupted training, or draw a new one."""
+        if files.exists(self._path):
+            return _number(files.read_text(self._path))
+        text = uuid.uuid4().hex
+        files.makedirs(self._model_dir)
+        files.write_atomic(self._path, text.encode())
+        return _number(text)
+
+    def read(self) -> int:
+        """Return the run id that the chief has written.
+
+        Raises:
+            ClusterError: This process has another model directory than the chief.
+        """
+        try:
+            self._read = files.read_text(self._path)
+        except OSError as error:
+            raise ClusterError(
+                f"{self._name} does not see the chief's model_dir: in its {self._model_dir} there is no file that the "
+                f"chief has written ({files.reason(error)}); give all of them one that they share."
+            ) from error
+        return _number(self._read)
+
+    def is_training_over(self) -> bool:
+        """Return whether the training of this process has ended: its run id is gone, or another one is there."""
+        return (self._read is not None and not self._is_there()) or self._is_over()
+
+    def remove(self) -> None:
+        """Remove the file, after the end of the training."""
+        files.remove_tree(self._path)
+
+    def _is_there(self) -> bool:
+        try:
+            return files.read_text(self._path) == self._read
+        except FileNotFoundError:
+            return False
+        except OSError:
+            # An error of the file system does not mean that the training is over.
+            return True
+
+
+def _number(text: str) -> int:
+    """Return the number of 64 bits that stands for the text of the file in messages; it is not 0."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1

@@ -1,0 +1,257 @@
+"""The state that servers hold: the chief gives it to them, restores it after a server has died, and reads it back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from torch_estimator.checkpoint.checkpoint import latest_checkpoint, load_checkpoint
+from torch_estimator.distributed.consistency import Description, difference
+from torch_estimator.errors import ClusterError
+from torch_estimator.parameter_server.client import ServerClient, TrainingIsOver
+from torch_estimator.parameter_server.placement import Placement
+from torch_estimator.parameter_server.plan import CURSOR, INCARNATION, SINCE
+from torch_estimator.parameter_server.protocol import Header, Kind
+from torch_estimator.parameter_server.run_id import LAST_STEP, RunIdFile
+from torch_estimator.train.training import REPLICAS, Training
+
+logger = logging.getLogger("torch_estimator")
+
+_DESCRIPTION = "description"
+_PLACE = "its place among the parameter servers"
+
+STARTS_OVER = "over_when_ended"
+"""Key of an input cursor: whether an input that had ended starts over."""
+
+
+class PushPullSettings(Protocol):
+    """The settings of `ParameterServerStrategy`."""
+
+    @property
+    def pipeline(self) -> bool: ...
+
+    @property
+    def max_staleness(self) -> int | None: ...
+
+    @property
+    def silence_secs(self) -> float: ...
+
+
+class ServerState:
+    """What the servers hold of one training.
+
+    The chief gives each server its parameters at the beginning. A server that dies and is started again holds nothing;
+    the chief then restores it from the last checkpoint, while the workers wait. Other servers keep what they hold. With
+    the first server the global step and the input cursors go back to the checkpoint, too: workers that are still there
+    report their cursors anew, and a worker that died together with it reads on at its cursor of the checkpoint.
+
+    Args:
+        client: The connections to the servers.
+        training: The training of this process.
+        placement: Which parameter is on which server.
+        settings: How the processes train.
+        run_id: The file with the run id.
+        description: What all processes have to agree on, as it was at the beginning of the training.
+
+    Attributes:
+        cursors: The input cursors of all workers but the chief when last heard of, by rank.
+    """
+
+    def __init__(
+        self,
+        client: ServerClient,
+        training: Training,
+        placement: Placement,
+        *,
+        settings: PushPullSettings,
+        run_id: RunIdFile,
+        description: Description,
+    ) -> None:
+        self._client = client
+        self._training = training
+        self._placement = placement
+        self._settings = settings
+        self._run_id = run_id
+        self._description = description
+        self._is_chief = client.rank == 0
+        self.names = [training.task.name_of_rank(rank) for rank in range(training.task.num_workers)]
+        saved = training.saved_state.get(REPLICAS) or ()
+        self.cursors: Mapping[str, Any] = {
+            str(rank): {**one, STARTS_OVER: training.starts_input_over}
+            for rank, one in enumerate(saved)
+            if rank and one is not None
+        }
+
+    def begin(self, step: int) -> int:
+        """Give the servers their parameters, or wait until the chief has; restore the input of this process.
+
+        Args:
+            step: Global step of the parameters in the model.
+
+        Returns:
+            The global step of the servers.
+
+        Raises:
+            ClusterError: The servers hold another training, or cannot be reached.
+            TrainingIsOver: The servers have ended.
+        """
+        replies = self._take_over(step) if self._is_chief else self._wait_for_chief()
+        header, about = replies[0]
+        # A higher incarnation than any that a server knows replaces the process before, even if that still runs and its
+        # machine's clock is ahead; see `Membership`.
+        known = max(about.get(INCARNATION, 0) for _, about in replies)
+        self._client.incarnation = max(self._client.incarnation, known + 1)
+        self._restore_input(about)
+        return header.step
+
+    def _take_over(self, step: int) -> list[tuple[Header, Mapping[str, Any]]]:
+        """As the chief, go on with servers that hold this training, and give their parameters to all others.
+
+        Returns:
+            The replies of all servers to HELLO.
+        """
+        self._client.run_id = self._run_id.read_or_create()
+        replies = self._client.request_all(Kind.HELLO)
+        others = []
+        for index, (header, about) in enumerate(replies):
+            if header.kind is Kind.EMPTY or header.run_id != self._client.run_id:
+                others.append(index)
+            else:
+                self._check(index, header, about)
+        if held := [header.step for index, (header, _) in enumerate(replies) if index not in others]:
+            # This chief was started again, and the servers have gone on with the workers.
+            logger.info("Parameter servers are at global step %d; going on with them.", max(held))
+        self._start(others, step)
+        return self._client.request_all(Kind.HELLO)
+
+    def _wait_for_chief(self) -> list[tuple[Header, Mapping[str, Any]]]:
+        """As a worker, wait until all servers hold this training; return their replies to HELLO."""
+        while True:
+            self._client.wait_until(self._all_are_started, "the chief to give the parameter servers their parameters")
+            try:
+                self._client.run_id = self._run_id.read()
+                replies = self._client.request_all(Kind.HELLO)
+                if any(header.kind is Kind.EMPTY for header, _ in replies):
+                    # A server has died since `_all_are_started`, or the training has just ended.
+                    continue
+                for index, (header, about) in enumerate(replies):
+                    self._check(index, header, about)
+                return replies
+            except ClusterError as error:
+                # The training may have ended while this process was coming, and the next one may have begun.
+                if self._client.is_over():
+                    raise TrainingIsOver from error
+                raise
+
+    def restore(self, servers: Sequence[int]) -> None:
+        """Restore servers that have lost what they held; as a worker, wait until the chief has restored them.
+
+        Args:
+            servers: Indices of the servers.
+
+        Raises:
+            ClusterError: There is no checkpoint, or the chief does not come.
+        """
+        names = ", ".join(f"ps {index}" for index in servers)
+        if not self._is_chief:
+            self._client.wait_until(self._all_are_started, f"the chief to restore {names}")
+            return
+        training = self._training
+        training.settle()
+        if latest_checkpoint(training.model_dir) is None:
+            raise ClusterError(
+                "A parameter server has lost what it held, and there is no checkpoint to restore it from; start all "
+                "processes again, and have checkpoints saved."
+            )
+        checkpoint = load_checkpoint(training.model_dir)
+        training.model.restore(checkpoint, training.optimizers)
+        logger.warning(
+            "%s has lost what it held; restoring it from the checkpoint of global step %d.", names, checkpoint.step
+        )
+        self._start(servers, checkpoint.step)
+
+    def read_back(self) -> int:
+        """Put what the servers hold into the model and the optimizers; return the global step.
+
+        What each server replies is one moment of that server. There is no barrier across servers.
+        """
+        while True:
+            replies = self._client.state()
+            empty = [index for index, (header, _, _) in enumerate(replies) if header.kind is Kind.EMPTY]
+            if not empty:
+                break
+            self.restore(empty)
+        for server, (_, _, arrays) in enumerate(replies):
+            self._placement.write_state(server, arrays)
+        header, content, _ = replies[0]
+        self.cursors = content["cursors"]
+        return header.step
+
+    def _all_are_started(self) -> bool:
+        return all(header.kind is Kind.OK for header, _ in self._client.request_all(Kind.STATUS))
+
+    def _check(self, index: int, header: Header, about: Mapping[str, Any]) -> None:
+        """Check that a server holds this training, and that the chief runs the same program.
+
+        Args:
+            index: Index of the server.
+            header: The header of its reply to HELLO.
+            about: The content of that reply.
+
+        Raises:
+            ClusterError: The server holds another training, or the programs differ.
+        """
+        if header.run_id != self._client.run_id:
+            raise ClusterError(
+                f"ps {index} serves another training than this one, with another model_dir; give all processes of a "
+                "cluster the same model_dir, and each training its own parameter servers."
+            )
+        place = f"{index} of {len(self._client)}"
+        if about.get(_PLACE) != place:
+            raise ClusterError(
+                f"ps {index} serves another training than this one: {_PLACE} is {about.get(_PLACE)!r} there, and "
+                f"{place!r} here. Give all processes the same parameter servers, in the same order."
+            )
+        chief = "the chief before it" if self._is_chief else self.names[0]
+        own_name = self.names[self._client.rank]
+        if problem := difference(own_name, self._description, chief, about.get(_DESCRIPTION, {})):
+            raise ClusterError(f"{problem[:-1]}, or start the parameter servers again, too.")
+
+    def _about(self, index: int) -> dict[str, Any]:
+        about = {LAST_STEP: self._training.last_step, _PLACE: f"{index} of {len(self._client)}"}
+        # The description may be long, so only the first server keeps it.
+        return about if index else {**about, _DESCRIPTION: self._description}
+
+    def _start(self, servers: Sequence[int], step: int) -> None:
+        """Give servers what the model and the optimizers hold.
+
+        Args:
+            servers: Indices of the servers.
+            step: Global step of the model.
+        """
+        most = self._settings.max_staleness
+        for index in servers:
+            content = {
+                "plan": self._placement.plans[index].as_json(),
+                "about": self._about(index),
+                "step": step,
+                # The first server counts the steps.
+                "last_step": None if index else self._training.last_step,
+                # A server that holds back replies has to know which worker hangs; otherwise one log line is enough.
+                "silence_secs": self._settings.silence_secs if not index or most is not None else None,
+                "max_staleness": most,
+                "names": self.names,
+                "cursors": {} if index else self.cursors,
+            }
+            self._client.start(index, content, self._placement.read_state(index))
+
+    def _restore_input(self, about: Mapping[str, Any]) -> None:
+        """Go on with the input where the process before this one has reported its cursor."""
+        training, cursor = self._training, about.get(CURSOR)
+        if cursor is None:
+            training.restore_input(training.saved_state)
+        else:
+            training.restore_input(cursor, starts_over=cursor[STARTS_OVER])
+        if (since := about.get(SINCE)) and training.config.resume_input:
+            logger.info("Going on with the input where it stood %d batches ago; these are trained on again.", since)
