@@ -41,7 +41,7 @@ def estimator(tmp_path: Path) -> te.Estimator:
     place = fc.categorical_column_with_hash_bucket("place", 10)
     cross = fc.crossed_column(["word", "place"], 20)
     return te.DNNLinearCombinedClassifier(
-        model_dir=model_dir,
+        model_dir=str(model_dir),
         linear_feature_columns=[word, place, cross],
         dnn_feature_columns=[fc.numeric_column("number"), fc.embedding_column(place, 4), fc.indicator_column(word)],
         dnn_hidden_units=[4, 3],
