@@ -282,7 +282,7 @@ def check_same_training(
     Args:
         group: The processes.
         description: What `describe_training` returned.
-        model_dir: Directory in which the chief saves checkpoints; None where all processes were forked from the chief.
+        model_dir: Directory in which the chief saves checkpoints; None if all processes were forked from the chief.
         config: Settings of the training.
         strategy_settings: The settings of the strategy that have to be the same everywhere, as JSON.
         begins_with: Name of the checkpoint to start from; None if there is none, or if training is under way.

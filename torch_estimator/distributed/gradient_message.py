@@ -42,7 +42,7 @@ CODE = 0
 """What the sender is doing, such as `HAS_BATCH`; see `torch_estimator.strategies.synchronous_steps`."""
 UPDATE_COMPILED = 1
 """1.0 if the sender can update with compiled code."""
-STOP_WISH = 2
+STOP_REQUEST = 2
 """The code with which the sender asks all processes to end training after this step, or 0.0."""
 LOSS = 3
 """The loss of the sender's batch."""
@@ -210,7 +210,7 @@ class Packing:
             at += rows * table.dim
         return dense, tables
 
-    def gradient_flags(self, message: Tensor) -> Tensor:
+    def given(self, message: Tensor) -> Tensor:
         """Return the flags, in one message or in several, that say which dense parameters have a gradient."""
         return message[..., self._flags]
 
@@ -218,7 +218,7 @@ class Packing:
         """Return the indices of dense parameters that have space in the layout, but a gradient in no message."""
         if not self._dense:
             return set()
-        found = self.gradient_flags(messages).any(0).tolist()
+        found = self.given(messages).any(0).tolist()
         return {index for index, (_, present) in enumerate(self._dense) if present and not found[index]}
 
     def unpack(
