@@ -1,7 +1,7 @@
-"""The seam between a training and the processes that it is spread over.
+"""Interfaces between a training and the strategies that spread it over devices and processes.
 
-A `Strategy` is what a user gives as ``RunConfig(train_distribute=...)``. Joining it gives a `Session`: the part that
-this process has in one training. `Estimator.train` calls the session in this order:
+A user chooses a `Strategy` with ``RunConfig(train_distribute=...)``. `Strategy.join` yields a `Session`, which is this
+process's part of one training. `Estimator.train` calls the session in this order:
 
     with strategy.join(config) as session:
         with session.attempt():
@@ -12,7 +12,7 @@ this process has in one training. `Estimator.train` calls the session in this or
                 result = run_training(steps, ...)  # the loop; hooks save what `session.snapshot` returns
                 session.end(result)
 
-The training loop, checkpoints and configuration know these two classes and none of their implementations.
+The training loop, the checkpoints and the configuration depend on these two classes only, not on their subclasses.
 """
 
 from __future__ import annotations
@@ -38,59 +38,62 @@ if TYPE_CHECKING:
 
 
 class Strategy:
-    """How a training is spread over devices and processes. The defaults are those of one process."""
+    """Strategy that spreads a training over devices and processes. The default methods fit a single process."""
 
     def check(self, task: Task) -> None:
-        """Raise where the strategy does not fit the cluster.
+        """Raise if the strategy does not fit the cluster.
 
         Args:
-            task: The place of this process in it.
+            task: The place of this process in the cluster.
 
         Raises:
-            InvalidValueError: The cluster has other processes than the strategy needs.
+            InvalidValueError: The strategy cannot use the processes of the cluster, or needs others.
         """
 
     def join(self, config: RunConfig) -> AbstractContextManager[Session]:
-        """Find the other processes of the training, and leave them at the end.
+        """Connect to the other processes of the training; disconnect at the end.
 
-        The context manager may end the body early without an error, where the others have ended the training.
+        If the others have ended the training, the context manager may end the body early without an error.
 
         Raises:
-            ClusterError: They cannot be reached.
+            ClusterError: The other processes cannot be reached.
             Preempted: This process has to be started again to go on.
         """
         raise NotImplementedError
 
     def dismiss(self, config: RunConfig, *, is_over: bool = False) -> None:
-        """End what the cluster keeps for a training, where this process finds that there is nothing left to train.
+        """End processes of the cluster that only serve a training, such as parameter servers.
+
+        Called when this process finds that there is nothing left to train.
 
         Args:
-            config: The chief's.
+            config: The settings of this process; only the chief ends other processes.
             is_over: Whether the last training in the model directory is known to be over.
         """
 
     def share_evaluation(self, config: RunConfig) -> AbstractContextManager[EvaluationShare | None]:
-        """Find the processes that share one evaluation with this one, as ``RunConfig(eval_distribute=...)``.
+        """Connect to the processes that share one evaluation with this one.
 
-        None has this process evaluate alone, with the same results.
+        Called if the strategy is the ``eval_distribute`` of `RunConfig`. If the context manager yields None, this
+        process evaluates alone, with the same results.
         """
         return nullcontext()
 
     @property
     def evaluates(self) -> bool:
-        """Whether ``eval_distribute`` takes this strategy."""
+        """Whether this strategy can be used as ``eval_distribute``."""
         return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointContent:
-    """What one checkpoint holds.
+    """Content of a checkpoint.
 
     Attributes:
         variables: Parameters and buffers, by name.
-        slots: The optimizers' state, by name.
-        state: What is not a tensor, as JSON.
-        shards: How many processes have written a part of the tensors; the chief's part is here.
+        slots: Optimizer state, by name.
+        state: The parts that are not tensors, as JSON.
+        shards: Number of processes that each write a part of the tensors. `variables` and `slots` are the chief's part.
     """
 
     variables: Mapping[str, Tensor]
@@ -100,14 +103,14 @@ class CheckpointContent:
 
 
 class Session:
-    """The part that this process has in one training.
+    """This process's part of one training. The default methods fit a single process.
 
     Args:
-        config: Settings of this process, which may differ from the program's where the strategy has forked it.
-        task: Its place among the processes that train.
+        config: Settings of this process. They may differ from the program's if the strategy has forked this process.
+        task: The place of this process among the processes that train.
 
     Attributes:
-        moves_module: Whether the module goes to its device as soon as it is built; False where the session spreads it.
+        moves_module: Whether the module is moved to its device as soon as it is built; False if the session shards it.
     """
 
     moves_module = True
@@ -117,38 +120,38 @@ class Session:
         self.task = task
 
     def attempt(self) -> AbstractContextManager[None]:
-        """Catch the loss of another process before the first step, find its replacement, and have the body run again.
+        """If another process is lost before the first step, suppress the error and wait for a replacement.
 
-        The caller repeats the body until it comes to its end.
+        The caller repeats the body until it completes without such an error.
         """
         return nullcontext()
 
     def begin(self, training: Training) -> None:
-        """Prepare a training whose model is just built.
+        """Prepare a training whose model has just been built.
 
-        Makes the optimizers, agrees with the other processes on where to start, and restores that state.
+        Makes the optimizers, agrees with the other processes on the state to start from, and restores that state.
 
         Raises:
-            ClusterError: This process is about to do something else than the chief.
+            ClusterError: The program or the settings of a process differ from the chief's.
         """
         raise NotImplementedError
 
     def steps(self, training: Training, context: RunContext) -> AbstractContextManager[Steps]:
-        """Restore the position of the input, and give what takes the steps.
+        """Restore the input cursor, and yield the object that takes the steps.
 
-        Where the body fails, the other processes are notified.
+        If the body fails, the other processes are notified.
         """
         raise NotImplementedError
 
     def refresh(self, context: RunContext) -> None:
-        """Update the model, the optimizers and the global step, where another process holds them."""
+        """Fetch the model, the optimizer state and the global step, if other processes hold them."""
 
     def snapshot(self, reserve: Callable[[], str]) -> CheckpointContent:
-        """Return what the chief saves between two steps.
+        """Return the content of a checkpoint between two steps. Called by the chief.
 
         Args:
-            reserve: Returns the directory of the unfinished checkpoint, for sessions of which other processes write a
-                part.
+            reserve: Returns the directory of the unfinished checkpoint, for sessions in which other processes write a
+                part of it.
 
         Raises:
             CheckpointError: Another process could not write its part.
@@ -157,45 +160,46 @@ class Session:
         raise NotImplementedError
 
     def call_to_evaluation(self, request: str) -> EvaluationShare | None:
-        """Have the other processes share an evaluation between two steps; None where they cannot.
+        """Call the other processes to share an evaluation between two steps; return None if they cannot.
 
         Args:
-            request: What `SharedEvaluator.evaluate_with_chief` takes there.
+            request: Description of the evaluation, which the other processes pass to
+                `SharedEvaluator.evaluate_with_chief`.
         """
         return None
 
     def end(self, result: TrainingResult) -> TrainingResult:
-        """Leave the other processes after the last step; return the result that holds for all of them."""
+        """Leave the group after the last step; return the result that holds for all processes."""
         return result
 
 
 class EvaluationShare:
-    """The processes that share one evaluation. The defaults are those of processes forked for it."""
+    """The processes that share one evaluation. The default methods fit processes that are forked for it."""
 
     is_first = True
     """Whether this process runs the hooks and adds up the scores."""
 
     def working(self) -> AbstractContextManager[None]:
-        """Notify the others where the body fails."""
+        """If the body fails, notify the other processes."""
         return nullcontext()
 
     def agree_on_source(self, path: str | None, seed: int) -> tuple[str | None, int]:
         """Return the first process's checkpoint, and the seed of the random numbers that the input may draw.
 
         Args:
-            path: The checkpoint to evaluate as this process sees it, relative to the model directory where it is in
-                there; None for the initial weights.
+            path: The checkpoint that this process would evaluate; relative to the model directory if it is inside it;
+                None for the initial weights.
             seed: The seed of this process.
         """
         return path, seed
 
     def check_model(self, model: Model, settings: Mapping[str, Any], *, broadcast: bool) -> None:
-        """Raise where the others evaluate another model, or otherwise.
+        """Raise if the processes evaluate different models, or with different settings.
 
         Args:
-            model: The model, its weights in place.
+            model: The model with its weights loaded.
             settings: The settings of the evaluation, as JSON.
-            broadcast: Whether to take over the first process's weights, since there is no checkpoint.
+            broadcast: Whether to copy the first process's weights to all processes, since there is no checkpoint.
         """
 
     def evaluate(
@@ -207,25 +211,25 @@ class EvaluationShare:
         context: RunContext,
         schedule: HookSchedule,
     ) -> None:
-        """Run the batches of this process, and take those of the others into the first process's scores.
+        """Run the batches of this process; in the first process, also add the batches of all processes to the scores.
 
         Args:
-            model: The model, its weights in place.
-            dataset: All batches; every process gives the same.
-            scores: Of the first process: takes all batches in, in their order.
+            model: The model with its weights loaded.
+            dataset: All batches; the same in every process.
+            scores: The scores to which the first process adds all batches, in their order.
             steps: Number of batches to evaluate, or None for all.
-            context: The evaluation's.
-            schedule: When its hooks are called.
+            context: The context that hooks are called with.
+            schedule: Says when the hooks are called.
         """
         raise NotImplementedError
 
     def results(self, results: dict[str, float], batches: int) -> tuple[dict[str, float], int]:
-        """Return the first process's results and number of batches, in all processes."""
+        """Send the first process's results and number of batches to all processes, and return them."""
         return results, batches
 
 
 class SharedEvaluator(Protocol):
-    """Evaluates in this process what the chief has called for."""
+    """Runs this process's part of the evaluations that the chief calls for."""
 
     def evaluate_with_chief(self, share: EvaluationShare, request: str) -> None:
         """Run this process's part of an evaluation."""

@@ -1,12 +1,13 @@
-"""Plumbing for processes that train one model together: finding each other, exchanging, and recovering from losses.
+"""Communication between processes that train one model together: rendezvous, collectives, and recovery of lost ones.
 
-To read in this order:
+Read the modules in this order:
 
-- `rendezvous` and `generation`: how processes find each other, at the start and after each loss.
-- `group`: the processes that have found each other, and their collectives. `mesh` carries messages, `heartbeat` logs
-  which process keeps the others waiting, `network` finds addresses, `errors` has what a loss raises.
-- `consistency`: the check that all are about to train the same.
-- `gradient_message`: what processes exchange in a step. `peer_recovery`: what they hand to a replacement.
+- `rendezvous` and `generation`: how processes find each other, at the start and after a process was lost.
+- `group`: the connected processes and their collectives. `mesh` carries messages, `heartbeat` logs which process keeps
+  the others waiting, `network` finds addresses, `errors` defines the exceptions that a lost process causes.
+- `consistency`: the check that all processes run the same program with the same settings.
+- `gradient_message`: the message that each process sends in a step. `peer_recovery`: how the survivors send the
+  training's state to the replacement of a lost process.
 - `shared_evaluation` and `evaluated_batch`: evaluation by several processes.
 - `forked_replicas`: processes that are forked on one machine.
 

@@ -1,18 +1,18 @@
-"""Check that all processes are about to train the same, before the first step.
+"""Check, before the first step, that all processes run the same program with the same settings.
 
-Processes that train different programs together would compute nonsense without any error: gradients are added up number
-by number, whatever they belong to. So each process describes what it is about to do, as JSON: the versions of torch and
-of this package, the variables with their shapes, the optimizers with their settings, the schedules, the first and the
-last step, the number of processes, and digests of the source files that define the program. First the processes
-exchange one digest of the whole description. Only where these digests differ, they exchange the descriptions, and each
+If the processes ran different programs, training would compute nonsense without any error: gradients are added up
+number by number, whichever parameters they belong to. So each process describes its training as JSON: the versions of
+torch and of this package, the variables with their shapes, the optimizers with their settings, the schedules, the first
+and the last step, the number of processes, and digests of the source files that define the program. First the processes
+exchange one digest of the whole description. Only if these digests differ, they exchange the descriptions, and each
 process ends with an error that names the first difference:
 
     worker 0 and chief 0 must run the same program, but differ in the optimizers: lr of Adagrad of dnn.logits.kernel and
     1 more is 0.01 on worker 0, and 0.1 on chief 0; start them with the same code and the same arguments.
 
 The source files are those of the ``model_fn``, of the classes of the module and the head, of the loss and the optimizer
-function, and of ``__main__``. torch and this package are compared by version. Other differences cannot be seen here:
-what the program reads from files or the environment, and code that these functions call in other files.
+function, and of ``__main__``. torch and this package are compared by version. Two kinds of differences are not found:
+in what the program reads from files or the environment, and in code that these functions call in other files.
 """
 
 from __future__ import annotations
@@ -48,30 +48,31 @@ Description = dict[str, dict[str, Any]]
 Trainers = tuple[Sequence[torch.optim.Optimizer], Schedules]
 
 CLUSTER = "how many there are"
-"""Name of the section about the cluster rather than the program."""
+"""Name of the section that describes the cluster; all other sections describe the program."""
 
 _OPTIMIZERS = "the optimizers"
 
-# Sections of huge models are cut, since descriptions travel whole.
+# Settings of a section beyond this number are replaced by one digest, because whole descriptions are sent.
 _MAX_SETTINGS = 4096
 _DIGEST_DIGITS = 12
-# How torch computes an update, which it may choose by the device, rather than what it computes.
+# Leave out settings that say how torch computes an update, not what it computes: it may choose them by the device.
 _NOT_SETTINGS = frozenset({"params", "param_names", "foreach", "fused", "capturable"})
-# Compared by version, or with Python itself.
+# Do not compare source files of these libraries: this package and torch are compared by version, and a difference in
+# the standard library is a difference in Python itself.
 _COMPARED_LIBRARIES = sys.stdlib_module_names | {"torch", "torch_estimator"}
 _TOKEN_FILE = "cluster.token"
 
 
-# What is compared.
+# Describing a training.
 
 
 def describe_training(model: Model, trainers: Trainers | None, model_fn: object = None) -> Description:
-    """Return what all processes that train a model together must have alike.
+    """Return the properties that must be identical in all processes that train a model together.
 
     Args:
         model: The model, as the ``model_fn`` built it for training.
-        trainers: The optimizers and schedules, just made: restoring a checkpoint changes their settings. None where
-            there are none yet.
+        trainers: The optimizers and schedules before a checkpoint is restored, since restoring changes their settings;
+            None if they are not made yet.
         model_fn: The user's function that built the model, or None.
     """
     from torch_estimator import __version__
@@ -106,10 +107,10 @@ def _settings_of_trainers(
             found[f"what is trained by {of}"] = trained
             settings = {name: value for name, value in sorted(group.items()) if name not in _NOT_SETTINGS}
             found |= {f"{name} of {of}": value for name, value in _plain_items(settings)}
-        # Of the whole optimizer, not of one of its groups.
+        # The entries below describe the whole optimizer, not one of its parameter groups.
         all_trained = [names.get(id(one), "?") for group in optimizer.param_groups for one in group["params"]]
         of = f"{kind} of {_first_and_count(all_trained)}"
-        # Optimizers of Keras have no learning rate in their groups.
+        # Read the learning rate from the optimizer, because Keras optimizers have none in their parameter groups.
         found |= {
             f"{name} of {of}": value
             for name, value in _plain_items({"learning_rate": getattr(optimizer, "learning_rate", None)})
@@ -120,28 +121,29 @@ def _settings_of_trainers(
             found |= {f"{clips}.{name} of {of}": value for name, value in _plain_items(vars(clipping))}
     for number, schedule in enumerate(schedules):
         found[f"schedule {number}"] = type(schedule).__qualname__
-        # A class of the user's is compared by its source file. It may hold what is different in each process.
+        # Compare attributes of library classes only. A user's class is compared by its source file, since its
+        # attributes may rightly differ between processes.
         if _library_of(type(schedule)) in _COMPARED_LIBRARIES:
             found |= {f"schedule {number}.{name}": value for name, value in _plain_items(vars(schedule))}
     return found
 
 
 def _source_digests(parts: Iterable[object]) -> dict[str, str]:
-    """Return the SHA-256 of the source files that define some objects, and of the program's, by name of the module."""
+    """Return the first digits of the SHA-256 of source files, by module: those that define `parts`, and the program."""
     modules = {"__main__"}
     for part in parts:
         modules |= {one.__module__ for one in _definitions_of(part) if _library_of(one) not in _COMPARED_LIBRARIES}
     digests = {}
     for name in sorted(modules):
         file = getattr(sys.modules.get(name), "__file__", None) or ""
-        # A program typed into an interpreter has no file, and compiled modules differ between machines.
+        # Skip programs typed into an interpreter, which have no file, and compiled modules, which differ by machine.
         if file.endswith(".py") and Path(file).is_file():
             digests[name] = sha256(Path(file).read_bytes()).hexdigest()[:_DIGEST_DIGITS]
     return digests
 
 
 def _definitions_of(value: object) -> Iterator[type | FunctionType]:
-    """Return the functions and classes that an object is made of; for a module also those of its submodules."""
+    """Yield the functions and classes that define an object; for an `nn.Module` also those of its submodules."""
     if isinstance(value, functools.partial):
         yield from _definitions_of(value.func)
     elif isinstance(value, MethodType):
@@ -167,21 +169,21 @@ def _first_and_count(names: Sequence[str]) -> str:
 
 
 def _plain_items(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return the settings that are numbers, words, or lists of these, as JSON; leave all others out."""
+    """Yield the settings that are numbers, strings, or lists of these, as JSON; leave out all others."""
     for name, value in settings.items():
         if (plain := _plain(value)) is not None:
             yield name, plain
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, a word or a list of these as JSON; None for anything else."""
+    """Return a number, a string or a list of these as JSON; None for anything else."""
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, list | tuple):
         items = [_plain(item) for item in value]
         return None if any(item is None for item in items) else items
     if isinstance(value, float) and not math.isfinite(value):
-        # JSON has no such numbers, and NaN differs from itself.
+        # Compare these as strings: JSON has no infinity or NaN, and NaN is not equal to itself.
         return str(value)
     return value if isinstance(value, bool | int | float | str) else None
 
@@ -197,11 +199,11 @@ def _bounded(description: Description) -> Description:
     return found
 
 
-# How it is compared.
+# Comparing descriptions.
 
 
 def digest_of(value: Any) -> str:
-    """Return a hash of JSON; equal JSON has equal hashes.
+    """Return the SHA-256 of a JSON value; the order of keys does not matter.
 
     >>> digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
     True
@@ -210,15 +212,15 @@ def digest_of(value: Any) -> str:
 
 
 def difference(name: str, own: Mapping[str, Any], other_name: str, other: Mapping[str, Any]) -> str:
-    """Return a sentence about the first difference between two descriptions; empty where there is none.
+    """Return a sentence about the first difference between two descriptions, or an empty string if there is none.
 
-    A section that only one of them has is not compared.
+    A section that only one description has is not compared.
 
     Args:
         name: Name of the process that `own` describes.
-        own: A description that has gone through JSON.
+        own: A description, as `json.loads` returns it.
         other_name: Name of the process that `other` describes.
-        other: Another such description.
+        other: The description to compare with, as `json.loads` returns it.
 
     >>> difference("worker 0", {"the optimizers": {"lr": 0.1}}, "chief 0", {"the optimizers": {"lr": 0.2}})
     'worker 0 and chief 0 must run the same program, but differ in the optimizers: lr is 0.1 on worker 0, and 0.2 on chief 0; start them with the same code and the same arguments.'
@@ -241,16 +243,16 @@ def difference(name: str, own: Mapping[str, Any], other_name: str, other: Mappin
 
 
 def check_same(group: Group, description: Mapping[str, Any]) -> None:
-    """Raise, in all processes, where one of them describes what it is about to do otherwise than the chief.
+    """Raise, in all processes, if the description of one of them differs from the chief's.
 
     Args:
         group: The processes.
-        description: What this process is about to do: JSON by section.
+        description: Description of what this process is about to do: JSON by section.
 
     Raises:
         ClusterError: The descriptions differ; the message names the first difference.
-        PeerLost: A process that has joined a training under way differs. That process gets a `ClusterError`; the others
-            go on and wait for another one.
+        PeerLost: The process that differs has just joined a training under way. It gets a `ClusterError` itself; all
+            others get `PeerLost` and wait for another replacement.
     """
     digests = group.all_gather_texts(digest_of(description))
     if len({digests[rank] for rank in group.present}) == 1:
@@ -275,19 +277,19 @@ def check_same_training(
     begins_with: str | None = None,
     last_step: int | None = None,
 ) -> None:
-    """Raise, in all processes, where one of them is about to train otherwise than the chief.
+    """Raise, in all processes, if the training of one of them differs from the chief's.
 
     Args:
         group: The processes.
         description: What `describe_training` returned.
-        model_dir: Directory in which the chief saves checkpoints; None where all processes were forked from the chief.
+        model_dir: Directory in which the chief saves checkpoints; None if all processes were forked from the chief.
         config: Settings of the training.
         strategy_settings: The settings of the strategy that have to be the same everywhere, as JSON.
-        begins_with: Name of the checkpoint to start from; None where there is none, or training is under way.
-        last_step: Global step to end at; None where it is unknown, or training is under way.
+        begins_with: Name of the checkpoint to start from; None if there is none, or if training is under way.
+        last_step: Global step to end at; None if it is unknown, or if training is under way.
 
     Raises:
-        ClusterError: There is a difference, which the message names.
+        ClusterError: The trainings differ; the message names the first difference.
         PeerLost: As in `check_same`.
     """
     if model_dir is not None:
@@ -305,9 +307,10 @@ def check_same_training(
 
 
 def _check_same_model_dir(group: Group, model_dir: str) -> None:
-    """Raise where a process does not see the chief's model directory, which may have another path in each process.
+    """Raise if a process does not see the files in the chief's model directory.
 
-    The chief writes a random token into the directory, and each other process has to find the same one.
+    The directory may have another path in each process, so paths are not compared. Instead, the chief writes a random
+    token into a file of the directory, and every other process has to read the same token.
     """
     path, token = files.join(model_dir, _TOKEN_FILE), ""
     if group.rank == 0:
@@ -323,7 +326,7 @@ def _check_same_model_dir(group: Group, model_dir: str) -> None:
 
 
 def _problem_with(path: str, token: str, model_dir: str) -> str:
-    """Return what is wrong with the token file as this process sees it; empty if nothing is."""
+    """Return what is wrong with the token file as this process sees it, or an empty string."""
     try:
         if files.read_text(path) == token:
             return ""

@@ -1,7 +1,7 @@
-"""Errors of a process group: what a process learns when it loses its peers, or when they have lost it.
+"""Errors of a process group: another process is lost, or the group has gone on without this process.
 
-`PeerLost` comes out of every collective that cannot complete. Sessions that can recover catch it and form the group
-again (`Group.rejoin`); all others let it end the process with a status that has the launcher start it again.
+Every collective that cannot complete raises `PeerLost`. Sessions that can recover catch it and form the group again
+(`Group.rejoin`). All others let it end the process, with an exit status that asks the launcher for a restart.
 """
 
 import re
@@ -14,8 +14,8 @@ class PeerLost(ClusterError):
 
     Args:
         text: The error message.
-        restart_all: Whether starting all processes again is enough to go on. Sets the exit status that asks the
-            launcher for it.
+        restart_all: Whether training can go on once all processes are started again. If so, the exit status of this
+            process asks the launcher for a restart.
     """
 
     def __init__(self, text: str, *, restart_all: bool = False) -> None:
@@ -25,7 +25,7 @@ class PeerLost(ClusterError):
 
 
 class PeerBack(PeerLost):
-    """A process that an elastic group went on without is back: the group has to be formed again, to include it."""
+    """An absent process of an elastic group is back, so the group has to be formed again to include it."""
 
 
 class LeftBehind(ClusterError):
@@ -46,7 +46,7 @@ class TrainingOver(Exception):
 
 
 def short_reason(error: Exception) -> str:
-    """Return the first sentence of an error of gloo, without the source line in front and the advice behind it.
+    """Return the first sentence of an error of gloo, without the source location before it and the advice after it.
 
     >>> short_reason(RuntimeError("[/gloo/pair.cc:534] Connection closed by peer [::1]:1. Check for other errors."))
     'Connection closed by peer [::1]:1'

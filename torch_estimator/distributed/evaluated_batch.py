@@ -1,8 +1,9 @@
-"""One evaluated batch as bytes: what a module made of a batch, sent to the process that adds up the metrics.
+"""Serialization of an evaluated batch: the module's outputs, sent to the process that adds up the metrics.
 
-Sending uses torch's own format, and reading it allows tensors and plain values only, so that bytes from another process
-execute nothing (unpickling anything would). The types of containers are therefore not sent: dicts, named tuples and
-dataclasses travel as plain dicts and lists, and the receiver takes the types from its own batch.
+The bytes are in the format of `torch.save`. They are read with ``weights_only=True``, which allows tensors and plain
+values only: unpickling arbitrary bytes from another process could execute code. Therefore the types of containers are
+not sent. Dicts, named tuples and dataclasses are sent as plain dicts and lists, and the receiver takes the types from
+its own batch.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ EvaluatedBatch = tuple[Any, TensorBatch]
 """The outputs of the module for a batch, and the batch without its features."""
 
 _PLAIN = (str, bytes, bool, int, float, complex, type(None))
-# Values in numpy's object arrays, as text columns and columns of dates are read.
+# Allow these values in numpy's object arrays. Readers return columns of text, dates and decimals as such arrays.
 _OBJECT_VALUES = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal)
-# What numpy pickles an array as, and torch reads only if it is listed.
+# List the functions and types with which numpy pickles arrays, because torch reads only listed ones.
 _ALLOWED = [
     np.empty(0).__reduce__()[0],
     np.float32(0).__reduce__()[0],
@@ -46,7 +47,8 @@ def pack_batch(batch: EvaluatedBatch) -> bytes:
     """Return a batch as bytes.
 
     Raises:
-        InvalidTypeError: The module returns anything but tensors and numbers in dicts, tuples, lists and dataclasses.
+        InvalidTypeError: The outputs hold something that cannot be sent. They may hold tensors, arrays and plain
+            values, in dicts, tuples, lists and dataclasses.
     """
     outputs, tensors = batch
     tensors = tensors._replace(raw=tree.map(as_tensor, tensors.raw))
@@ -56,14 +58,14 @@ def pack_batch(batch: EvaluatedBatch) -> bytes:
 
 
 def unpack_batch(data: bytes, like: EvaluatedBatch) -> EvaluatedBatch:
-    """Return the batch that `pack_batch` was called on in another process.
+    """Deserialize a batch from `pack_batch` of another process.
 
     Args:
-        data: What `pack_batch` returned.
+        data: The bytes.
         like: A batch of this process, from which types of containers and devices are taken.
 
     Raises:
-        ClusterError: The data are something else, or of another structure.
+        ClusterError: The bytes are not such a batch, or its structure differs from that of `like`.
     """
     try:
         with torch.serialization.safe_globals(_ALLOWED):
@@ -75,7 +77,7 @@ def unpack_batch(data: bytes, like: EvaluatedBatch) -> EvaluatedBatch:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with dicts, lists, tensors, arrays and plain values only."""
+    """Convert a value to dicts, lists, tensors, arrays and plain values."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -84,7 +86,7 @@ def _plain(value: Any) -> Any:
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Tensor):
         whole = value.detach()
-        # torch saves the whole storage of a view, which may be much larger than the view.
+        # Copy a view before saving, because torch saves its whole storage, which may be much larger.
         return whole.clone() if whole.untyped_storage().nbytes() > whole.nbytes else whole
     if isinstance(value, np.generic):
         return np.asarray(value)
@@ -103,13 +105,14 @@ def _plain(value: Any) -> Any:
 
 
 def _rebuilt(value: Any, like: Any) -> Any:
-    """Return what `_plain` was called on, with the containers and devices of `like`."""
+    """Undo `_plain`: return the value with the types of containers, and on the devices, of `like`."""
     if dataclasses.is_dataclass(like) and not isinstance(like, type):
         return type(like)(**{name: _rebuilt(item, getattr(like, name)) for name, item in value.items()})
     if isinstance(like, Mapping):
         return type(like)({key: _rebuilt(item, like.get(key)) for key, item in value.items()})  # type: ignore[call-arg]
     if isinstance(like, tuple | list):
-        # A list may be shorter or longer than this process's own, such as the boxes found in an image.
+        # Repeat the last own item if the received list is longer. The lengths may differ: a list of the boxes found in
+        # an image, for example.
         own_items = chain(like, repeat(like[-1] if like else None))
         items = [_rebuilt(item, own) for item, own in zip(value, own_items, strict=False)]
         return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)

@@ -1,4 +1,4 @@
-"""Replicas of one machine: processes forked from the program that the user has started.
+"""Replicas on one machine: processes forked from the program that the user has started.
 
 `ForkedReplicas` is a context manager that forks one process for every replica but the first, and then runs its body in
 all of them:
@@ -7,13 +7,13 @@ all of them:
   replicas that have failed.
 - A forked process ends at the end of the body (`os._exit`). It must not return into the program, which goes on in the
   first replica only.
-- The first replica waits at the end of the body for all others. If one of them has failed, it raises that error: with
-  the same type if the error is one for users, such as a line of a file that cannot be read.
-- The kernel kills a forked process as soon as the program is gone, so that none is left behind.
+- The first replica waits at the end of the body for all others. If another replica has failed, the first one raises
+  that error. Errors that are meant for users, such as a line of a file that cannot be read, keep their type.
+- The kernel kills a forked process as soon as the first replica has ended, so that no process is left behind.
 
-Forking shares the memory of the dataset and takes 0.1 s, where starting a program anew takes seconds. It has two
-limits: threads do not exist in the child, so torch computes on one thread in each replica; and a process that has used
-CUDA cannot be forked.
+Forking shares the memory of the dataset and takes 0.1 s, while starting a program anew takes seconds. It has two
+limits. The parent's threads do not exist in a forked process, so torch computes on one thread in each replica. And a
+process that has used CUDA cannot be forked.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _POLL_SECS = 0.01
 
 
 class ForkedReplicas:
-    """Forks a process for every replica but the first, which is this process; all of them run the body.
+    """Context manager that forks a process for every replica but the first, which is this process; all run the body.
 
     Args:
         devices: The device of each replica, as torch names it.
-        purpose: What the replicas do, for the log.
+        purpose: What the replicas do, such as ``Training``, for the log.
 
     Attributes:
         task: The place of this process among the replicas.
 
     Raises:
         ClusterError: Another replica has failed or was killed.
-        UserError: Another replica has raised it.
+        UserError: Another replica has raised this error.
         InvalidValueError: This process cannot be forked.
     """
 
@@ -97,7 +97,8 @@ class ForkedReplicas:
             self._exit(error)
         try:
             self._stack.close()
-            # This replica may only have lost its peer. The error of the peer says why, and is raised instead.
+            # Prefer the error of another replica. If this replica has a ClusterError, that is often only the
+            # consequence: it lost a peer, and the peer's own error says why.
             cause = self._wait_for_others() if error is None or isinstance(error, ClusterError) else None
         finally:
             self._clean_up()
@@ -105,7 +106,7 @@ class ForkedReplicas:
             raise cause from error
 
     def check(self) -> None:
-        """Raise where another replica has failed, so that nothing has to be waited for.
+        """Raise if another replica has failed, because waiting for it would be in vain.
 
         Raises:
             ClusterError: Another replica has failed.
@@ -138,12 +139,13 @@ class ForkedReplicas:
     def _fork(self) -> None:
         parent = os.getpid()
         die_with_parent = _dying_with_parent()
-        # Text that is still in a buffer would be printed by every process.
+        # Flush before forking; otherwise every process would print the text that is still in the buffers.
         sys.stdout.flush()
         sys.stderr.flush()
         for rank in range(1, len(self._devices)):
             with warnings.catch_warnings():
-                # Python 3.12 warns where the process has threads, since the child has none; it needs none.
+                # Python 3.12 warns about forking a process with threads, since they do not exist in the child. Ignore
+                # that, because the child needs none of them.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 child = os.fork()
             if child:
@@ -152,7 +154,7 @@ class ForkedReplicas:
             self.task = self._task(rank)
             self._children = {}
             die_with_parent(parent)
-            # A terminal sends Ctrl-C to all processes. The parent alone decides when the replicas end.
+            # Ignore Ctrl-C, which a terminal sends to all processes: the parent alone decides when the replicas end.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             logger.addFilter(_WarningsOfReplica(self.task))
             return
@@ -160,8 +162,9 @@ class ForkedReplicas:
     def _set_up(self) -> None:
         if len(self._devices) > 1:
             self._stack.callback(torch.set_num_threads, torch.get_num_threads())
-            # The threads of torch's pool do not exist in a forked process, which would wait for them for ever. Replicas
-            # that are to compute the same numbers need the same number of threads, so the first one has one, too.
+            # Compute on one thread. The threads of torch's pool do not exist in a forked process, which would wait for
+            # them forever. The first replica uses one thread, too: the result of a sum can depend on the number of
+            # threads, and all replicas have to compute the same numbers.
             torch.set_num_threads(1)
         if self.task.device != "cpu":
             if torch.cuda._is_in_bad_fork():
@@ -169,7 +172,7 @@ class ForkedReplicas:
             self._stack.enter_context(torch.cuda.device(self.task.device))
 
     def _exit(self, error: BaseException | None) -> NoReturn:
-        """End a forked process, and leave its error to the first replica."""
+        """End this forked process; write its error to a file, which the first replica reads and raises."""
         status = 1
         try:
             if error is None:
@@ -183,7 +186,7 @@ class ForkedReplicas:
             os._exit(status)
 
     def _wait_for_others(self) -> Exception | None:
-        """Wait until all other replicas have ended or one has failed; return the error to raise, or None."""
+        """Wait until all other replicas have ended or one has failed; return its error, or None."""
         deadline = time.monotonic() + _END_SECS
         while len(self._statuses) < len(self._children) and time.monotonic() < deadline:
             self._reap()
@@ -210,14 +213,14 @@ class ForkedReplicas:
         return None
 
     def _reap(self, options: int = os.WNOHANG) -> None:
-        """Note the exit statuses of replicas that have ended."""
+        """Collect the exit statuses of replicas that have ended."""
         for rank, child in self._children.items():
             if rank in self._statuses:
                 continue
             try:
                 process, status = os.waitpid(child, options)
             except ChildProcessError:
-                # Where the program ignores SIGCHLD, the kernel keeps no exit statuses.
+                # Count the replica as successful: if the program ignores SIGCHLD, the kernel keeps no exit statuses.
                 process, status = child, 0
             if process:
                 self._statuses[rank] = status
@@ -233,7 +236,7 @@ class ForkedReplicas:
 
 
 class _WarningsOfReplica(logging.Filter):
-    """Drops all messages of a forked replica but warnings and errors, and puts its name in front of these."""
+    """Log filter of a forked replica: keeps only warnings and errors, and puts the replica's name before each."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -245,10 +248,11 @@ class _WarningsOfReplica(logging.Filter):
 
 
 def _dying_with_parent() -> Callable[[int], None]:
-    """Return a function that a forked process calls, with the id of its parent, to be killed when the parent ends.
+    """Return a function that makes the kernel kill the calling process when its parent ends.
 
-    Loading libc is done before the fork, since it may need locks that a thread holds. Only Linux can do this; elsewhere
-    the function does nothing.
+    A forked process calls the function with the process id of its parent. libc is loaded here, before the fork: loading
+    may need a lock that another thread holds, and in the child nobody would release it. Only Linux can do this; on
+    other systems the function does nothing.
     """
     if sys.platform != "linux":
         return lambda parent: None
@@ -256,7 +260,7 @@ def _dying_with_parent() -> Callable[[int], None]:
 
     def die_with(parent: int) -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent may have ended before that call.
+        # End now if the parent ended before the call above, since the kernel does not notice that.
         if os.getppid() != parent:
             os._exit(1)
 
@@ -264,7 +268,7 @@ def _dying_with_parent() -> Callable[[int], None]:
 
 
 def _as_json(error: BaseException) -> dict[str, str]:
-    """Return the arguments of `_error_of`."""
+    """Serialize an error; see `_error_of`."""
     return {
         "kind": type(error).__name__ if isinstance(error, UserError) else "",
         "text": str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}",
@@ -273,7 +277,7 @@ def _as_json(error: BaseException) -> dict[str, str]:
 
 
 def _error_of(rank: int, *, kind: str, text: str, trace: str) -> Exception:
-    """Return the error to raise for one that a replica has raised.
+    """Return the error that the first replica raises for an error of another replica.
 
     Args:
         rank: Rank of the replica.

@@ -1,15 +1,15 @@
-"""What the processes of a group write into their key-value store to form one generation of the group.
+"""Generations of a group, and the entries of the key-value store through which the processes form them.
 
-A group is formed again after each loss of a process; each time is one *generation*, with a number that the chief counts
-up. The store is one of torch's: served by the chief's process as long as that lives, by the launcher (torchrun, Ray
-Train), or a file on one machine. It holds
+A group is formed again whenever a process was lost. Each time begins a new *generation*, whose number the chief counts
+up. The store is one of `torch.distributed`. It is served by the chief's process while that lives, or by the launcher
+(torchrun, Ray Train), or it is a file if all processes are on one machine. It holds
 
 - the number of the newest generation, and
-- for each generation, behind a prefix with its number: an announcement of each process that has joined, the ranks that
-  the chief has accepted as members, and whether the chief has ended the training.
+- for each generation, under a key prefix with its number: an announcement of each process that has joined, the ranks
+  that the chief has accepted as members, and whether the chief has ended the training.
 
-A store outlives the groups that use it, so nothing of an earlier generation may be mistaken for the current one: that
-is why each generation has its own prefix. The module `rendezvous` says which process writes what, and when.
+Each generation has its own prefix because a store outlives the groups that use it: an entry of an earlier generation
+must not be mistaken for a current one. The module `rendezvous` says which process writes which entry, and when.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch_estimator.cluster.task import Task
 from torch_estimator.distributed.heartbeat import beats_of
 
 FILE_PREFIX = "file:"
-"""What the address of a store begins with that is a file."""
+"""Prefix of the address of a store that is a file."""
 
 _NEWEST = "torch-estimator generation"
 _ANNOUNCEMENT = "rank {} is here"
@@ -41,12 +41,13 @@ _LEFT = "left"
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What one process says of itself when it joins a generation.
+    """Entry that a process writes when it joins a generation.
 
     Attributes:
-        incarnation: Random name of the process; another process with the same rank has another one.
-        purpose: What the process wants to do with the others: ``train`` or ``evaluate``.
-        status: What the process holds of the training, as text; empty for a process that has just been started.
+        incarnation: Random id of the process. It tells apart two processes with the same rank.
+        purpose: ``train`` or ``evaluate``.
+        status: Description of the training state that the process holds (see `peer_recovery.Status`), as text; empty
+            for a process that has just been started.
     """
 
     incarnation: str
@@ -54,20 +55,20 @@ class Announcement:
     status: str
 
     def as_text(self) -> str:
-        """Return what `from_text` takes."""
+        """Serialize the announcement; see `from_text`."""
         return f"{self.incarnation} {self.purpose} {self.status}"
 
     @classmethod
     def from_text(cls, text: str) -> Announcement:
-        """Return the announcement that `as_text` was called on."""
+        """Deserialize an announcement; see `as_text`."""
         return cls(*text.split(" ", 2))
 
 
 class ForeignMembersError(Exception):
-    """The store names members that the chief has not written; it takes what any program writes.
+    """The store holds a list of members that the chief has not written: any program that connects can write to it.
 
     Args:
-        text: The content of the store.
+        text: The list in the store.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -76,16 +77,16 @@ class ForeignMembersError(Exception):
 
 
 class Generation:
-    """The part of the store that belongs to one generation.
+    """The entries of the store that belong to one generation.
 
     Args:
-        store: The whole store.
+        store: The store, without a prefix.
         number: Number of the generation, from 1.
-        size: Number of processes in the group.
+        size: Number of ranks in the group.
 
     Attributes:
         number: Number of the generation.
-        store: The store behind the prefix of this generation.
+        store: The store with the prefix of this generation.
     """
 
     def __init__(self, store: Store, number: int, size: int) -> None:
@@ -95,17 +96,17 @@ class Generation:
         self._whole = store
 
     def is_newest(self) -> bool:
-        """Return whether the chief has begun no later generation."""
+        """Return whether this is the newest generation, that is, the chief has begun no later one."""
         return newest_generation(self._whole) == self.number
 
     def announce(self, rank: int, announcement: Announcement, *, is_exclusive: bool) -> bool:
-        """Write the announcement of a rank; return False where another process has written one for it.
+        """Write the announcement of this process; return False if another process has announced itself as this rank.
 
         Args:
             rank: Rank of this process.
-            announcement: What the others shall know of this process.
-            is_exclusive: Whether no other process can announce itself under this rank, so that nothing has to be
-                checked. That is so for forked replicas, whose store is a file and has no compare-and-set.
+            announcement: The announcement.
+            is_exclusive: Whether no other process can have this rank, so that the entry is written without a check.
+                This is the case for forked replicas, whose store is a file and has no compare-and-set.
         """
         key, text = _ANNOUNCEMENT.format(rank), announcement.as_text()
         if is_exclusive:
@@ -114,11 +115,11 @@ class Generation:
         return bool(self.store.compare_set(key, "", text) == text.encode())
 
     def announcement(self, rank: int) -> Announcement:
-        """Return the announcement of a rank; wait for it where there is none yet."""
+        """Return the announcement of a rank; wait for it if there is none yet."""
         return Announcement.from_text(self.store.get(_ANNOUNCEMENT.format(rank)).decode())
 
     def has_announced(self, rank: int) -> bool:
-        """Return whether there is an announcement of a rank."""
+        """Return whether the process of a rank has announced itself."""
         return bool(self.store.check([_ANNOUNCEMENT.format(rank)]))
 
     def absent(self, size: int) -> list[int]:
@@ -130,7 +131,7 @@ class Generation:
         return next((rank for rank in ranks if self.has_announced(rank)), None)
 
     def set_members(self, ranks: Iterable[int]) -> None:
-        """Write the ranks of the members; only the chief does, once.
+        """Write the ranks of the members. Called by the chief only, and once.
 
         Raises:
             ForeignMembersError: Another program has written into the store.
@@ -144,7 +145,7 @@ class Generation:
         return bool(self.store.check([_MEMBERS]))
 
     def members(self) -> list[int]:
-        """Return the ranks of the members; wait for them where the chief has not written them.
+        """Return the ranks of the members; wait for them if the chief has not written them yet.
 
         Raises:
             ForeignMembersError: Another program has written them.
@@ -159,15 +160,15 @@ class Generation:
         return ranks
 
     def excludes(self, rank: int) -> bool:
-        """Return whether the members are known and a rank is not one of them."""
+        """Return whether the chief has written the members and a rank is not one of them."""
         return self.has_members() and rank not in self.members()
 
     def beats(self, rank: int) -> int:
-        """Return how many heartbeats the process of a rank has published in this generation."""
+        """Return the number of heartbeats that the process of a rank has published in this generation."""
         return beats_of(self.store, rank)
 
     def end_training(self) -> None:
-        """Tell processes that lose their peers from now on that there is nothing to rejoin."""
+        """Mark the training as over: processes that lose their peers from now on must not wait to rejoin the group."""
         self.store.set(_OVER, "")
 
     def is_over(self) -> bool:
@@ -175,15 +176,18 @@ class Generation:
         return bool(self.store.check([_OVER]))
 
     def note_failure(self) -> None:
-        """Note that this process ends because of its own error, not because it has lost another process."""
+        """Record that this process ends because of its own error, not because it has lost another process."""
         self.store.set(_ONE_FAILED, "")
 
     def has_failure(self) -> bool:
-        """Return whether `note_failure` was called by any process."""
+        """Return whether any process has called `note_failure`."""
         return bool(self.store.check([_ONE_FAILED]))
 
     def wait_until_all_have_read(self, *, is_chief: bool, members: Collection[int], most_secs: float) -> None:
-        """Have the chief stay until all members have read the announcements: its process may serve the store."""
+        """Count this process as having read the announcements; on the chief, wait until all members have read them.
+
+        The chief's process may serve the store, so the store may be gone once the chief ends.
+        """
         deadline = time.monotonic() + most_secs
         readers = self.store.add(_READERS, 1)
         while is_chief and readers < len(members) and time.monotonic() < deadline:
@@ -191,7 +195,7 @@ class Generation:
             readers = self.store.add(_READERS, 0)
 
     def wait_until_all_leave(self, members: Collection[int], *, most_secs: float) -> None:
-        """Wait until all members have called this."""
+        """Wait until all members have called this method, at most for ``most_secs`` seconds."""
         deadline = time.monotonic() + most_secs
         left = self.store.add(_LEFT, 1)
         while left < len(members) and time.monotonic() < deadline:
@@ -200,37 +204,37 @@ class Generation:
 
 
 def newest_generation(store: Store) -> int:
-    """Return the number of the newest generation, or 0 where there is none."""
+    """Return the number of the newest generation, or 0 if there is none."""
     return int(store.add(_NEWEST, 0))
 
 
 def begin_generation(store: Store, size: int) -> Generation:
-    """Return a new generation of a group of so many processes; only the chief begins one."""
+    """Begin a new generation for a group of `size` processes and return it. Called by the chief only."""
     return Generation(store, store.add(_NEWEST, 1), size)
 
 
-# Stores that this process has opened, by address. A store stays open while the process lives: the chief's process
-# serves it, and the next training of the same program uses it again.
+# Stores that this process has opened, by address. A store stays open while the process lives, because the chief's
+# process serves it, and because the next training of the same program uses it again.
 _OPEN_STORES: dict[tuple[str, int], Store] = {}
 
 
 def open_store(task: Task, address: tuple[str, int], wait_secs: float) -> Store:
-    """Return the store of a group; connect to it, or begin to serve it, at the first call.
+    """Return the store of a group. The first call connects to the store; on the chief, it may start to serve it.
 
     Args:
-        task: The place of this process, which names the store.
+        task: The place of this process in the cluster; its ``rendezvous`` is the address of the store.
         address: Host and port of the store; unused for a file.
         wait_secs: Seconds to wait for a connection.
     """
     if task.rendezvous is not None and task.rendezvous.startswith(FILE_PREFIX):
         return FileStore(task.rendezvous.removeprefix(FILE_PREFIX), task.num_workers)
     if dist.is_initialized():
-        # Ray Train has initialized torch.distributed before it called the program.
+        # Use the store of the launcher: Ray Train initializes torch.distributed before it calls the program.
         return dist.distributed_c10d._get_default_store()
     timeout = datetime.timedelta(seconds=wait_secs)
     if address not in _OPEN_STORES:
         if task.ranks and is_started_by_torchrun():
-            # torchrun's agent may serve the store at this address already, which torch finds out.
+            # Let torch open the store, because torch knows whether torchrun's agent serves one at this address already.
             _OPEN_STORES[address], _, _ = next(rendezvous("env://", task.rank, task.num_workers, timeout=timeout))
         else:
             is_chief = task.rank == 0
@@ -244,7 +248,7 @@ def is_open(address: tuple[str, int]) -> bool:
 
 
 def forget_store(address: tuple[str, int]) -> None:
-    """Have the next `open_store` connect anew, since the process that served the store is gone."""
+    """Forget an open store, whose server is gone, so that the next `open_store` connects anew."""
     _OPEN_STORES.pop(address, None)
 
 

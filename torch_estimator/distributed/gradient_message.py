@@ -1,27 +1,27 @@
-"""One training step in two halves, around the exchange of one message per process.
+"""The two halves of a data-parallel training step, and the message that processes exchange between them.
 
 In data-parallel training each process computes the gradients of its own batch, and all processes update their copies of
-the model with the sum. `SendingStep` is the first half: forward and backward pass, and the gradients packed into one
-message. `ReceivingStep` is the second half: it takes the messages of all processes apart, adds the gradients up, and
-updates. Between the halves the messages are exchanged. Everything travels in one message, because on a network the
-number of messages costs more than their size.
+the model with the sum. `SendingStep` is the first half: it runs the forward and backward pass and packs the gradients
+into one message. `ReceivingStep` is the second half: it unpacks the messages of all processes, adds up the gradients,
+and updates. Between the two halves the processes exchange their messages. Each process sends everything in one message,
+because on a network the number of messages costs more than their size.
 
-A message is one contiguous tensor of float32 numbers, or of float64 where the model has any:
+A message is one contiguous tensor of float32 numbers, or of float64 numbers if the model has float64 tensors:
 
     header | dense gradients | per table: row ids, row gradients | buffers | flags | input cursor
 
 - The header says what the sender is doing; see the constants below.
-- Of an embedding table only the rows that the batch has touched are sent: their ids, bit-cast to floats, and their
-  gradients. A row may come several times. Unused places hold the id of a spare row behind the table.
-- Buffers, such as the statistics of batch normalisation, are sent by all; the chief's are used.
-- The flags say which dense parameters have a gradient at all.
-- The input cursor says where the sender's input and random generators stand, so that the other processes can hand it to
-  a replacement.
+- For an embedding table, only the rows that the batch has used are sent: their ids, bit-cast to floats, and their
+  gradients. The same row may occur several times. Unused entries hold the id of a spare row after the end of the table.
+- Buffers, such as the statistics of batch normalisation, are sent by all processes; the chief's are used.
+- The flags say which dense parameters have a gradient.
+- The input cursor holds the states of the sender's input and random generators. If the sender is lost, the other
+  processes send its last cursor to the replacement.
 
 All messages of one exchange must have the same size, since the receivers do not know how many rows a sender's batch
-touches. The `Layout` says what there is space for. It is negotiated: it starts empty, and where one batch does not fit
-(`MessageTooSmall`), all processes agree on the union of what they need. Sizes only grow, and are rounded up, so after a
-few steps they stay; that matters, because compiled code is made for one size.
+uses. The `Layout` says which parts the message has space for. The processes negotiate it: it starts empty, and if one
+batch does not fit (`MessageTooSmall`), all processes agree on the union of what they need. Sizes only grow, and they
+are rounded up, so they no longer change after a few steps. That matters because compiled code is made for one size.
 """
 
 from __future__ import annotations
@@ -37,37 +37,38 @@ from torch import Tensor
 from torch_estimator.train.row_update import Mentions
 from torch_estimator.train.step import TrainStep
 
-# Numbers of the header.
+# Indices into the header; each docstring describes the number stored there.
 CODE = 0
 """What the sender is doing, such as `HAS_BATCH`; see `torch_estimator.strategies.synchronous_steps`."""
 UPDATE_COMPILED = 1
-"""1.0 where the sender could update with compiled code."""
-STOP_WISH = 2
-"""The code with which the sender wants training to end after this step, or 0.0."""
+"""1.0 if the sender can update with compiled code."""
+STOP_REQUEST = 2
+"""The code with which the sender asks all processes to end training after this step, or 0.0."""
 LOSS = 3
 """The loss of the sender's batch."""
 MISSING_GRADIENTS = 4
-"""How many dense parameters that the layout has space for have no gradient this time."""
+"""The number of dense parameters that have space in the layout, but no gradient in this step."""
 HEADER = 16
-"""Length of the header; the rest of it is unused."""
+"""Length of the header; its remaining numbers are unused."""
 
 HAS_BATCH = 1.0
 """The code of a process that sends the gradients of a batch."""
 
 _ROUND_TO = 64
 
-# What a cursor takes in nearly all jobs, most of it the state of torch's random generator.
+# Reserve this space for the input cursor at first; it is enough for nearly all jobs. Most of it is the state of torch's
+# random generator (5,056 bytes).
 _CURSOR_BYTES = 6144
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a message has space for; the same in all processes.
+    """The parts that a message has space for; the same in all processes.
 
     Attributes:
         dense: For each dense parameter of the step, whether there is space for its gradient.
-        mentions: For each table of the step, the number of rows that there is space for.
-        cursor_bytes: Bytes for the input cursor.
+        mentions: For each embedding table of the step, the number of rows that there is space for.
+        cursor_bytes: Number of bytes for the input cursor.
     """
 
     dense: tuple[bool, ...]
@@ -81,11 +82,11 @@ class Layout:
         return cls(tuple(one is not None for one in dense), tuple(rows))
 
     def holds(self, other: Layout) -> bool:
-        """Return whether there is space for all that another layout has space for."""
+        """Return whether this layout has space for everything that `other` has space for."""
         return self.joined([other]) == self
 
     def joined(self, others: Sequence[Layout]) -> Layout:
-        """Return the smallest layout with space for all that these have space for."""
+        """Return the union: the smallest layout with space for everything that any of the layouts has space for."""
         every = (self, *others)
         return Layout(
             tuple(any(present) for present in zip(*(one.dense for one in every), strict=True)),
@@ -98,26 +99,27 @@ class Layout:
         return replace(self, cursor_bytes=max(self.cursor_bytes, -(-size // _ROUND_TO) * _ROUND_TO))
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `from_json` takes; checkpoints hold it."""
+        """Serialize the layout for checkpoints and other processes; see `from_json`."""
         return {"dense": self.dense, "mentions": self.mentions, "position": self.cursor_bytes}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Layout:
-        """Return the layout that `as_json` was called on."""
+        """Deserialize a layout; see `as_json`."""
         return cls(tuple(value["dense"]), tuple(value["mentions"]), value["position"])
 
 
 class Packing:
-    """Packs the gradients of one process into a message, and unpacks those of all processes.
+    """Packs the gradients of one process into a message, and unpacks the messages of all processes.
 
-    Numbers are sent as float32, or as float64 if a parameter or a buffer is float64. A complex number is sent as two.
+    Numbers are sent as float32, or as float64 if a parameter or a buffer is float64. A complex number is sent as two
+    numbers.
 
     Args:
         step: The step whose gradients are sent.
-        layout: What messages have space for.
+        layout: Layout of the messages.
 
     Attributes:
-        size: Numbers in a message.
+        size: Number of elements of a message.
     """
 
     def __init__(self, step: TrainStep, layout: Layout) -> None:
@@ -131,24 +133,24 @@ class Packing:
         self.size += sum(_count(parameter) for parameter, present in self._dense if present)
         self.size += sum(rows * (1 + table.dim) for table, rows in self._tables)
         self.size += sum(_count(buffer) for buffer in self._buffers)
-        self._given = slice(self.size, self.size + len(self._dense))
-        self._cursor = slice(self._given.stop, self._given.stop + layout.cursor_bytes // self._dtype.itemsize)
+        self._flags = slice(self.size, self.size + len(self._dense))
+        self._cursor = slice(self._flags.stop, self._flags.stop + layout.cursor_bytes // self._dtype.itemsize)
         self.size = self._cursor.stop
 
     def message(self) -> Tensor:
-        """Return a new message, ``[size]``, to be filled."""
+        """Return a new message of zeros, ``[size]``."""
         return torch.zeros(self.size, dtype=self._dtype, device=self._device)
 
     def pack(
         self, message: Tensor, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]
     ) -> None:
-        """Fill a message, except for the numbers of the header before the loss, and the cursor.
+        """Fill a message, except for the cursor and the numbers of the header before the loss.
 
         Args:
-            message: What `message` returned.
+            message: The message to fill; see `message`.
             loss: The loss of the batch, one number.
-            dense: The gradient of each dense parameter; None where it has none.
-            mentions: The touched rows of each table and their gradients; None where no row is touched.
+            dense: The gradient of each dense parameter, or None for a parameter without one.
+            mentions: For each table, the used rows and their gradients, or None if no row is used.
         """
         missing = sum(present and one is None for one, (_, present) in zip(dense, self._dense, strict=True))
         parts = [self._flat(loss), self._zeros(1) + missing, self._zeros(HEADER - MISSING_GRADIENTS - 1)]
@@ -159,19 +161,19 @@ class Packing:
             count = 0 if touched is None else len(touched[0])
             if touched is not None:
                 parts.append(touched[0].to(self._id_dtype).view(self._dtype))
-            # Behind the rows of the table there is a spare one, whose gradients nobody uses.
+            # Fill unused entries with the id of the spare row after the end of the table. Its gradient is never used.
             unused = torch.full((rows - count,), table.rows, dtype=self._id_dtype, device=self._device)
             parts.append(unused.view(self._dtype))
             if touched is not None:
                 parts.append(self._flat(touched[1]))
             parts.append(self._zeros((rows - count) * table.dim))
         parts += [self._flat(buffer) for buffer in self._buffers]
-        given = [float(gradient is not None) for gradient in dense]
-        parts.append(torch.tensor(given, dtype=self._dtype, device=self._device))
-        message[LOSS : self._given.stop].copy_(torch.cat(parts))
+        flags = [float(gradient is not None) for gradient in dense]
+        parts.append(torch.tensor(flags, dtype=self._dtype, device=self._device))
+        message[LOSS : self._flags.stop].copy_(torch.cat(parts))
 
     def pack_nothing(self, message: Tensor) -> None:
-        """Fill a message as `pack` does, for a process without a batch."""
+        """Fill a message as `pack` does, but with zeros and without gradients, for a process that has no batch."""
         self.pack(message, self._zeros(1), [None] * len(self._dense), [None] * len(self._tables))
 
     def put_cursor(self, message: Tensor, cursor: bytes) -> None:
@@ -185,15 +187,15 @@ class Packing:
             part.copy_(torch.from_numpy(padded.copy()).view(self._dtype))
 
     def cursors(self, messages: Tensor) -> Tensor:
-        """Return the input cursors in messages, ``[replicas, numbers]``, as a view; their bytes are padded."""
+        """Return a view of the input cursors in messages, ``[replicas, numbers]``, padded with zeros."""
         return messages[:, self._cursor]
 
     def parts(self, message: Tensor) -> tuple[list[Tensor | None], list[tuple[Tensor, Tensor]]]:
         """Return views of the gradients in one message.
 
         Returns:
-            For each dense parameter its gradient, ``[numbers]``, or None where there is no space for it; and for each
-            table the row ids, ``[rows]``, and their gradients, ``[rows, dim]``.
+            For each dense parameter its gradient, flat, or None if the layout has no space for it; and for each table
+            the row ids, ``[rows]``, and their gradients, ``[rows, dim]``.
         """
         at = HEADER
         dense: list[Tensor | None] = []
@@ -209,11 +211,11 @@ class Packing:
         return dense, tables
 
     def given(self, message: Tensor) -> Tensor:
-        """Return the flags of one message, or of several, that say which dense parameters have a gradient."""
-        return message[..., self._given]
+        """Return the flags, in one message or in several, that say which dense parameters have a gradient."""
+        return message[..., self._flags]
 
     def missing(self, messages: Tensor) -> set[int]:
-        """Return the indices of dense parameters for which there is space, but no gradient in any message."""
+        """Return the indices of dense parameters that have space in the layout, but a gradient in no message."""
         if not self._dense:
             return set()
         found = self.given(messages).any(0).tolist()
@@ -222,16 +224,16 @@ class Packing:
     def unpack(
         self, messages: Tensor, scale: Tensor | float, missing: Collection[int] = ()
     ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
-        """Return the loss and the gradients of all messages together, and copy the chief's buffers into the module.
+        """Add up the losses and gradients of all messages; copy the chief's buffers into the module.
 
         Args:
             messages: ``[replicas, size]``; the chief's is the first.
-            scale: Factor of the sum of the losses and gradients, one number.
-            missing: Indices of dense parameters that get no gradient, rather than zeros.
+            scale: Factor by which the sums are multiplied, one number.
+            missing: Indices of dense parameters whose gradient is returned as None instead of zeros.
 
         Returns:
-            The loss, one number; the gradients of the dense parameters; and the touched rows of the tables, those of
-            all messages one after another.
+            The loss, one number; the gradients of the dense parameters; and the used rows of each table with their
+            gradients, concatenated over the messages.
         """
         replicas = len(messages)
         at = HEADER
@@ -268,12 +270,12 @@ class Packing:
 
 
 class MessageTooSmall(Exception):
-    """A batch does not fit into the message; holds the gradients that have to be sent in a larger one.
+    """The gradients of a batch do not fit into the message. The exception holds them, to be sent in a larger message.
 
     Args:
         loss: The loss of the batch.
-        dense: As `TrainStep.differentiate` returns them.
-        mentions: As `TrainStep.differentiate` returns them.
+        dense: The gradients of the dense parameters, as `TrainStep.differentiate` returns them.
+        mentions: The used rows of the tables and their gradients, as `TrainStep.differentiate` returns them.
     """
 
     def __init__(self, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> None:
@@ -292,10 +294,10 @@ class SendingStep(TrainStep):
     """First half of a step: computes gradients and packs them into a message. It updates nothing.
 
     Args:
-        layout: What the message has space for.
+        layout: Layout of the message.
 
     Attributes:
-        layout: What the message has space for.
+        layout: Layout of the message.
         packing: Packs the message.
         message: The message of the last batch, ``[packing.size]``.
     """
@@ -324,22 +326,24 @@ class SendingStep(TrainStep):
         return loss
 
     def update_left(self, left: Sequence[Tensor | None]) -> None:
-        """Do nothing, since the second half updates."""
+        """Do nothing, since the second half updates the parameters."""
 
     def assign(self, left: Sequence[Tensor | None]) -> None:
-        """Do nothing, since the second half updates."""
+        """Do nothing, since the second half updates the parameters."""
 
     def scratch(self) -> list[Tensor]:
-        """Return the tensors that a step writes without reading them first; the message is one of them."""
+        """Return the tensors that a step writes without reading them first, including the message."""
         return [*super().scratch(), self.message]
 
 
 class ReceivingStep(TrainStep):
-    """Second half of a step: updates parameters and optimizer state. Its batch is all messages, ``[replicas, size]``.
+    """Second half of a step: updates parameters and optimizer state.
+
+    Its batch, passed as ``features``, is the tensor of all messages, ``[replicas, size]``.
 
     Args:
-        layout: What the messages have space for.
-        averages: Whether losses and gradients are averaged over the processes that have a batch, rather than added up.
+        layout: Layout of the messages.
+        averages: Whether losses and gradients are averaged over the processes that have a batch, instead of summed.
 
     Attributes:
         packing: Unpacks the messages.
@@ -353,14 +357,14 @@ class ReceivingStep(TrainStep):
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
         """Update with the messages in ``features``; see `TrainStep.compute`."""
         with torch.no_grad():
-            # A graph cannot depend on the numbers in a message, so compiled code treats a missing gradient as zeros.
-            # The caller runs this in Python for messages in which a gradient is missing.
+            # Treat a missing gradient as zeros in compiled code, since a graph cannot depend on the numbers in a
+            # message. If a gradient is missing from all messages, the caller runs this method in Python instead.
             missing = () if torch.compiler.is_compiling() else self.packing.missing(features)
             loss, dense, mentions = self.packing.unpack(features, self._scale(features), missing)
             return loss, self.apply(dense, mentions)
 
     def check_loss(self, loss: Tensor) -> None:
-        """Check nothing: each process has checked the loss of its batch."""
+        """Do nothing: each process has already checked the loss of its own batch."""
 
     def loss(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
         """Return the loss over the batches of all processes."""
@@ -381,7 +385,7 @@ def _count(tensor: Tensor) -> int:
 
 
 def _shaped(numbers: Tensor, like: Tensor) -> Tensor:
-    """Return the numbers of a message in the shape and dtype of the tensor that they were made from."""
+    """Return numbers of a message in the shape and dtype of `like`, the tensor from which they were packed."""
     if not like.is_complex():
         return numbers.view(like.shape).to(like.dtype)
     pairs = numbers.reshape(*like.shape, 2)

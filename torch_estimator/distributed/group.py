@@ -1,14 +1,14 @@
 """A group of processes that train one model together, and the collectives that they call.
 
-`Group` joins a rendezvous, its heartbeat and its all-gather mesh. A process makes one `Group` per training. When a
-collective raises `PeerLost`, the survivors call `rejoin`: they leave the generation that is broken and wait for the
-process that replaces the lost one, which forms a new generation with them. What the members then hand to the
-replacement is up to the session that uses the group; see `torch_estimator.distributed.peer_recovery`.
+`Group` combines the rendezvous, the heartbeat and the all-gather mesh. A process makes one `Group` per training. If a
+collective raises `PeerLost`, the survivors call `rejoin`: they leave the broken generation, wait for the replacement of
+the lost process, and form a new generation with it. The session that uses the group then sends the training's state to
+the replacement; see `torch_estimator.distributed.peer_recovery`.
 
 An *elastic* group does not wait for the replacement. It goes on without the lost ranks, which are then `absent`, until
-the chief's heartbeat sees one of them announce itself. The next collective of the chief then raises `PeerBack`; that
-breaks the generation, all members lose each other on purpose, and the next generation includes the process that is
-back.
+the chief's heartbeat finds that one of them has announced itself. The chief's next collective then raises `PeerBack`.
+This breaks the generation on purpose: the other members get `PeerLost`, all members call `rejoin`, and the new
+generation includes the process that is back.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from torch_estimator.distributed.heartbeat import Heartbeat
 from torch_estimator.distributed.rendezvous import COLLECTIVE_SECS, Membership, Rendezvous
 from torch_estimator.errors import ClusterError
 
-# torch 2.13 has renamed it.
+# Use the name that this version of torch knows: torch 2.13 has renamed the function.
 _all_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 logger = logging.getLogger("torch_estimator")
 
 _LEAVE_SECS = 30.0
-# After SIGTERM or Ctrl-C, how long a process stays for peers that are about to enter the same collective.
+# After SIGTERM or Ctrl-C, a process waits for so many seconds for peers that are about to enter the same collective.
 _PREEMPTION_GRACE_SECS = 5.0
-# Sent in place of a length by a process that has failed.
+# A process that has failed sends this number instead of a length.
 _FAILED = -1
 
 
@@ -49,22 +49,22 @@ class Group:
         task: The place of this process in the cluster.
         backend: Backend of torch.distributed, ``gloo`` or ``nccl``.
         wait_secs: How long to wait for the other processes.
-        silence_secs: How long this process waits in a collective before it logs whom it waits for.
-        check_peers: Called while this process waits for the others; raises where that is in vain.
-        replaceable: Whether a new process can take over what a lost one held. Even then not where the launcher starts
-            all processes again.
+        silence_secs: How long this process waits in a collective before it logs which processes it waits for.
+        check_peers: Called while this process waits for the others to connect; raises if waiting is in vain.
+        replaceable: Whether a new process can take over the work of a lost one. It has no effect if the launcher starts
+            all processes again when one of them dies.
         elastic: Whether the group goes on without lost processes, and admits them when they are back.
-        purpose: ``train`` or ``evaluate``; all processes have to give the same.
+        purpose: ``train`` or ``evaluate``; must be the same in all processes.
 
     Attributes:
         rank: Rank of this process; 0 is the chief.
         size: Number of ranks, present or not.
         present: Ranks of the members, ascending.
-        statuses: By rank, the status that each member gave to `form`; empty for absent ranks.
-        check_preempted: Called while this process waits, with three arguments: whom it waits for, since when (by
-            `time.monotonic`), and for how many seconds more it may wait after a signal has asked it to end. Raises
-            where the process has to end. Not called in a collective of `torch.distributed`, which cannot be
-            interrupted, nor in groups that cannot form again.
+        statuses: By rank, the status that each member passed to `form`; empty for absent ranks.
+        check_preempted: Called while this process waits, with three arguments: the names of the processes that it waits
+            for, the time since when it waits (by `time.monotonic`), and how many seconds it may still wait after a
+            signal has asked it to end. Raises if the process has to end. It is not called in collectives of
+            `torch.distributed`, which cannot be interrupted, nor in groups that cannot form again.
 
     Raises:
         ClusterError: The others did not come in time, or the chief's address cannot be used.
@@ -98,7 +98,7 @@ class Group:
         self._can_rejoin = replaceable and self._rendezvous.is_repeatable
         self._membership: Membership | None = None
         self._heartbeat: Heartbeat | None = None
-        # For the chief of an elastic group: an absent rank that has announced itself.
+        # On the chief of an elastic group: an absent rank that has announced itself.
         self._returned: int | None = None
         self._admits_nobody = self._reports_failure = self._has_lost_peer = False
         self._waiting_since = 0.0
@@ -108,9 +108,9 @@ class Group:
         """Wait for all other processes and form a new generation of the group with them.
 
         Args:
-            status: What the others shall know of what this process holds; empty where it holds nothing they need.
-            may_miss: For the chief: whether it holds all that a lost process will need when it is back, so that an
-                elastic group can form without that process.
+            status: Description of the training state that this process holds; empty if it holds none.
+            may_miss: For the chief of an elastic group: whether the group may form without lost processes, because the
+                chief holds everything that they will need when they are back.
 
         Raises:
             ClusterError: The others did not come within ``wait_secs``.
@@ -140,7 +140,7 @@ class Group:
             may_miss: As in `form`.
 
         Raises:
-            PeerLost: The same error, where a lost process cannot be replaced.
+            PeerLost: This is the error `lost` itself; a lost process cannot be replaced.
             ClusterError, LeftBehind, TrainingOver: As in `form`.
         """
         if not self._can_rejoin:
@@ -153,7 +153,7 @@ class Group:
 
     @property
     def is_formed(self) -> bool:
-        """Whether this process is connected to the others; not while it waits for them."""
+        """Whether this process is connected to the others; False while it waits for them."""
         return self._membership is not None
 
     @property
@@ -167,7 +167,7 @@ class Group:
         return any(self.statuses)
 
     def name(self, rank: int) -> str:
-        """Return what the cluster calls a rank, such as ``worker 0``."""
+        """Return the name of a rank in the cluster, such as ``worker 0``."""
         return self._task.name_of_rank(rank)
 
     # Collectives. All members have to call the same ones in the same order.
@@ -197,7 +197,7 @@ class Group:
                 received[self.present] = rows
 
     def all_gather_texts(self, text: str) -> list[str]:
-        """Send a text to all members; return the texts by rank, empty for absent ranks.
+        """Send a string to all members; return the strings of all by rank, empty for absent ranks.
 
         Raises:
             PeerLost: Another process is gone, or has failed in the body of `reporting_failure`.
@@ -211,10 +211,10 @@ class Group:
         return [row[:length].numpy().tobytes().decode() for row, length in zip(received, lengths, strict=True)]
 
     def gather_to_chief(self, data: bytes) -> tuple[list[int], list[bytes]]:
-        """Send bytes to the chief, of which there may be many.
+        """Send bytes, which may be many, from each member to the chief.
 
         Returns:
-            By rank the number of bytes, in all processes; and, on the chief only, the bytes themselves.
+            The number of bytes by rank, on all members; and the bytes by rank on the chief, an empty list elsewhere.
 
         Raises:
             PeerLost: As in `all_gather_texts`.
@@ -233,10 +233,10 @@ class Group:
             return lengths, texts
 
     def broadcast(self, tensors: Iterable[Tensor], source: int = 0) -> None:
-        """Fill tensors, in place, with those of one member.
+        """Overwrite tensors, in place, with the tensors of one member.
 
         Args:
-            tensors: As many, of the same shapes and dtypes, in all processes.
+            tensors: The tensors; their number, shapes and dtypes must be the same in all processes.
             source: Rank of the member.
 
         Raises:
@@ -251,10 +251,10 @@ class Group:
 
     @contextlib.contextmanager
     def reporting_failure(self) -> Iterator[None]:
-        """Report an exception in the body to the other members, in their next call for texts or bytes.
+        """If the body raises, make the other members' next exchange of texts or bytes raise `PeerLost`.
 
-        Without it they would wait there for a process that does not come. While the body runs, no returning process is
-        admitted, since that would break the generation in the middle of the members' work.
+        Without this report they would wait there for a process that has already failed. While the body runs, the chief
+        admits no returning process, since that would break the generation in the middle of the members' work.
         """
         self._reports_failure = True
         try:
@@ -270,7 +270,7 @@ class Group:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Have the heartbeat log whom this process waits for, if the body takes longer than ``silence_secs``."""
+        """Make the heartbeat log which processes are waited for, if the body takes longer than ``silence_secs``."""
         assert self._heartbeat is not None
         self._waiting_since = time.monotonic()
         self._heartbeat.enter_collective()
@@ -280,10 +280,11 @@ class Group:
     # Leaving.
 
     def admit_nobody(self, *, is_over: bool) -> None:
-        """Have the chief admit no process any more, since the training ends.
+        """Stop admitting returning processes, since the training ends. Called by the chief.
 
         Args:
-            is_over: Whether a process that loses the others from now on has nothing to wait for.
+            is_over: Whether training is complete, so that a process that loses its peers from now on must not wait for
+                them.
         """
         self._admits_nobody = True
         with contextlib.suppress(RuntimeError):
@@ -294,11 +295,11 @@ class Group:
         """Leave the group.
 
         Args:
-            wait: Whether to wait until all members leave. A process that exits at once would cut off the last message
-                to its peers, which may still be in the kernel's buffers.
+            wait: Whether to wait until all members leave. If this process exited at once, its last message to the peers
+                could be lost, since it may still be in the kernel's buffers.
         """
         if wait:
-            # In a thread, since the store of a stopped chief does not answer.
+            # Wait in a thread, so that this process can give up: the store of a chief that is stopped never answers.
             waiting = threading.Thread(target=self._wait_until_all_leave, name="leaving", daemon=True)
             waiting.start()
             waiting.join(_LEAVE_SECS if not self._has_lost_peer else _LEAVE_SECS / 10)
@@ -348,13 +349,13 @@ class Group:
             self.check_preempted(waits_for, self._waiting_since, _PREEMPTION_GRACE_SECS)
 
     def _look_for_returned(self) -> None:
-        """Note an absent process that has announced itself; called with each heartbeat."""
+        """On the chief, record an absent rank that has announced itself; called with each heartbeat."""
         if self.rank == 0 and self._membership is not None:
             self._returned = self._membership.generation.first_announced(self.absent)
 
     @contextlib.contextmanager
     def _detecting_loss(self) -> Iterator[None]:
-        """Raise `PeerLost` where a connection breaks in the body."""
+        """Raise `PeerLost` if a connection breaks in the body."""
         try:
             yield
         except (RuntimeError, OSError) as error:
@@ -362,12 +363,13 @@ class Group:
             text = f"{self._task} has lost another process of the cluster ({short_reason(error)})"
             if not self._can_rejoin:
                 text += "; see its log, and start all of them again: training goes on from the last checkpoint."
-            # A peer that has failed by itself would fail again, so the launcher need not start all processes again.
+            # Do not ask the launcher for a restart if a peer has recorded an error of its own: after a restart it would
+            # fail again.
             restart_all = not (self._can_rejoin or self._has_any_failed())
             raise PeerLost(text, restart_all=restart_all) from error
 
     def _has_any_failed(self) -> bool:
-        """Return whether a member has noted its own failure; False where the store is gone."""
+        """Return whether a member has recorded its own failure; False if the store is gone."""
         with contextlib.suppress(RuntimeError):
             return self._membership is not None and self._membership.generation.has_failure()
         return False

@@ -1,20 +1,21 @@
-"""Heartbeat: each process publishes how far it has come, and logs which peers keep it waiting.
+"""Heartbeat: each process publishes its progress, and logs which peers keep it waiting.
 
-A collective returns only when every process of the group has called it. If one of them hangs, all others hang with it,
-and nothing in their logs would say which process to look at. So a thread of each process writes two counters to the
-group's store every few seconds:
+A collective returns only when every process of the group has called it. If one process hangs, all others hang with it,
+and their logs would not say which process to look at. So a thread of each process writes two counters to the group's
+store every few seconds:
 
     arrived <rank> = "<collectives entered> <heartbeats published>"
 
 A process that has waited in a collective for longer than ``silence_secs`` reads its peers' counters and logs a warning
 that names
 
-1. every peer that has entered fewer collectives: it is still computing, or hangs in user code;
-2. where all have entered this collective, every peer whose heartbeats have stopped: its whole process is stopped, with
-   half of a message sent;
-3. the chief, where the store itself does not answer: the chief's process serves the store, so it is stopped.
+1. every peer that has entered fewer collectives: the peer is still computing, or hangs in user code;
+2. if all peers have entered this collective, every peer whose heartbeats have stopped: its whole process is stopped,
+   and only a part of its message was sent;
+3. the chief, if the store does not answer: the chief's process serves the store, so that process is stopped.
 
-The heartbeat only logs. It never ends a process: a peer may be slow for a good reason, such as a long evaluation.
+The heartbeat only logs. It never ends a process, because a peer may be slow for a good reason, such as a long
+evaluation.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr
 logger = logging.getLogger("torch_estimator")
 
 _MAX_PERIOD_SECS = 2.0
-# A peer that has published nothing for so many periods counts as stopped.
+# A peer counts as stopped if it has published nothing for this number of periods.
 _MISSED_BEATS = 3
 _JOIN_SECS = 1.0
 
@@ -42,8 +43,8 @@ class Heartbeat:
         rank: Rank of this process.
         ranks: Ranks of all processes of the group.
         name: Returns the name of a rank in the cluster.
-        silence_secs: Seconds that this process waits in a collective before it logs whom it waits for.
-        on_beat: Called with every heartbeat, in the thread of the heartbeat.
+        silence_secs: Seconds that this process waits in a collective before it logs which peers it waits for.
+        on_beat: Called after each heartbeat, in the heartbeat's thread.
     """
 
     def __init__(
@@ -65,30 +66,31 @@ class Heartbeat:
         self._collectives = self._beats = 0
         self._waiting_since: float | None = None
         self._request_sent_at: float | None = None
-        # The collective for which a warning was logged last; there is one warning for each.
+        # The number of the collective for which the last warning was logged. Each collective gets one warning only.
         self._warned_of = 0
-        # Where all peers have entered the current collective: which one it is, when that was first seen, and the
+        # Set once all peers have entered a collective: its number, the time when this was first seen, and the number of
         # heartbeats that each peer had published by then.
         self._complete: tuple[int, float, dict[int, int]] | None = None
         self._stopped = threading.Event()
-        # A request to the store of a stopped chief blocks for as long as the chief is stopped. So a second thread,
-        # which asks the store nothing, notices that the first one is blocked. The chief serves the store itself.
+        # Start a second thread, except on the chief, which serves the store itself. A request to the store of a stopped
+        # chief blocks as long as the chief is stopped. The second thread makes no requests, so it can notice that the
+        # first one is blocked.
         targets = (self._publish, self._check_store_answers) if rank else (self._publish,)
         self._threads = [threading.Thread(target=target, name="heartbeat", daemon=True) for target in targets]
         for thread in self._threads:
             thread.start()
 
     def enter_collective(self) -> None:
-        """Count a collective that this process starts to wait in."""
+        """Count a collective that this process enters, and start to measure its wait."""
         self._collectives += 1
         self._waiting_since = time.monotonic()
 
     def leave_collective(self) -> None:
-        """Note that the collective has completed."""
+        """Stop measuring the wait: the collective has completed."""
         self._waiting_since = None
 
     def stop(self) -> None:
-        """End the threads; a thread that the store does not answer is left behind."""
+        """End the threads. A thread that is blocked in a request to the store is left running."""
         self._stopped.set()
         for thread in self._threads:
             thread.join(_JOIN_SECS)
@@ -98,8 +100,8 @@ class Heartbeat:
             store: Store | None = None
             while not self._stopped.wait(self._period_secs):
                 self._request_sent_at = time.monotonic()
-                # A request that waits for its answer blocks all other requests on the same connection, also those of
-                # other threads.
+                # Use a connection of its own, since a request that waits for its answer blocks all other requests on
+                # the same connection, including those of other threads.
                 store = store or _own_connection(self._store)
                 self._beats += 1
                 store.set(_key(self._rank), f"{self._collectives} {self._beats}")
@@ -107,7 +109,8 @@ class Heartbeat:
                 self._on_beat()
                 self._request_sent_at = None
         except RuntimeError:
-            # The chief is gone, and the store with it. The collective fails, too, and raises the error for it.
+            # End the thread without an error: the chief is gone, and the store with it. The collective fails, too, and
+            # raises the error.
             self._request_sent_at = None
 
     def _check_store_answers(self) -> None:
@@ -128,7 +131,7 @@ class Heartbeat:
             self._warn(late, since)
 
     def _stopped_peers(self, current: int, beats: dict[int, int]) -> list[int]:
-        """Return the peers without a heartbeat for some periods, in a collective that all peers have entered."""
+        """Return the peers that have published no heartbeat for `_MISSED_BEATS` periods since all have entered."""
         now = time.monotonic()
         if self._complete is None or self._complete[0] != current:
             self._complete = current, now, beats
@@ -138,7 +141,7 @@ class Heartbeat:
         return [peer for peer in self._peers if beats[peer] == beats_then[peer]]
 
     def _overdue_since(self) -> float | None:
-        """Return since when this process has waited; None where that is not long, or was logged already."""
+        """Return since when this process has been waiting; None if it is not overdue, or if a warning was logged."""
         since = self._waiting_since
         is_overdue = since is not None and time.monotonic() > since + self._silence_secs
         return since if is_overdue and self._warned_of != self._collectives else None
@@ -155,12 +158,12 @@ class Heartbeat:
 
 
 def beats_of(store: Store, rank: int) -> int:
-    """Return how many heartbeats a process has published; a number that grows shows that the process is alive."""
+    """Return the number of heartbeats that a process has published. While it grows, the process is alive."""
     return _published_by(store, rank)[1]
 
 
 def _published_by(store: Store, rank: int) -> tuple[int, int]:
-    """Return how many collectives a process has entered, and how many heartbeats it has published."""
+    """Return the numbers of collectives entered and of heartbeats published by a process."""
     if not store.check([_key(rank)]):
         return 0, 0
     entered, _, beats = store.get(_key(rank)).decode().partition(" ")
@@ -172,7 +175,11 @@ def _key(rank: int) -> str:
 
 
 def _own_connection(store: Store) -> Store:
-    """Return another connection to the same store. A file needs none, and is deleted by the object that opened it."""
+    """Return another connection to the same store.
+
+    A file store is returned as it is, because it has no connection, and the object that opened the file also deletes
+    it.
+    """
     served = store
     while isinstance(served, PrefixStore):
         served = served.underlying_store

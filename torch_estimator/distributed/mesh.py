@@ -1,18 +1,19 @@
-"""All-gather over TCP: one connection between every two processes of a group.
+"""All-gather over TCP: a mesh with one connection between every two processes of a group.
 
-Synchronous training exchanges one message of a few hundred kilobytes per step. On CPUs gloo's all-gather takes longer
-for that than the step itself (1.8 ms against 0.6 ms of the mesh, for two processes), because it wakes a thread and
-passes several messages for each call. The mesh sends and receives with non-blocking sockets in the calling thread.
+Synchronous training exchanges one message of a few hundred kilobytes per step. On CPUs, gloo's all-gather of such a
+message can take longer than the rest of the step: 1.8 ms between two processes, against 0.6 ms with this mesh. gloo
+wakes a thread and passes several messages for each call. The mesh sends and receives with non-blocking sockets in the
+calling thread.
 
 How the processes connect:
 
 1. Each process listens on a free port and publishes ``mesh of rank <rank>`` = ``<address> <port>`` in the store.
 2. Rank 0 publishes a random token.
-3. Each process connects to all lower ranks, and greets each with the token and its own rank. A connection that does
-   not send the token is closed: other programs may try any open port.
+3. Each process connects to all lower ranks and sends the token and its own rank to each. A process closes a connection
+   that does not send the token, because any other program can connect to an open port.
 
 In every later call each process sends its message to all others and receives theirs. All messages of one call have the
-same size, which all processes know beforehand, so no length is sent.
+same size, which all processes know beforehand. So no length is sent.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ _GREETING_SECS = 5.0
 _POLL_SECS = 0.5
 
 OnWait = Callable[[Collection[int]], None]
-"""Called about twice a second while a call waits, with the ranks that it waits for; may raise to end the wait."""
+"""Callback that a waiting call runs about twice a second, with the ranks it waits for; may raise to end the wait."""
 
-# How long a machine that has vanished from the network may stay silent before its connections are closed.
+# Options of TCP that close the connections to a machine that has vanished from the network: after 30 s of silence, ask
+# for a sign of life every 10 s, and give up after 9 missing answers or 120 s (120,000 ms) without an acknowledgement.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 9, "TCP_USER_TIMEOUT": 120_000}
 
 
@@ -52,10 +54,10 @@ class AllGatherMesh:
     """TCP connections of this process to all other processes of a group.
 
     Args:
-        store: Key-value store of the group. Only its processes can read it, since it holds the token.
+        store: Key-value store of the group. Only processes of the group should be able to read it: it holds the token.
         rank: Rank of this process.
         ranks: Ranks of all processes of the group, ascending.
-        chief: Host and port at which the other processes reach the chief; only the host is used.
+        chief: Host and port at which the other processes reach the chief; connections use only the host.
         timeout_secs: Seconds within which all processes have to connect.
 
     Raises:
@@ -93,11 +95,11 @@ class AllGatherMesh:
         """Send a tensor to all processes and receive theirs.
 
         Args:
-            sent: The tensor of this process, ``[n]``, on the CPU; every process has to send as many bytes.
+            sent: The tensor of this process, ``[n]``, on the CPU; all processes have to send the same number of bytes.
             received: ``[size, n]``, contiguous. Each row is filled with the tensor of that rank; rows of ranks that are
                 not in the group stay as they are.
             timeout_secs: Seconds without any progress after which the call fails.
-            on_wait: Called while the call waits. Where it raises, all connections are closed.
+            on_wait: Called while the call waits. If it raises, all connections are closed.
 
         Raises:
             OSError: A process is gone, or there was no progress for too long.
@@ -113,12 +115,12 @@ class AllGatherMesh:
 
         Args:
             data: The bytes of this process.
-            lengths: By rank, how many bytes each process sends; 0 for ranks that are not in the group.
+            lengths: By rank, the number of bytes that each process sends; 0 for ranks that are not in the group.
             timeout_secs: As in `all_gather`.
             on_wait: As in `all_gather`.
 
         Returns:
-            The bytes by rank on rank 0; an empty list on all other ranks.
+            On rank 0, the bytes by rank; on all other ranks, an empty list.
 
         Raises:
             OSError: As in `all_gather`.
@@ -133,19 +135,20 @@ class AllGatherMesh:
         return [bytes(one) for one in received]
 
     def shut_down_sending(self) -> None:
-        """End the connections in the direction of the peers, which notice it; `alive_peers` still works."""
+        """Shut down sending, so that the peers see the end of the connections; `alive_peers` still works."""
         for connection in self._peers.values():
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
 
     def alive_peers(self) -> set[int]:
-        """Return the ranks whose process still holds its connection. Call it after `shut_down_sending`."""
+        """Return the ranks whose processes still hold their connections. Call it after `shut_down_sending`."""
         return {peer for peer, connection in self._peers.items() if not _has_ended(connection)}
 
     def close(self) -> None:
-        """End the connections in both directions; the peers notice it."""
+        """Close the connections, so that the peers see their end."""
         for connection in self._peers.values():
-            # Closing alone would not end a connection of which a forked process holds a copy.
+            # Shut down first: if a forked process holds a copy of the socket, closing alone would not end the
+            # connection.
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
@@ -154,10 +157,10 @@ class AllGatherMesh:
     def _exchange(
         self, unsent: dict[int, memoryview], missing: dict[int, memoryview], timeout_secs: float, on_wait: OnWait
     ) -> None:
-        """Send and receive until both dicts are empty, which hold what is left of each peer's message."""
+        """Send and receive until both dicts are empty; they hold the rest of the messages to and from each peer."""
         try:
-            # Every round sends and receives as much as the kernel's buffers take, for all peers. Sending everything
-            # first could deadlock: two processes would both wait for the other to empty its buffer.
+            # In every round, send and receive as much as the kernel's buffers allow, for all peers. Sending everything
+            # first could deadlock: each of two processes would wait for the other one to empty its buffer.
             while True:
                 for peer in list(unsent):
                     self._send(peer, unsent)
@@ -169,7 +172,7 @@ class AllGatherMesh:
         except OSError:
             raise
         except BaseException:
-            # Half of a message may have been sent, so nothing else can be sent on these connections.
+            # Close the connections: a part of a message may have been sent, so no other message can follow.
             self.close()
             raise
 
@@ -237,7 +240,7 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 def _has_ended(connection: socket.socket) -> bool:
     try:
-        # Messages that arrived before the end are dropped: the group they belong to is no more.
+        # Drop messages that arrived before the end of the connection: they belong to a generation that is over.
         while connection.recv(_BUFFER_BYTES):
             pass
     except BlockingIOError:
@@ -259,18 +262,18 @@ def _read(store: Store, key: str, deadline: float) -> bytes:
 def _listener(family: socket.AddressFamily, own: str, chief_host: str, rank: int) -> socket.socket:
     if not chief_host or chief_host in LOOPBACK or (rank and not ip_address(own).is_loopback):
         return socket.create_server((own, 0), family=family)
-    # The host name of this machine may resolve to loopback here, or to IPv4 here and to IPv6 on the other machines. So
-    # the process listens on all addresses.
+    # Listen on all addresses: the host name of this machine may resolve to loopback here, or to IPv4 here and to IPv6
+    # on the other machines.
     if socket.has_dualstack_ipv6():
         return socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))
 
 
 def _hosts_to_try(address: str, chief_host: str, *, is_chief: bool) -> list[str]:
-    """Return where a peer may be reached, the likeliest host first.
+    """Return the hosts at which to try to reach a peer, the likeliest first.
 
-    That is the address that it has published. A loopback address means that the peer is on the chief's machine, which
-    other machines reach by the chief's host name.
+    A peer is usually reached at the address that it has published. If that is a loopback address, the peer is on the
+    chief's machine, which other machines reach by the chief's host name.
     """
     is_loopback = ip_address(address).is_loopback
     if not chief_host or not (is_chief or is_loopback):

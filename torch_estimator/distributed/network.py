@@ -1,8 +1,8 @@
-"""Network interface and address of this machine through which it reaches another one.
+"""The network interface, and the own address, through which this machine reaches another one.
 
 A machine's own host name often resolves to loopback, which no other machine can reach. So the processes of a group ask
-the kernel instead: which of my addresses would a packet to the chief be sent from? gloo then listens on the interface
-of that address, and the all-gather mesh on the address itself.
+the kernel instead from which of the machine's addresses it would send a packet to the chief. gloo then listens on the
+interface of that address, and the all-gather mesh on the address itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def interface_to(host: str, port: int) -> str | None:
-    """Return the name of the interface through which IPv4 packets to `host` go; None where it cannot be found."""
+    """Return the name of the interface through which IPv4 packets to `host` are sent; None if it cannot be found."""
     with contextlib.suppress(OSError):
         _, own = own_address(host, port, socket.AF_INET)
         return next((name for _, name in socket.if_nameindex() if _address_of(name) == own), None)
@@ -28,7 +28,7 @@ def interface_to(host: str, port: int) -> str | None:
 def own_address(
     host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC
 ) -> tuple[socket.AddressFamily, str]:
-    """Return the family and the address of this machine from which packets to `host` are sent.
+    """Return the own address from which this machine sends packets to `host`, with its address family.
 
     Raises:
         OSError: There is no route to `host`.
@@ -37,7 +37,7 @@ def own_address(
     for found, _, _, _, destination in socket.getaddrinfo(host, port, family, socket.SOCK_DGRAM):
         try:
             with socket.socket(found, socket.SOCK_DGRAM) as probe:
-                # Connecting a UDP socket sends nothing: the kernel only chooses the route and the source address.
+                # Connect a UDP socket, which sends nothing: the kernel only chooses the route and the source address.
                 probe.connect(destination)
                 return found, str(probe.getsockname()[0])
         except OSError as error:
@@ -47,10 +47,11 @@ def own_address(
 
 @contextlib.contextmanager
 def gloo_listening_on(interface: str | None) -> Iterator[None]:
-    """Have process groups that are made in the body listen on an interface, unless the user has named one.
+    """Make process groups that are created in the body listen on an interface, unless the user has named one.
 
-    gloo reads the interface from the environment when a group is made. The variable is removed afterwards: other groups
-    of this process, and the processes that it starts, may reach their peers through another interface.
+    gloo reads the interface from an environment variable when a process group is created. The variable is removed
+    afterwards, because other groups of this process, and the processes that it starts, may reach their peers through
+    another interface.
 
     Args:
         interface: Name of the interface, or None to leave the choice to gloo.
@@ -66,7 +67,7 @@ def gloo_listening_on(interface: str | None) -> Iterator[None]:
 
 
 def _address_of(interface: str) -> str | None:
-    """Return the IPv4 address of an interface, or None where it has none."""
+    """Return the IPv4 address of an interface, or None if it has none."""
     try:
         import fcntl
 

@@ -1,16 +1,17 @@
-"""Recovery of a lost process from its peers: the survivors hand over all that it needs, and no step is lost.
+"""Recovery of a lost process from its peers: the survivors send the training's state to its replacement.
 
-In data-parallel training every process holds the whole model, so nothing has to be read from a checkpoint when one of
-them dies. What a replacement needs is
+In data-parallel training every process holds the whole model. So if a process dies, nothing has to be read from a
+checkpoint, and no step is lost. A replacement needs
 
 - the variables, the optimizer state and the global step, which are the same in all survivors; and
-- the *input cursor* of the lost process: where its own input and random generators stood after the last step. Each
-  process sends its cursor to all others within the message of each step, so the survivors know it.
+- the *input cursor* of the lost process: the states of its input and its random generators after the last step. Each
+  process sends its cursor to all others in the message of each step, so the survivors have it.
 
-When a group forms again, each survivor announces a `Status`: the step that it has taken last. The steps may differ by
-one: where a process dies in the middle of an exchange, some of its peers have received all messages and have updated,
-others have not. The *leader* is the survivor with the highest step, or the first of several. `hand_over` sends the
-leader's `Snapshot` to all: replacements start with it, and survivors that are one step behind take it over.
+When a group forms again, each survivor announces a `Status`, which names the last step that it has taken. The steps may
+differ by one: if a process dies in the middle of an exchange, some peers have received all messages and have updated,
+and others have not. The *leader* is the survivor with the highest step; if there are several, the one with the lowest
+rank. `hand_over` sends the leader's `Snapshot` to all processes: replacements start from it, and survivors that are one
+step behind load it.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ _LENGTH_BYTES = 4
 
 
 def encode_cursor(cursor: Mapping[str, Any]) -> bytes:
-    """Return an input cursor as bytes, followed by the current state of torch's random generator on the CPU.
+    """Serialize an input cursor, followed by the current state of torch's random generator on the CPU.
 
-    The generator's state is 5,056 bytes. Encoding it as JSON would take longer than all else that a step does for the
-    cursor, so it travels as it is.
+    The generator's state has 5,056 bytes. It is appended as raw bytes, because encoding it as JSON would take longer
+    than everything else that a step does for the cursor.
 
     Args:
-        cursor: JSON, without the state of that generator.
+        cursor: The cursor as JSON, without the state of that generator.
     """
     text = json.dumps(cursor).encode()
     return b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, torch.get_rng_state().numpy().tobytes()))
 
 
 def decode_cursors(cursors: Tensor) -> list[dict[str, Any]]:
-    """Return the cursors of all processes as JSON, each with the state of its generator, as a checkpoint holds them.
+    """Deserialize the cursors of all processes to JSON, each with its generator's state, as in a checkpoint.
 
     Args:
-        cursors: What `encode_cursor` returned in each process, padded: uint8 ``[replicas, bytes]``.
+        cursors: The bytes of `encode_cursor` by rank, padded, uint8 ``[replicas, bytes]``.
     """
     generator_bytes = len(torch.get_rng_state())
     decoded = []
@@ -72,12 +73,12 @@ class Snapshot:
 
     Args:
         step: The global step.
-        loss: The loss of the step before.
+        loss: The loss of the last step taken.
         last_step: The global step to end at, or None.
         variables: Parameters and buffers by name.
         slots: Optimizer state by name.
-        state: What else a checkpoint holds, as JSON. Before the first step, that of the checkpoint that training began
-            with.
+        state: The parts of a checkpoint that are not tensors, as JSON. Before the first step, this is the state of the
+            checkpoint from which training started.
         cursors: The input cursors of all processes, uint8 ``[replicas, bytes]``; None before the first step.
     """
 
@@ -102,10 +103,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a process that has trained announces when the group forms again.
+    """Training state of a survivor, which it announces when the group forms again.
 
     Args:
-        step: The global step that it has taken last.
+        step: The last global step that the process has taken.
         layout: The layout of its messages, as JSON; None before the first step.
     """
 
@@ -113,15 +114,15 @@ class Status:
     layout: Any = None
 
     def as_text(self) -> str:
-        """Return what `find_leader` takes."""
+        """Serialize the status; see `find_leader`."""
         return json.dumps({_STEP: self.step, _LAYOUT: self.layout})
 
 
 def find_leader(statuses: Sequence[str]) -> tuple[int, list[Status]]:
-    """Return the rank whose snapshot all processes go on with, and the statuses of all that have trained.
+    """Return the leader's rank, and the statuses of all survivors.
 
     Args:
-        statuses: By rank, `Status.as_text`; empty for processes that have just started.
+        statuses: By rank, the text of `Status.as_text`; empty for processes that have just started.
 
     >>> find_leader([*(Status(step).as_text() for step in (3, 4, 4)), ""])[0]
     1
@@ -179,7 +180,7 @@ def hand_over(group: Group, leader: int, snapshot: Snapshot | None) -> Snapshot:
 
 
 def _tensors_of(snapshot: Snapshot) -> dict[str, Tensor]:
-    """Return the tensors of a snapshot by the name of the attribute, a space, and their own name."""
+    """Return the tensors of a snapshot; each key is the name of the attribute, a space, and the tensor's own name."""
     tensors = {f"variables {name}": one for name, one in snapshot.variables.items()}
     tensors |= {f"slots {name}": one for name, one in snapshot.slots.items()}
     return tensors if snapshot.cursors is None else {**tensors, "cursors ": snapshot.cursors}

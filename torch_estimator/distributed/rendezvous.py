@@ -1,28 +1,29 @@
-"""Rendezvous: how the processes of a group find each other, at the start and after each loss of a process.
+"""Rendezvous: how the processes of a group find each other, at the start and after a process was lost.
 
-All processes know one address, the chief's, and there the group's key-value store (see
-`torch_estimator.distributed.generation`). One generation of the group forms like this:
+All processes know one address, the chief's, at which they reach the group's key-value store (see
+`torch_estimator.distributed.generation`). A generation of the group forms in five steps:
 
-1. The chief (rank 0) counts the number of the newest generation up. All other processes wait for a generation that
-   nobody has joined under their rank. A process that has lost a peer does the same as one that has just started: so
-   survivors and replacements end up in the same new generation, in whichever order they come.
-2. Each process announces itself under its rank: its incarnation (a random name), its purpose, and its *status*, which
-   says what it holds of the training. The first announcement for a rank counts; a second process with the same
-   ``TF_CONFIG`` waits, and gives up with an error if the first one keeps sending heartbeats.
-3. All wait until all have announced themselves. If another process dies before that, a later generation begins, and
-   all start over with it.
-4. The chief writes down the members. Usually these are all ranks. In an elastic group, the chief leaves out ranks whose
-   process is gone, and announces the generation without them; it knows that by the TCP connections of the generation
-   before, which the kernel closes when a process dies.
+1. The chief (rank 0) increments the number of the newest generation. All other processes wait for a generation that no
+   process has joined under their rank. A process that has lost a peer does the same as one that has just started. So
+   survivors and replacements join the same new generation, in whichever order they arrive.
+2. Each process announces itself under its rank. The announcement holds its incarnation (a random id), its purpose, and
+   its *status*, which describes the training state that it holds. The first announcement for a rank counts. A second
+   process with the same ``TF_CONFIG`` waits, and gives up with an error if the first one keeps sending heartbeats.
+3. Each process waits until all have announced themselves. If another process dies before that, a later generation
+   begins, and all processes start over with it.
+4. The chief writes the list of members. Usually these are all ranks. In an elastic group, the chief leaves out ranks
+   whose processes are gone. It knows that from the TCP connections of the previous generation, which the kernel closes
+   when a process dies.
 5. The members compare their purposes, initialize torch.distributed, and connect the mesh for all-gathers. If that
    fails, for example because one more process has died, they try again from step 1.
 
-A process that an elastic group has left out, and that comes back, finds the members fixed. If it holds a state, that is
-outdated: it ends (`LeftBehind`) and the launcher starts it anew. If it holds none, it announces itself, which the
-chief's heartbeat notices; the group then forms a generation that includes it.
+If an elastic group has left out a process and the process comes back, it finds that the list of members is written
+already. If the process holds a training state, that state is outdated: the process ends (`LeftBehind`) and the launcher
+starts it anew. If it holds none, it announces itself. The chief's heartbeat notices that, and the group then forms a
+generation that includes the process.
 
-torchrun, Slurm and Ray Train start all processes again when one of them dies. There, and for forked replicas, a group
-is formed once only.
+torchrun, Slurm and Ray Train start all processes again when one of them dies. With them, and for forked replicas, a
+group forms only once.
 """
 
 from __future__ import annotations
@@ -65,21 +66,22 @@ from torch_estimator.errors import ClusterError
 logger = logging.getLogger("torch_estimator")
 
 COLLECTIVE_SECS = 7200.0
-"""How long a collective waits for all processes: the chief may evaluate between two steps."""
+"""How long a collective waits for all processes. It is long because the chief may evaluate between two steps."""
 
-# How long to connect, since a process may die. gloo waits for up to five times as long.
+# Limit the time to connect, since a process may die meanwhile. gloo waits for up to five times as long.
 _CONNECT_SECS = 5.0
-# In larger groups each process would hold too many connections; torch's ring all-gather needs two.
+# Use a mesh only in groups up to this size. In larger ones each process would hold too many connections, while torch's
+# ring all-gather needs two.
 MAX_MESH_SIZE = 32
 _LOG_EVERY_SECS = 10.0
 _POLL_SECS = 0.05
-# A store that has not answered for longer than two attempts to connect take counts as silent.
+# A store counts as silent if it has not answered for longer than two attempts to connect take.
 _SILENT_SECS = 2 * _CONNECT_SECS
-# All survivors notice a loss at about the same time, so a process that is absent for longer is gone.
+# All survivors notice a loss at about the same time, so a process that is absent for longer than this may be gone.
 _GONE_SECS = 3.0
-# Processes that were about to connect when another one was lost may notice it that late.
+# A process that was about to connect when another one was lost may take this long to notice the loss.
 _CONNECTING_SECS = 6 * _CONNECT_SECS
-# How long to wait for another process with the same rank to end, once it has shown that it is alive.
+# Wait for this long for another process with the same rank to end, once its heartbeats have shown that it is alive.
 _SAME_RANK_SECS = 10.0
 
 # The newest generation that this process has joined at each address.
@@ -91,10 +93,10 @@ class Membership:
     """A generation that this process is a member of.
 
     Attributes:
-        generation: What the members write into the store.
+        generation: The generation's entries in the store.
         ranks: Ranks of all members, ascending.
         statuses: By rank, the status that each member has announced; empty for ranks that are not members.
-        mesh: Connections for all-gathers; None where the members use those of `torch.distributed`.
+        mesh: Connections for all-gathers; None if the members use those of `torch.distributed`.
     """
 
     generation: Generation
@@ -110,13 +112,13 @@ class Rendezvous:
         task: The place of this process in the cluster.
         backend: ``gloo`` or ``nccl``.
         wait_secs: How long to wait for the other processes.
-        check: Called about 20 times a second while this process waits; raises where it has to stop waiting.
+        check: Called about 20 times a second while this process waits; raises if the process has to stop waiting.
         elastic: Whether the chief may form a generation without processes that are gone.
         purpose: ``train`` or ``evaluate``.
 
     Attributes:
-        is_repeatable: Whether a group that has lost a process may form another generation with its replacement. It may
-            not where the launcher starts all processes again, as torchrun, Slurm and Ray Train do.
+        is_repeatable: Whether the group may form another generation after it has lost a process. It may not if the
+            launcher starts all processes again, as torchrun, Slurm and Ray Train do, nor if the processes were forked.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class Rendezvous:
         self._elastic = elastic
         self._purpose = purpose
         self._incarnation = secrets.token_hex(8)
-        # Whether torch.distributed was initialized by the launcher, as Ray Train does, which also shuts it down.
+        # Whether the launcher has initialized torch.distributed. Ray Train does so, and also shuts it down.
         self._is_initialized_outside = dist.is_initialized()
         self._is_file = task.rendezvous.startswith(FILE_PREFIX)
         self.is_repeatable = not (
@@ -148,34 +150,36 @@ class Rendezvous:
         is_on_one_machine = self._is_file or self._address[0] in LOOPBACK
         self._interface = "lo" if is_on_one_machine else interface_to(*self._address)
         self._generation: Generation | None = None
-        # For the chief of an elastic group: the half-closed mesh of the last generation, which shows which ranks live.
+        # On the chief of an elastic group: the half-closed mesh of the previous generation. Its connections show which
+        # processes are still alive.
         self._previous_mesh: AllGatherMesh | None = None
         self._may_miss = False
-        self._patience_secs = _GONE_SECS
-        # The thread that forms a generation sets these; the calling thread reads them.
+        self._absence_secs = _GONE_SECS
+        # The calling thread sets `_forming` and clears it when it gives up; the thread that forms a generation reads
+        # it. The other attributes are set by that thread and read by the calling thread.
         self._forming: threading.Thread | None = None
         self._is_connecting = False
         self._waits_for, self._progress_at = "", 0.0
 
-    # In the thread of the caller.
+    # Methods that run in the thread of the caller.
 
     def form(self, status: str, *, may_miss: bool) -> Membership:
         """Wait for all other processes and form a generation with them.
 
         Args:
-            status: What the others shall know of this process; empty where it holds nothing that they need.
+            status: Description of the training state that this process holds; empty if it holds none.
             may_miss: For the chief of an elastic group: whether it may form the generation without lost processes.
 
         Raises:
-            ClusterError: The others did not come in time, or want to do something else.
+            ClusterError: The others did not come in time, or have another purpose.
             LeftBehind: An elastic group has gone on without this process.
             TrainingOver: The chief has ended the training.
         """
         self._may_miss = may_miss and self._rank == 0 and self._elastic and self.is_repeatable
-        self._patience_secs = _GONE_SECS
+        self._absence_secs = _GONE_SECS
         self._progress_at = time.monotonic()
-        # A request to the store of a stopped chief blocks as long as the chief is stopped, and cannot be interrupted.
-        # So a thread makes the requests. If this process gives up, it leaves the thread behind.
+        # Make the requests in a thread, because a request to the store of a stopped chief blocks as long as the chief
+        # is stopped, and cannot be interrupted. If this process gives up, it leaves the thread running.
         outcomes: queue.SimpleQueue[Membership | BaseException] = queue.SimpleQueue()
         self._forming = threading.Thread(target=self._form, args=(status, outcomes), name="rendezvous", daemon=True)
         self._forming.start()
@@ -201,14 +205,15 @@ class Rendezvous:
             with contextlib.suppress(queue.Empty):
                 return outcomes.get(timeout=_POLL_SECS)
             now = time.monotonic()
-            # While the store answers, the thread itself notices the deadline and can say whom it waits for.
+            # Raise here only if the store is silent. While the store answers, the thread itself notices the deadline,
+            # and its error can name the processes that it waits for.
             answers = now < self._progress_at + _SILENT_SECS
             if now > deadline and not answers:
-                raise ClusterError(self._why_not(TimeoutError("timed out")))
+                raise ClusterError(self._failure_text(TimeoutError("timed out")))
             if now > logged_at + _LOG_EVERY_SECS:
                 logged_at = now
-                doubt = "" if answers else self._doubt()
-                silent = f"{self._chief}, which does not answer{f' ({doubt})' if doubt else ''}"
+                problem = "" if answers else self._address_problem()
+                silent = f"{self._chief}, which does not answer{f' ({problem})' if problem else ''}"
                 waits_for = self._waits_for if answers else silent
                 logger.info("%s waits at %s for %s.", self._task, self._task.rendezvous, waits_for)
 
@@ -216,7 +221,7 @@ class Rendezvous:
         """End the connections of a generation.
 
         Args:
-            mesh: The mesh of the generation, or None where it has none.
+            mesh: The mesh of the generation, or None if it has none.
         """
         if mesh is not None:
             self.close_previous_mesh()
@@ -230,12 +235,12 @@ class Rendezvous:
                 dist.destroy_process_group()
 
     def close_previous_mesh(self) -> None:
-        """Stop observing which processes of the generation before are alive."""
+        """Stop observing which processes of the previous generation are alive."""
         if self._previous_mesh is not None:
             self._previous_mesh.close()
             self._previous_mesh = None
 
-    # In the thread that forms a generation.
+    # Methods that run in the thread that forms a generation.
 
     def _form(self, status: str, outcomes: queue.SimpleQueue[Membership | BaseException]) -> None:
         deadline = time.monotonic() + self._wait_secs
@@ -243,22 +248,23 @@ class Rendezvous:
             while (membership := self._try_and_recover(status, deadline)) is None:
                 pass
             if self._forming is not threading.current_thread():
-                # The caller has given up and does not use the group.
+                # Disconnect: the caller has given up and will not use the group.
                 self.disconnect(membership.mesh)
             outcomes.put(membership)
         except BaseException as error:
             outcomes.put(error)
 
     def _try_and_recover(self, status: str, deadline: float) -> Membership | None:
-        """Try once; return None where another attempt may succeed."""
+        """Try once to form a generation; return None if another attempt may succeed."""
         try:
             return self._try(status, deadline)
         except ClusterError:
             raise
         except (RuntimeError, ValueError, OSError) as error:
             if time.monotonic() > deadline or not self.is_repeatable or _is_port_in_use(error):
-                raise ClusterError(self._why_not(error)) from error
-            # The chief has died, and its store with it; or another process has died while all connected.
+                raise ClusterError(self._failure_text(error)) from error
+            # Forget the store and try again: either the chief has died, and its store with it, or another process has
+            # died while all were connecting.
             self._generation = None
             forget_store(self._address)
             self.disconnect(None)
@@ -266,7 +272,7 @@ class Rendezvous:
             return None
 
     def _try(self, status: str, deadline: float) -> Membership | None:
-        """Go through the steps of the module's docstring; return None where a later generation has begun."""
+        """Run the five steps of the module's docstring; return None if the process has to start over."""
         if self._rank and self._connects_to_chief():
             self._wait_for_listener(deadline)
         left_secs = max(1.0, deadline - time.monotonic())
@@ -289,14 +295,15 @@ class Rendezvous:
         while (absent := generation.absent(self._size)) and not generation.has_members():
             if not generation.is_newest():
                 return None
-            has_patience = time.monotonic() <= began + self._patience_secs
-            if self._may_miss and not has_patience and not self._is_any_alive(absent):
+            is_absence_short = time.monotonic() <= began + self._absence_secs
+            if self._may_miss and not is_absence_short and not self._is_any_alive(absent):
                 break
-            self._wait_a_moment(self._names(absent), deadline)
-        # A second attempt may come while other processes still try to connect for the first one.
-        self._patience_secs = _CONNECTING_SECS
+            self._sleep_or_give_up(self._names(absent), deadline)
+        # In a second attempt, wait longer for absent ranks: their processes may still be trying to connect for the
+        # first attempt.
+        self._absence_secs = _CONNECTING_SECS
 
-        # 4. Fix the members.
+        # 4. Write the members, or find out whether this process is one.
         if self._rank == 0:
             generation.set_members(rank for rank in range(self._size) if rank not in absent)
         if generation.excludes(self._rank):
@@ -321,12 +328,12 @@ class Rendezvous:
         return Membership(generation, members, statuses, mesh)
 
     def _connects_to_chief(self) -> bool:
-        """Return whether this process has yet to connect to a store that the chief's process serves."""
+        """Return whether the chief's process serves the store and this process is not connected to it yet."""
         is_served_by_chief = bool(self._address[0]) and not (self._is_initialized_outside or is_started_by_torchrun())
         return is_served_by_chief and not is_open(self._address)
 
     def _wait_for_listener(self, deadline: float) -> None:
-        """Wait until the chief listens. torch would wait, too, but log a warning for each attempt."""
+        """Wait until the chief listens. torch would wait, too, but would log a warning for each attempt."""
         while True:
             try:
                 socket.create_connection(self._address, timeout=_POLL_SECS * 20).close()
@@ -339,10 +346,11 @@ class Rendezvous:
     def _next_generation(self, store: Store, deadline: float) -> Generation:
         """Wait for a generation that no process has joined under this rank; return it.
 
-        A generation that this process has joined itself is over: the chief is about to begin the next one. A generation
-        that another process has joined under this rank is either about to be replaced, since that process was this
-        one's predecessor and died; or that process lives, and two processes were given the same place in the cluster.
-        Heartbeats show which: if they go on, this process waits `_SAME_RANK_SECS` longer and then raises an error.
+        If this process itself has joined the newest generation, that generation is over, and the chief is about to
+        begin the next one. If another process has joined it under this rank, there are two cases. Either that process
+        has died and this one replaces it; then the chief is about to begin the next generation. Or that process is
+        alive, and two processes were started with the same place in the cluster. Heartbeats tell the cases apart: if
+        they go on, this process waits `_SAME_RANK_SECS` longer and then raises an error.
         """
         first_seen: tuple[int, int] | None = None
         gives_up_at = math.inf
@@ -359,22 +367,22 @@ class Rendezvous:
                     first_seen = newest, beats
                 elif gives_up_at == math.inf and first_seen[0] == newest and beats > first_seen[1]:
                     gives_up_at = time.monotonic() + _SAME_RANK_SECS
-                self._wait_a_moment(
+                self._sleep_or_give_up(
                     f"another process that runs as {self._names([self._rank])} to end",
                     min(deadline, gives_up_at),
                     secs=min(self._wait_secs, _SAME_RANK_SECS),
                     advice="two have the same TF_CONFIG",
                 )
             else:
-                self._wait_a_moment(self._chief, deadline)
+                self._sleep_or_give_up(self._chief, deadline)
 
     def _wait_to_be_admitted(self, generation: Generation, deadline: float) -> None:
-        """Wait until the others, which have gone on without this process, begin a generation that includes it."""
+        """Wait until the others, which have gone on without this process, begin a new generation."""
         logger.info("The others have gone on without %s; waiting until they admit it again.", self._task)
         while generation.is_newest():
             if generation.is_over():
                 raise TrainingOver
-            self._wait_a_moment(self._chief, deadline)
+            self._sleep_or_give_up(self._chief, deadline)
 
     def _connect(self, store: Store, members: Sequence[int], connect_secs: float) -> AllGatherMesh | None:
         self._progress_at, self._waits_for = time.monotonic() + 5 * connect_secs, "connections to all of them"
@@ -390,8 +398,9 @@ class Rendezvous:
     def _init_process_group(self, store: Store, members: Sequence[int], connect_secs: float) -> None:
         if self._is_initialized_outside:
             return
-        # torch names a group by how many groups this process has tried to make, and all members need the same name. A
-        # replacement has tried less often than the survivors.
+        # Reset torch's counter of process groups. torch derives a group's name from the number of groups that the
+        # process has tried to make, and all members need the same name, but a replacement has made fewer attempts than
+        # the survivors.
         dist.distributed_c10d._world.group_count = 0
         with gloo_listening_on(self._interface):
             dist.init_process_group(
@@ -410,10 +419,10 @@ class Rendezvous:
                 raise ClusterError(f"{chief}, but {other}; have all of them call the same, in the same order.")
 
     def _is_any_alive(self, absent: Collection[int]) -> bool:
-        """Return whether the process of an absent rank still holds its connection of the generation before."""
+        """Return whether any absent rank is alive, that is, still holds its connection of the previous generation."""
         return self._previous_mesh is not None and not self._previous_mesh.alive_peers().isdisjoint(absent)
 
-    def _wait_a_moment(
+    def _sleep_or_give_up(
         self,
         waits_for: str,
         deadline: float,
@@ -421,13 +430,13 @@ class Rendezvous:
         secs: float | None = None,
         advice: str = "all run and can reach that address",
     ) -> None:
-        """Sleep 10 ms between two looks into the store; raise where the deadline is over, or the caller has given up.
+        """Sleep for 10 ms before the store is read again; raise if the deadline is over, or the caller has given up.
 
         Args:
-            waits_for: What this process waits for, for the log and the error.
+            waits_for: Names of the processes that this process waits for, for the log and the error.
             deadline: When to give up, by `time.monotonic`.
-            secs: The wait that the error names; None for ``session_creation_timeout_secs``.
-            advice: What the error advises to check.
+            secs: Length of the wait, for the error; None for ``session_creation_timeout_secs``.
+            advice: What the error advises the user to check.
         """
         if self._forming is not threading.current_thread():
             raise ClusterError("The process has stopped waiting for the others.")
@@ -452,7 +461,7 @@ class Rendezvous:
     def _whole_wait(self) -> str:
         return f"{self._wait_secs:g} s (session_creation_timeout_secs of RunConfig)"
 
-    def _why_not(self, error: Exception) -> str:
+    def _failure_text(self, error: Exception) -> str:
         where = self._task.rendezvous
         if _is_port_in_use(error):
             return f"{self._task} cannot listen on {where}: the port is in use; end what uses it, or name another port."
@@ -460,11 +469,11 @@ class Rendezvous:
         advice = "that is an address of this machine" if host and self._rank == 0 else "it runs and can be reached"
         return (
             f"{self._task} waited {self._whole_wait} for {self._chief} at {where}; see whether {advice} "
-            f"({self._doubt() or short_reason(error)})."
+            f"({self._address_problem() or short_reason(error)})."
         )
 
-    def _doubt(self) -> str:
-        """Return what seems wrong with the chief's address, as far as this machine can tell; empty if nothing does."""
+    def _address_problem(self) -> str:
+        """Return what seems wrong with the chief's address, seen from this machine, or an empty string."""
         host, port = self._address
         return unresolved(host, port) if host else ""
 

@@ -1,16 +1,17 @@
-"""Evaluation by several processes: each runs some of the batches, the first process adds up the metrics of all.
+"""Evaluation by several processes: each runs some of the batches, and the first process computes the metrics of all.
 
-Every process reads the same dataset. Of n processes, process i runs the batches i, i + n, i + 2n, …: its module's
-outputs, and the labels, are sent to the first process, which adds all batches to the metrics in their order. So the
-metrics are those of one process, also where a metric depends on the order of batches or needs all of them, as medians
-and users' own functions do. (Adding up the state of metrics instead would be less to send, but users' functions have no
-state that could be added.) Hooks run in the first process, for its own batches.
+Every process reads the same dataset. Of n processes, process i runs the batches i, i + n, i + 2n, … It sends the
+module's outputs and the labels to the first process, which adds all batches to the metrics in their order. So the
+results equal those of one process, even if a metric depends on the order of batches or needs all of them, as medians
+and users' own functions do. (Sending the state of each metric instead would take fewer bytes, but users' functions have
+no state that could be added up.) Hooks run in the first process, for its own batches.
 
-A *round* is one batch of each process. The first process has its own batch of the round, then receives those of the
-others. The evaluation ends in the round in which the input ends, ``steps`` are reached, or a hook asks for it.
+A *round* consists of one batch of each process. The first process runs its own batch of the round, then receives those
+of the others. The evaluation ends in the round in which the input ends, ``steps`` is reached, or a hook requests a
+stop.
 
-There are two sorts of processes: those of a cluster, which are in a `Group` (`GroupShare`), and processes forked for
-one evaluation on one machine, which send through pipes (`ForkedShare`).
+The processes are either those of a cluster, which are in a `Group` (`GroupShare`), or forked for one evaluation on one
+machine; then they send through pipes (`ForkedShare`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 _POLL_SECS = 0.5
 _BATCH_SECS = 7200.0
 
-# What the chief sends for its own batch, which it keeps.
+# The chief keeps its own batch, and sends these bytes in the place of it.
 _CHIEF_HAS_BATCH = b"a batch"
 
 
@@ -54,16 +55,16 @@ class Peers(Protocol):
     """The other processes of an evaluation: the first process receives from them, all others send to the first."""
 
     def begin_round(self, own: EvaluatedBatch) -> None:
-        """In the first process: start to receive the batches of a round, in which it has this batch itself."""
+        """In the first process: begin to receive the batches of a round; `own` is its own batch of the round."""
 
     def receive(self, index: int) -> EvaluatedBatch | None:
-        """In the first process: return the batch of another process in this round; None where its input has ended."""
+        """In the first process: return the batch of another process in this round; None if its input has ended."""
 
     def end(self) -> None:
-        """In the first process: receive no more."""
+        """In the first process: stop receiving."""
 
     def send(self, batches: Iterator[EvaluatedBatch]) -> None:
-        """In all other processes: send the batches, until they end or the first process receives no more."""
+        """In all other processes: send the batches, until they end or the first process stops receiving."""
 
 
 def evaluate_in_rounds(
@@ -78,15 +79,15 @@ def evaluate_in_rounds(
     index: int,
     size: int,
 ) -> None:
-    """Run the batches of this process; in the first process, also add up those of all.
+    """Run the batches of this process; in the first process, also add the batches of all processes to the scores.
 
     Args:
-        model: The model, its weights in place.
-        dataset: All batches; every process gives the same.
-        scores: The metrics and losses of the first process.
+        model: The model with its weights loaded.
+        dataset: All batches; the same in every process.
+        scores: The metrics and losses; only those of the first process are used.
         steps: Number of batches to evaluate, or None for all.
-        context: The evaluation's context.
-        schedule: When its hooks are called.
+        context: The context that hooks are called with.
+        schedule: Says when the hooks are called.
         peers: The other processes.
         index: Number of this process among the processes that evaluate; the first is 0.
         size: Number of the processes that evaluate.
@@ -181,14 +182,14 @@ class GroupShare(EvaluationShare):
         return results, batches
 
     def _from_chief(self, value: Any) -> Any:
-        """Return the chief's value in all processes; it travels as JSON."""
+        """Send the chief's value to all processes, as JSON, and return it."""
         return json.loads(self._group.all_gather_texts("" if self._group.rank else json.dumps(value, default=float))[0])
 
 
 class _GroupPeers:
-    """Members of a group. In each round every member calls one collective, in which it gives a batch or nothing.
+    """Members of a group. In each round every member calls one collective, in which it sends a batch or no bytes.
 
-    All members see how many bytes each one gives. A round in which anybody gives nothing is the last one for all.
+    All members learn how many bytes each one sends. A round in which a member sends no bytes is the last one for all.
     """
 
     def __init__(self, group: Group) -> None:
@@ -228,7 +229,7 @@ Pipe = tuple[Connection, Connection]
 
 
 class ForkedShare(EvaluationShare):
-    """Processes that are forked for one evaluation.
+    """Processes that are forked for one evaluation on one machine.
 
     Args:
         devices: The device of each process, as torch names it.
@@ -263,7 +264,7 @@ class _PipePeers:
 
     Args:
         pipes: The receiving and the sending end of the pipe of each process but the first.
-        index: Number of this process; the ends that it does not use are closed.
+        index: Number of this process; it closes the ends of pipes that it does not use.
         replicas: The processes.
     """
 
@@ -286,8 +287,8 @@ class _PipePeers:
         receiver = self._pipes[index - 1][0]
         deadline = time.monotonic() + _BATCH_SECS
         while time.monotonic() < deadline:
-            # Where a process has died, its end of the pipe is closed, and reading raises EOFError until the process can
-            # be reaped and its failure be named.
+            # Ignore EOFError. If a process has died, its end of the pipe is closed and reading raises EOFError at once,
+            # perhaps before the exit status is available. `check` raises the error as soon as it is.
             with suppress(EOFError):
                 if receiver.poll(_POLL_SECS):
                     data = receiver.recv_bytes()
@@ -298,7 +299,7 @@ class _PipePeers:
         )
 
     def end(self) -> None:
-        # A process that still sends gets a BrokenPipeError, which ends it.
+        # Close the pipes: a process that still sends gets a BrokenPipeError, with which its `send` ends.
         for receiver, _ in self._pipes:
             receiver.close()
 

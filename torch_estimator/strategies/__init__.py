@@ -1,1 +1,1 @@
-"""Strategies: how a training is spread over devices and processes, one file each."""
+"""Strategies, which spread a training over devices and processes; read `single` first."""

@@ -1,4 +1,4 @@
-"""Checks of settings and of the cluster that several strategies make."""
+"""Checks of settings and of the cluster, shared by the strategies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 
 def check_silence(secs: object) -> None:
-    """Raise where ``silence_secs`` is not a positive number."""
+    """Raise if ``silence_secs`` is not a positive number."""
     if not isinstance(secs, int | float) or isinstance(secs, bool):
         raise InvalidTypeError(f"silence_secs must be a number, but got {secs!r}.")
     if not secs > 0:
@@ -15,7 +15,7 @@ def check_silence(secs: object) -> None:
 
 
 def refuse_parameter_servers(strategy: object, task: Task) -> None:
-    """Raise where the cluster has parameter servers, which the strategy does not use."""
+    """Raise if the cluster has parameter servers, which `strategy` does not use."""
     if task.num_ps:
         raise InvalidValueError(
             f"train_distribute is a {type(strategy).__name__}, but {task.source} names {task.num_ps} parameter "

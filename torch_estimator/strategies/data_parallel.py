@@ -1,15 +1,17 @@
 """Data-parallel training: every process has the whole model, and all take each step together.
 
-`MultiWorkerMirroredStrategy` is what a user gives; `joined` makes the session of one process. In order:
+A user configures `MultiWorkerMirroredStrategy`; `joined` makes the session of one process. A training runs in this
+order:
 
 1. `joined_group` waits until all processes of the cluster are connected.
-2. `DataParallelSession.begin` checks that all are about to train the same, and decides where to start: from a
-   checkpoint, from the chief's initial weights, or, in the replacement of a lost process, from the others' state.
-3. `DataParallelSteps` takes the steps; it also recovers from losses.
-4. `DataParallelSession.end` leaves the group, when all have the result.
+2. `DataParallelSession.begin` checks that all processes run the same program with the same settings. It then loads the
+   state to start from: a checkpoint, the chief's initial weights, or, in the replacement of a lost process, the state
+   of the survivors.
+3. `DataParallelSteps` takes the steps; it also recovers lost processes.
+4. `DataParallelSession.end` leaves the group, once training has ended for all processes.
 
-Imports of torch are inside functions: users import this module with `torch_estimator.distribute`, also to start
-programs that never train.
+torch is imported inside functions only, because programs that never train import this module, too, through
+`torch_estimator.distribute`.
 """
 
 from __future__ import annotations
@@ -40,30 +42,30 @@ logger = logging.getLogger("torch_estimator")
 _COMMUNICATIONS = ("AUTO", "RING", "NCCL")
 
 COMPILED_PARTS = "compiled_parts"
-"""Key of a checkpoint's state: what was compiled of the two halves of a step."""
+"""Key of a checkpoint's state: which parts of the two halves of a step were compiled."""
 
-# Exchanging a larger table takes longer than a step of most models.
+# Warn of embeddings with more numbers: exchanging one takes longer than a step of most models.
 _MANY_NUMBERS = 1_000_000
 
-# One entry for each group that this process is in. While there is one, this process evaluates alone, since the other
-# processes of the cluster are busy with training.
+# Holds one entry for each group that this process is in. While there is any, this process evaluates alone, since the
+# other processes of the cluster are busy with the group's work.
 _busy: list[None] = []
 
 
 @dataclass(frozen=True, slots=True)
 class MultiWorkerMirroredStrategy(Strategy):
-    """Every worker has the whole model; all workers take each step together, on the sum of their gradients.
+    """Strategy in which every worker has the whole model, and all take each step together with the sum of gradients.
 
-    This is the default of a cluster without parameter servers. Each worker takes a batch of its own ``input_fn`` per
-    step: with n workers, a step is computed on n times as many rows. Losses that are sums, and their gradients, are
-    added up over the workers; all other losses are averaged.
+    This is the default of a cluster without parameter servers. In each step, each worker takes one batch of its own
+    ``input_fn``. So with n workers, a step is computed on n times as many rows. Losses that are sums, and their
+    gradients, are added up over the workers; all other losses are averaged.
 
     Args:
-        communication: ``"RING"`` is gloo over TCP, ``"NCCL"`` is for GPUs; ``"AUTO"`` takes NCCL where there are GPUs.
+        communication: ``"RING"`` is gloo over TCP, ``"NCCL"`` is for GPUs; ``"AUTO"`` is NCCL if there are GPUs.
         silence_secs: Seconds that a process waits for the others before it logs a warning that names them. It goes on
-            waiting.
-        elastic: Whether to go on without a lost worker, on fewer rows per step, until it is back. At the start, and
-            after the loss of the chief, training always waits for all workers.
+            waiting after the warning.
+        elastic: Whether to go on without a lost worker, with fewer rows per step, until it is back. At the start, and
+            after the chief was lost, training always waits for all workers.
 
     Raises:
         InvalidTypeError: ``silence_secs`` is not a number, or ``elastic`` is not a bool.
@@ -91,7 +93,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         """Name of the backend of torch.distributed.
 
         Raises:
-            InvalidValueError: The communication needs GPUs and there are none, or it does not work with ``elastic``.
+            InvalidValueError: ``communication`` needs GPUs and there are none, or it does not work with ``elastic``.
         """
         import torch
 
@@ -102,7 +104,7 @@ class MultiWorkerMirroredStrategy(Strategy):
             )
         if self.communication == "NCCL" and not torch.cuda.is_available():
             raise InvalidValueError("communication='NCCL' needs GPUs, but there are none here; use 'RING' or 'AUTO'.")
-        # Texts are on the CPU, so they are exchanged through gloo in any case.
+        # Use gloo for tensors on the CPU in any case, because strings are exchanged as such tensors.
         return "cpu:gloo,cuda:nccl" if self.communication != "RING" and torch.cuda.is_available() else "gloo"
 
     def check(self, task: Task) -> None:
@@ -151,7 +153,7 @@ _warned: list[None] = []
 
 @contextmanager
 def busy_with_group() -> Iterator[None]:
-    """Have evaluations in the body run in this process alone, since the others are busy with the group's work."""
+    """Make evaluations in the body run in this process alone, since the others are busy with the group's work."""
     _busy.append(None)
     try:
         yield
@@ -169,14 +171,14 @@ def joined_group(
     replicas: ForkedReplicas | None = None,
     replaceable: bool = True,
 ) -> Iterator[Group]:
-    """Wait for all processes that train or evaluate together with this one; leave them at the end.
+    """Connect to all processes that train or evaluate together with this one; leave the group at the end.
 
     Args:
         task: The place of this process among the processes.
         strategy: The strategy of all processes.
         config: The job's settings.
         purpose: ``train`` or ``evaluate``.
-        replicas: The processes that this one was forked with, or None where each process was started by itself.
+        replicas: The replicas, if this process was forked with them; None if each process was started separately.
         replaceable: Whether a new process can take the place of a lost one.
 
     Raises:
@@ -212,13 +214,15 @@ def joined_group(
 def joined(
     config: RunConfig, task: Task, strategy: Strategy, *, replicas: ForkedReplicas | None = None
 ) -> Iterator[Session]:
-    """Join the processes that take each step together; a single process trains alone.
+    """Join the processes that take each step together; yield the session of this process.
+
+    If the cluster has a single process, its session is a `SingleSession`.
 
     Args:
         config: The settings of this process.
-        task: Its place among the processes.
+        task: The place of this process among the processes.
         strategy: The strategy of all processes.
-        replicas: The processes that this one was forked with, or None where each process was started by itself.
+        replicas: The replicas, if this process was forked with them; None if each process was started separately.
     """
     from torch_estimator.distributed.errors import LeftBehind, TrainingOver
     from torch_estimator.train.preemption import Preempted
@@ -241,14 +245,14 @@ def joined(
 
 
 class DataParallelSession(Session):
-    """One of several processes that have the same model and take each step together.
+    """Session of one of several processes that hold the same model and take each step together.
 
     Args:
         config: The settings of this process.
-        task: Its place among the processes.
+        task: The place of this process among the processes.
         group: The processes.
-        shares_input: Whether the processes were forked from one: they read one input, of which each takes its batches,
-            and only the first one has to see the model directory.
+        shares_input: Whether the processes were forked from one program. Then all read the same input, each process
+            takes every n-th batch of it, and only the first process has to see the model directory.
         is_elastic: Whether the group goes on without a lost process.
     """
 
@@ -270,8 +274,9 @@ class DataParallelSession(Session):
         try:
             yield
         except PeerLost as lost:
-            # Before the first step there is no state to recover: the processes form their group again and start over.
-            # Later losses are recovered in the steps, and come here only where that is impossible.
+            # A process was lost before the first step: there is no state to recover, so form the group again and start
+            # over. If one is lost later, `DataParallelSteps` recovers; the error reaches this point only if it could
+            # not, and `rejoin` raises it again.
             self.group.rejoin(lost)
 
     def begin(self, training: Training) -> None:
@@ -283,7 +288,8 @@ class DataParallelSession(Session):
         if not others_train:
             training.warm_start()
         training.make_optimizers()
-        # Now, and not after the checkpoint is restored: a schedule changes the settings of its optimizer.
+        # Describe the training before the checkpoint is restored, because a restored schedule changes the settings of
+        # its optimizer.
         trainers = (training.optimizers, training.schedules)
         description = {
             CLUSTER: {"the number of processes that train": self.task.num_workers},
@@ -324,7 +330,8 @@ class DataParallelSession(Session):
 
         training.restore_input(training.saved_state)
         if self._shares_input and RANDOM not in training.saved_state:
-            # Not before: the processes have to make the dataset with the same random numbers, to read the same input.
+            # Give each process its own random numbers only after the dataset was made: all processes have to make it
+            # with the same random numbers, so that they read the same input.
             vary_random_numbers(self.task.rank)
         self._training = training
         self.group.check_preempted = checking_preemption(context)
@@ -362,23 +369,26 @@ class DataParallelSession(Session):
 
 
 def agree_on_start(training: Training, agree: Callable[..., None], group: Group) -> None:
-    """Check with the other processes where training starts and ends; take over what only the chief knows.
+    """Check that training starts and ends at the same steps in all processes.
+
+    Also sets ``training.starts_input_over`` to the chief's value, which only the chief can know.
 
     Args:
         training: The training of this process.
-        agree: Raises where the processes differ; called with ``begins_with`` and ``last_step``.
+        agree: Raises if the processes differ; called with ``begins_with`` and ``last_step``.
         group: The processes.
     """
     from torch_estimator import files
 
     begins_with = None if training.checkpoint is None else files.basename(training.checkpoint.path)
     agree(begins_with=begins_with, last_step=training.last_step)
-    # Whether this training was interrupted is written in the chief's directory, and read by the chief only.
+    # Take over the chief's value: the chief alone reads, from the model directory, whether the last training was
+    # interrupted.
     training.starts_input_over = bool(group.all_gather_texts("yes" if training.starts_input_over else "")[0])
 
 
 def vary_random_numbers(rank: int) -> None:
-    """Give each process random numbers of its own, for dropout and for shuffling its part of the input."""
+    """Seed each process differently, for dropout and for shuffling its part of the input."""
     import torch
 
     if rank:
@@ -386,7 +396,10 @@ def vary_random_numbers(rank: int) -> None:
 
 
 def warn_of_whole_tables(training: Training) -> None:
-    """Log big embeddings of the user's module, whose gradients are exchanged whole; of a table of columns only rows."""
+    """Warn of big embeddings of the user's module: their gradients are exchanged whole.
+
+    Tables of feature columns are not reported, because only the rows that a batch uses are exchanged.
+    """
     from torch import nn
 
     if not training.is_chief:

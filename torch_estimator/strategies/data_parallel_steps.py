@@ -1,17 +1,18 @@
-"""Steps of data-parallel training: compute gradients, exchange them with the other replicas, update on their sum.
+"""Steps of data-parallel training: compute gradients, exchange them with the other replicas, update with their sum.
 
 One step of a replica:
 
 1. Take a batch from the input and compute its gradients, packed into a message (`SendingStep`). A replica whose input
    has ended sends a message without gradients, as long as others have batches.
-2. Exchange the messages, with the codes and input cursors in them. While the chief calls for an evaluation, take part
-   in it and exchange again. If a batch did not fit into the message, all replicas first agree on a larger one.
-3. Update the parameters with the messages of all (`ReceivingStep`). All replicas compute the same numbers from the same
-   messages, so their parameters stay equal bit for bit without ever being compared.
+2. Exchange the messages, which also hold the codes and input cursors. If the chief's code calls for an evaluation, take
+   part in it and exchange again. If a batch did not fit into the message, first agree with the other replicas on a
+   larger one.
+3. Update the parameters with the messages of all replicas (`ReceivingStep`). All replicas compute the same numbers from
+   the same messages, so their parameters stay equal bit for bit without ever being compared.
 
-If a replica is lost in 2, the survivors wait for its replacement, or go on without it if the group is elastic. Then all
-agree on the state after the last complete step (see `torch_estimator.distributed.peer_recovery`), and exchange the
-gradients that they have already computed.
+If a replica is lost in the exchange, the survivors wait for its replacement, or go on without it if the group is
+elastic. Then all processes load the state after the last complete step (see
+`torch_estimator.distributed.peer_recovery`), and exchange the gradients that they have already computed.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _MESSAGE_TOO_SMALL = FIRST_FREE_CODE
 
 _LAYOUT = "layout"
 _COMPILED_GRADIENTS = "compiled_gradients"
-"""Key of a checkpoint's state: what each replica has compiled of the first half of its step."""
+"""Key of a checkpoint's state: which parts of the first half of its step each replica has compiled."""
 
 
 class DataParallelSteps(SynchronousSteps):
@@ -76,9 +77,9 @@ class DataParallelSteps(SynchronousSteps):
     Args:
         group: The replicas.
         training: The training of this replica.
-        context: What hooks are called with.
-        agree: Checks that all replicas are about to do the same; called after a replica has been replaced.
-        before: What `state` returned in the run before a resume, or None.
+        context: The context that hooks are called with.
+        agree: Checks that all replicas run the same program; called after a replica was replaced.
+        before: If training is resumed, the `state` that the previous run has saved; else None.
         cursors: The input cursors of all replicas, as a `Snapshot` holds them; None before the first step.
     """
 
@@ -100,16 +101,16 @@ class DataParallelSteps(SynchronousSteps):
         self._context = context
         self._agree = agree
         self._replica = ReplicaState(training, self.whole_state)
-        # A separate context for the update, since hooks that observe tensors mean those of the forward pass.
+        # Use a separate context for the update, so that hooks observe only the tensors of the forward pass.
         self._update_context = RunContext(global_step=context.global_step)
-        # The halves of the step, and what runs them. There is no layout before the first batch.
+        # The two halves of the step and their runners. There is no layout before the first batch.
         self._layout: Layout | None = None
         self._sending: SendingStep | None = None
         self._senders: StepRunner | None = None
         self._receivers: StepRunner | None = None
         self._header_only = torch.zeros(LOSS)
-        # The cursor of this replica after the batch at hand, and those of all replicas after the last step. The latter
-        # are a copy: an exchange that fails may have overwritten some of the messages.
+        # The cursor of this replica after the current batch, and the cursors of all replicas after the last step. The
+        # latter are a copy, because an exchange that fails may have overwritten some of the messages.
         self._own_cursor = b""
         self._cursors = cursors
         self._loss: Tensor | float = 0.0
@@ -120,10 +121,10 @@ class DataParallelSteps(SynchronousSteps):
         if layouts:
             self._use_layout(layouts[0].joined(layouts[1:]), before)
 
-    # What checkpoints hold.
+    # Content of checkpoints.
 
     def state(self) -> dict[str, Any]:
-        """Return, as JSON, what a resumed run needs to compute the same numbers: the layout and what is compiled."""
+        """Return, as JSON, the layout and which parts are compiled: a resumed run needs both for the same numbers."""
         if self._layout is None or self._senders is None or self._receivers is None:
             return {}
         return {
@@ -133,7 +134,7 @@ class DataParallelSteps(SynchronousSteps):
         }
 
     def whole_state(self) -> dict[str, Any]:
-        """Return what a checkpoint of the chief holds besides tensors, except for the cursors of the others."""
+        """Return the parts of the chief's checkpoint that are not tensors, without the other replicas' cursors."""
         return {**self._training.state(), COMPILED_PARTS: self.state()}
 
     def cursors(self) -> list[Any] | None:
@@ -143,7 +144,7 @@ class DataParallelSteps(SynchronousSteps):
         return [None, *decode_cursors(self._cursors)[1:]]
 
     def invalidate(self) -> None:
-        """Have the next step look for changes, after a hook of the user's has run."""
+        """Make the next step check the model and the optimizers for changes, since a user's hook has run."""
         if self._senders is not None and self._receivers is not None:
             self._senders.invalidate()
             self._receivers.invalidate()
@@ -154,12 +155,12 @@ class DataParallelSteps(SynchronousSteps):
         """Take one step, with or without a batch.
 
         Returns:
-            The loss over the batches of all replicas; nothing where no replica has a batch, or the chief has ended the
-            training.
+            The loss over the batches of all replicas; an empty sequence if no replica has a batch, or if the chief has
+            ended the training.
 
         Raises:
-            Preempted: A signal has asked this process to end while it waits for others. The chief has saved the last
-                step before.
+            Preempted: A signal has asked this process to end while it waits for others. If this process is the chief,
+                it has saved a checkpoint of the last complete step.
         """
         batches = self._training.next_batches(1)
         try:
@@ -167,13 +168,13 @@ class DataParallelSteps(SynchronousSteps):
         except Preempted:
             saver = self._training.saver
             if saver is not None and self._cursors is not None:
-                # If every process restarts, nobody else holds this step, so save it now.
+                # Save the last step now: if every process restarts, no process will hold its state.
                 step = self._update_context.global_step
                 saver.save_content(step, self._replica.content(step, float(self._loss), self._cursors))
             raise
 
     def _take(self, batches: Batches | None, context: RunContext) -> Sequence[Tensor | float]:
-        self._note_stop_wish(context)
+        self._request_stop(context)
         self._replica.begin_step()
         unsent = self._compute(batches, context) if batches is not None else None
         self._own_cursor = encode_cursor(
@@ -183,7 +184,8 @@ class DataParallelSteps(SynchronousSteps):
                 HOOKS: self._training.hook_states(),
             }
         )
-        # Repeated after every loss and after every larger message. The gradients are computed once.
+        # Exchange again after a replica was lost and after the message was enlarged. The gradients are computed only
+        # once.
         while True:
             fits = unsent is None and (self._layout is None or self._layout.cursor_bytes >= len(self._own_cursor))
             code = (NO_BATCH if batches is None else HAS_BATCH) if fits else _MESSAGE_TOO_SMALL
@@ -201,13 +203,14 @@ class DataParallelSteps(SynchronousSteps):
                     return ()
             except PeerLost as lost:
                 if self._recover(lost):
-                    # The others had received all messages of this step and have handed over its result.
+                    # Return the leader's loss: it had received all messages of this step, and this replica has just
+                    # loaded the leader's state after the step.
                     return [self._loss]
                 if self._dismissed:
                     return ()
 
     def _compute(self, batches: Batches, context: RunContext) -> MessageTooSmall | None:
-        """Fill the message with the gradients of a batch; return them if they do not fit."""
+        """Compute the gradients of a batch and fill the message; return the gradients if they do not fit."""
         if self._senders is None:
             self._sending, _ = self._halves(None)
             self._senders = EagerRunner(self._sending)
@@ -218,7 +221,7 @@ class DataParallelSteps(SynchronousSteps):
         return None
 
     def _exchange_and_evaluate(self, code: float) -> list[float]:
-        """Exchange messages, evaluating whenever the chief calls for it; return the codes of the next step."""
+        """Exchange messages; evaluate while the chief calls for it, then return the codes of the next step."""
         while (codes := self._exchange(code))[0] == EVALUATION:
             request = self.group.all_gather_texts("")[0]
             self._training.evaluator.evaluate_with_chief(GroupShare(self.group), request)
@@ -239,10 +242,10 @@ class DataParallelSteps(SynchronousSteps):
         """Update with the messages of all replicas; return the loss."""
         assert self._receivers is not None and self._sending is not None
         self._keep_cursors()
-        self._note_stop_wishes_of_all()
-        # Compiled code and Python may round differently, and replicas that round differently would drift apart. So all
-        # replicas update with compiled code, or none does. Compiled code also takes a missing gradient for zeros, with
-        # which optimizers with momentum would change the parameter.
+        self._collect_stop_requests()
+        # Update with compiled code only if all replicas can: compiled code and Python may round differently, and
+        # replicas that round differently would drift apart. Also update in Python if a gradient is missing from all
+        # messages: compiled code would treat it as zeros, with which an optimizer with momentum changes the parameter.
         all_compiled = all(one[UPDATE_COMPILED] for one in self._headers)
         is_any_missing = any(one[MISSING_GRADIENTS] for one in self._headers)
         self._receivers.in_python = not all_compiled or (
@@ -258,12 +261,12 @@ class DataParallelSteps(SynchronousSteps):
     # Between two steps, and after the last one.
 
     def call_to_evaluation(self, request: str) -> bool:
-        """Have the others take part in an evaluation of the chief; return False where one of them is lost.
+        """Call the other replicas to an evaluation; return False if one of them is lost. Called by the chief.
 
         Args:
-            request: What to evaluate; see `SharedEvaluator.evaluate_with_chief`.
+            request: Description of the evaluation; see `SharedEvaluator.evaluate_with_chief`.
         """
-        # The next step notices the loss again and recovers.
+        # Do not recover here: the next step notices the lost replica again and recovers.
         with suppress(PeerLost):
             self._exchange(EVALUATION)
             self.group.all_gather_texts(request)
@@ -279,7 +282,8 @@ class DataParallelSteps(SynchronousSteps):
             with suppress(PeerLost):
                 self._exchange(PREEMPTED if self.preempted else TRAINING_ENDS)
             return
-        # The chief may still evaluate, or another replica may be lost, before the chief ends the training.
+        # Exchange messages until the chief ends the training. Before that, the chief may still evaluate, or another
+        # replica may be lost.
         while True:
             try:
                 code = self._exchange_and_evaluate(NO_BATCH)[0]
@@ -297,18 +301,18 @@ class DataParallelSteps(SynchronousSteps):
             self._exchange(FAILED)
 
     def close(self, *exception: object) -> None:
-        """End what the runners do in the background."""
+        """End the background work of the runners."""
         for runner in (self._senders, self._receivers):
             if runner is not None:
                 runner.__exit__(*exception)
 
-    # Recovering from the loss of a replica.
+    # Recovery of lost replicas.
 
     def _recover(self, lost: PeerLost) -> bool:
-        """Form the group again; return whether the others had taken one step more than this replica.
+        """Form the group again; return whether the leader had taken one step more than this replica.
 
         Raises:
-            PeerLost: The same error, where a lost replica cannot be replaced.
+            PeerLost: This is the error `lost` itself; a lost replica cannot be replaced.
         """
         while True:
             try:
@@ -324,7 +328,8 @@ class DataParallelSteps(SynchronousSteps):
     def _rejoin_and_catch_up(self, lost: PeerLost) -> bool:
         group, step = self.group, self._update_context.global_step
         layout = None if self._layout is None else self._layout.as_json()
-        # Before the first step nobody knows the input cursors of lost replicas, so they have to be waited for.
+        # Before the first step, wait for all lost replicas: without their input cursors the group cannot go on without
+        # them.
         group.rejoin(lost, Status(step, layout).as_text(), may_miss=self._cursors is not None)
         leader, statuses = find_leader(group.statuses)
         self._agree()
@@ -348,10 +353,10 @@ class DataParallelSteps(SynchronousSteps):
         return is_behind
 
     def _fill_messages_of_absent(self) -> None:
-        """Fill the messages of absent replicas as theirs would be without a batch, with their last input cursors.
+        """Fill the messages of absent replicas like those of replicas without a batch, with their last input cursors.
 
-        No exchange overwrites these rows, so the update counts nothing for absent replicas, and their cursors stay in
-        what this replica saves and hands over: a replica that comes back reads on where it stopped.
+        No exchange overwrites these rows. So the update adds nothing for absent replicas, and checkpoints and snapshots
+        keep their cursors: a replica that comes back continues its input where it stopped.
         """
         for rank in self.group.absent:
             message = self._messages[rank]
@@ -366,13 +371,13 @@ class DataParallelSteps(SynchronousSteps):
             self._cursor_copy.copy_(self._cursors_received)
             self._cursors = self._cursor_copy.view(torch.uint8)
 
-    # Changing the size of messages.
+    # Changes of the layout.
 
     def _enlarge_messages(self, unsent: MessageTooSmall | None) -> None:
-        """Agree on messages that hold what every replica needs, and pack what did not fit.
+        """Agree on a layout that is large enough for every replica, and pack the gradients that did not fit.
 
         Args:
-            unsent: The gradients of this replica that did not fit, or None.
+            unsent: The gradients of this replica, if they did not fit; else None.
         """
         needed = [] if self._layout is None else [self._layout]
         if unsent is not None:
@@ -385,7 +390,7 @@ class DataParallelSteps(SynchronousSteps):
             self._sending.packing.pack(self._sending.message, unsent.loss, unsent.dense, unsent.mentions)
 
     def _change_layout(self, layout: Layout) -> None:
-        """Use another layout, and pack the gradients of the current message again."""
+        """Change to another layout, and copy the gradients of the current message to the new message."""
         before = self._sending if self._layout is not None else None
         self.close()
         self._use_layout(layout, {})
@@ -394,7 +399,7 @@ class DataParallelSteps(SynchronousSteps):
             self._sending.packing.pack(self._sending.message, loss, dense, mentions)
 
     def _use_layout(self, layout: Layout, before: Mapping[str, Any]) -> None:
-        """Make both halves of the step, their runners, and the messages of all replicas, for one layout."""
+        """Create both halves of the step, their runners, and the messages of all replicas, for a layout."""
         self._layout = layout
         self._sending, receiving = self._halves(layout)
         self._advances_schedules = bool(receiving.schedules)
@@ -409,7 +414,7 @@ class DataParallelSteps(SynchronousSteps):
             runner.__enter__()
 
     def _halves(self, layout: Layout | None) -> tuple[SendingStep, ReceivingStep]:
-        """Return both halves of the step; without a layout, for messages that have space for no gradient."""
+        """Return both halves of the step. If `layout` is None, their messages have space for no gradient."""
         training = self._training
         if layout is None:
             whole = training.whole_step()
@@ -421,7 +426,7 @@ class DataParallelSteps(SynchronousSteps):
 
 
 def restored_state(training: Training, task: Task) -> dict[str, Any]:
-    """Return this replica's part of the checkpoint's state; see `own_state`."""
+    """Return this replica's part of the restored checkpoint's state; see `own_state`."""
     if training.checkpoint is None:
         return {}
     own = own_state(training.checkpoint.state, task.rank, task.num_workers, [_COMPILED_GRADIENTS])

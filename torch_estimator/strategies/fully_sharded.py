@@ -1,15 +1,15 @@
 """Fully sharded training: every process holds some rows of each parameter, and all take each step together.
 
 The parameters of one part of the model (a *unit*) are gathered from all processes just before that part computes, and
-freed afterwards, so that no process ever holds the whole model (`torch.distributed.fsdp`). The optimizer state is
-divided in the same way. The story in order, over three files:
+freed afterwards, so that no process holds the whole model while it trains (`torch.distributed.fsdp`). The optimizer
+state is sharded in the same way. Three files, in order of execution:
 
-1. `FullyShardedSession.begin`, here, waits for the others, compares, and shards the model.
-2. `fully_sharded_units.py` finds the units, and refuses what cannot be sharded.
-3. `fully_sharded_steps.py` takes the steps, and has every process write its shard of a checkpoint.
+1. `FullyShardedSession.begin`, in this file, checks that all processes run the same program, and shards the model.
+2. `fully_sharded_units.py` finds the units, and refuses models that cannot be sharded.
+3. `fully_sharded_steps.py` takes the steps; every process writes its shard of a checkpoint.
 
-A lost process takes its rows with it. So nothing is recovered in place: all processes end with the status that has the
-launcher start them again, and training goes on from the last checkpoint.
+If a process is lost, its rows are lost, too. So the survivors cannot recover: all processes end with an exit status
+that asks the launcher to start them again, and training goes on from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -43,17 +43,18 @@ logger = logging.getLogger("torch_estimator")
 
 @dataclass(frozen=True, slots=True)
 class FullyShardedStrategy(Strategy):
-    """Every worker holds some rows of each parameter and its optimizer state, for models that do not fit one device.
+    """Strategy in which every worker holds some rows of each parameter, for models that do not fit on one device.
 
-    The workers take each step together, as with `MultiWorkerMirroredStrategy`. The parameters of a part of the module
-    are gathered while that part computes (`torch.distributed.fsdp.fully_shard`). Each worker writes its rows into the
-    checkpoint, which any number of processes can read. A single process trains as without a strategy.
+    The optimizer state is sharded in the same way. The workers take each step together, as with
+    `MultiWorkerMirroredStrategy`. The parameters of a part of the module are gathered while that part computes
+    (`torch.distributed.fsdp.fully_shard`). Each worker writes its rows into the checkpoint, which any number of
+    processes can read. A single process trains as without a strategy.
 
     Args:
         units: Types of the modules that are gathered one at a time, such as ``[TransformerBlock]``; the parameters of
-            all other modules are gathered together. None takes the members of each `nn.ModuleList` and
-            `nn.Sequential`. The parameters of a unit may be used in its ``forward`` only, and in each step by the
-            batches of all workers or of none.
+            all other modules are gathered together. None stands for the members of each `nn.ModuleList` and
+            `nn.Sequential`. The parameters of a unit may be used in its ``forward`` only. In each step, either the
+            batches of all workers use a unit, or none does.
         silence_secs: As in `MultiWorkerMirroredStrategy`.
 
     Raises:
@@ -94,17 +95,17 @@ class FullyShardedStrategy(Strategy):
             with joined_group(task, self, config, replaceable=False) as group:
                 yield FullyShardedSession(config, task, group, self)
         except PeerLost as lost:
-            # The rows of the lost process are lost, too, so all processes have to start again.
+            # Ask the launcher to start all processes again, because the rows of the lost process are lost, too.
             logger.error("%s", lost)
             raise Preempted from lost
 
 
 class FullyShardedSession(Session):
-    """One of several processes that each hold some rows of every parameter.
+    """Session of one of several processes that each hold some rows of every parameter.
 
     Args:
         config: The settings of this process.
-        task: Its place among the processes.
+        task: The place of this process among the processes.
         group: The processes.
         strategy: The strategy, which says which modules are units.
     """
@@ -147,7 +148,7 @@ class FullyShardedSession(Session):
 
         agree_on_start(training, agree, self.group)
         shard(training.model, self.group, self._strategy.units, from_chief=training.checkpoint is None)
-        # Only now: the optimizers are made on the parameters that sharding has put in place.
+        # Make the optimizers after sharding, because sharding replaces the module's parameters.
         training.make_optimizers()
         check_optimizers(training.model, training.optimizers)
         trainers = (training.optimizers, training.schedules)

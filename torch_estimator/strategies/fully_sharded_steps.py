@@ -1,11 +1,11 @@
 """Steps of fully sharded training, in which each process holds some rows of every parameter.
 
-Before each step all processes exchange codes (see `synchronous_steps.py`), so that they enter the collectives of the
-forward and backward pass together, or none does. Every process has to take part in each step, because the others need
-its rows: a process whose input has ended computes its last batch again, with a loss that counts for nothing.
+Before each step all processes exchange codes (see `synchronous_steps.py`), so that either all of them enter the
+collectives of the forward and backward pass, or none does. Every process has to take part in each step, because the
+others need its rows. So a process whose input has ended computes its last batch again, with its loss multiplied by 0.
 
-A checkpoint is written by all: the chief asks for it between two steps, each process writes its rows into a file of its
-own, and sends its input cursor to the chief, which writes the rest.
+All processes write a part of each checkpoint. The chief asks for it between two steps; then each process writes its
+rows into a file of its own and sends its input cursor to the chief, which writes the rest.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("torch_estimator")
 
 _SAVE_SHARDS = FIRST_FREE_CODE
-"""From the chief: all others save their rows before they go on with what they are doing."""
+"""From the chief: all other processes save their rows, then exchange codes again."""
 _NEVER_HAD_BATCH = FIRST_FREE_CODE + 1
 """The input of the sender was empty, so it has no batch that it could compute again."""
 
-# Words in the errors of torch for a lost connection, which have no type of their own.
+# Recognize torch's errors for a lost connection by these words, since they have no type of their own.
 _CONNECTION_ERRORS = ("gloo", "NCCL", "Connection closed", "Connection reset")
 
 
@@ -63,7 +63,7 @@ class ShardedSteps(SynchronousSteps):
     Args:
         group: The processes.
         training: The training of this process.
-        context: What hooks are called with.
+        context: The context that hooks are called with.
     """
 
     after_failure = "see its log, and start all of them again: training goes on from the last checkpoint."
@@ -83,11 +83,11 @@ class ShardedSteps(SynchronousSteps):
         self._in_step = False
 
     def invalidate(self) -> None:
-        """Have the next step look for changes, after a hook of the user's has run."""
+        """Make the next step check the model and the optimizers for changes, since a user's hook has run."""
         self._runner.invalidate()
 
     def _note_state(self) -> None:
-        """Note the input cursor before the next batch is read: the chief may ask for it after that, to save it."""
+        """Keep the input cursor as it is before the next batch is read: the chief may ask for it after that."""
         if self.group.rank:
             self._state = {**self._training.state(), HOOKS: self._training.hook_states()}
 
@@ -95,31 +95,31 @@ class ShardedSteps(SynchronousSteps):
         """Take one step, with or without a batch of this process.
 
         Returns:
-            The loss over the batches of all processes; nothing where no process has a batch, or the chief has ended the
-            training.
+            The loss over the batches of all processes; an empty sequence if no process has a batch, or if the chief has
+            ended the training.
 
         Raises:
             PeerLost: Another process is lost.
         """
         self._note_state()
         batches, context = self._training.next_batches(1), self._context
-        self._note_stop_wish(context)
+        self._request_stop(context)
         self._batches = batches or self._batches
         code = HAS_BATCH if batches is not None else _NEVER_HAD_BATCH if self._batches is None else NO_BATCH
         codes = self._exchange_and_save(code)
         if self._has_training_ended(codes) or HAS_BATCH not in codes:
             return ()
-        self._note_stop_wishes_of_all()
+        self._collect_stop_requests()
         return self._step_together(codes, self._batches, context)
 
     def gather_shards(self, directory: str) -> list[Any]:
-        """Have the other processes write their rows; the chief calls this between two steps.
+        """Make the other processes write their rows. Called by the chief, between two steps.
 
         Args:
             directory: Directory of the unfinished checkpoint.
 
         Returns:
-            The input cursors of the others by rank, as JSON; None for the chief.
+            The input cursors of the other processes by rank, as JSON; None for the chief.
 
         Raises:
             CheckpointError: Another process could not write its rows.
@@ -144,18 +144,19 @@ class ShardedSteps(SynchronousSteps):
                 self._exchange(PREEMPTED if self.preempted else TRAINING_ENDS)
             return
         self._note_state()
-        # The chief may still save a checkpoint before it ends the training.
+        # Exchange codes until the chief ends the training, since the chief may save a checkpoint before that.
         while (code := self._exchange_and_save(NO_BATCH)[0]) not in (TRAINING_ENDS, PREEMPTED):
             pass
         self.preempted |= code == PREEMPTED
 
     def fail(self) -> None:
-        # In the middle of a step the others wait in another collective, which fails when this process ends.
+        # Send nothing in the middle of a step: the others wait in another collective, which fails when this process
+        # ends.
         if not self._in_step:
             self._exchange(FAILED)
 
     def _exchange_and_save(self, code: float) -> list[float]:
-        """Exchange codes, saving shards whenever the chief asks for them; return the codes of the next step."""
+        """Exchange codes; save shards while the chief asks for them, then return the codes of the next step."""
         while (codes := self._exchange(code))[0] == _SAVE_SHARDS:
             self._save_shard()
         return codes
@@ -164,7 +165,7 @@ class ShardedSteps(SynchronousSteps):
         return self._exchange_codes(torch.zeros(LOSS), code)
 
     def _save_shard(self) -> None:
-        """Write the rows of this process, and tell the chief the input cursor or what went wrong."""
+        """Write the rows of this process; send the input cursor, or a description of the error, to the chief."""
         answer: dict[str, Any] = {"state": self._state}
         directory = self.group.all_gather_texts("")[0]
         try:
@@ -187,7 +188,8 @@ class ShardedSteps(SynchronousSteps):
         assert batches is not None
         share = 1.0 / codes.count(HAS_BATCH) if self._training.averages_losses else 1.0
         counts = float(codes[self.group.rank] == HAS_BATCH)
-        # torch averages gradients over all processes, with and without a batch; the factor undoes that.
+        # Multiply by the number of processes, because torch averages gradients over all processes, including those
+        # without a batch.
         self._step.scale = counts * share * self.group.size
         self._in_step = True
         with self.group.waiting():
@@ -200,10 +202,10 @@ class ShardedSteps(SynchronousSteps):
 
 
 class ShardedStep(TrainStep):
-    """Takes one step together with the other processes, which have to take theirs at the same time.
+    """Training step of a sharded model. All processes have to take the step at the same time.
 
     Attributes:
-        scale: Factor of the loss, before its gradients are averaged over the processes.
+        scale: Factor by which the loss is multiplied before the backward pass, which averages gradients over processes.
     """
 
     scale = 1.0
@@ -213,7 +215,7 @@ class ShardedStep(TrainStep):
 
         Raises:
             PeerLost: Another process is gone.
-            InvalidValueError: A parameter is used where it is not gathered.
+            InvalidValueError: A parameter is used outside its unit's forward pass, where it is not gathered.
         """
         try:
             return super().__call__(features, labels, weights)
@@ -234,7 +236,7 @@ class ShardedStep(TrainStep):
     def differentiate(
         self, features: Any, labels: Any, weights: Tensor | None
     ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
-        """Compute gradients as `TrainStep.differentiate` does: of this process's rows, averaged over all processes."""
+        """Compute the gradients of this process's rows, averaged over all processes; see `TrainStep.differentiate`."""
         loss = self.loss(features, labels, weights)
         self.check_loss(loss)
         (loss * self.scale).backward()  # type: ignore[no-untyped-call]
@@ -244,7 +246,7 @@ class ShardedStep(TrainStep):
         return loss, dense, []
 
     def update(self, optimizer: Optimizer, parameter: Tensor, gradient: Tensor, group: LiveGroup) -> None:
-        """Update this process's rows. Update rules treat every element by itself, so they need no other rows."""
+        """Update this process's rows. That needs no other rows, because the update rules are elementwise."""
         state = {key: to_local(value) for key, value in optimizer.state[parameter].items()}
         optimizer.update(to_local(parameter), to_local(gradient), state, group.values)
         optimizer.advance(state, group.values)

@@ -1,4 +1,4 @@
-"""Sharding a module over processes: which parts are gathered together, and what cannot be sharded."""
+"""Sharding of a module over processes: find the units that are gathered together; refuse what cannot be sharded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shard(model: Model, group: Group, kinds: Sequence[type] | None, *, from_chie
         model: The whole model, in host memory.
         group: The processes.
         kinds: Types of the modules that are gathered one at a time; see ``units`` of `FullyShardedStrategy`.
-        from_chief: Whether all processes start with the chief's values, since there is no checkpoint.
+        from_chief: Whether to copy the chief's values to all processes first, since there is no checkpoint.
 
     Raises:
         InvalidTypeError, InvalidValueError: A part of the module cannot be sharded.
@@ -39,14 +39,14 @@ def shard(model: Model, group: Group, kinds: Sequence[type] | None, *, from_chie
     if from_chief:
         group.broadcast(model.variables().values())
     mesh = init_device_mesh(model.device.type, (group.size,))
-    # torch wants inner modules sharded before outer ones. By default it would keep the outermost module whole after its
-    # forward pass. Here it is sharded again, so that code between two steps always finds sharded parameters.
+    # Shard inner modules before outer ones, as torch requires. Reshard the outermost module, too, after its forward
+    # pass: by default torch would keep it whole, and code between two steps would find unsharded parameters.
     for unit in [*reversed(units), model.module]:
         fully_shard(unit, mesh=mesh, reshard_after_forward=True)
 
 
 def check_optimizers(model: Model, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raise where optimizers were made before the module was sharded.
+    """Raise if optimizers were made before the module was sharded.
 
     Raises:
         InvalidTypeError: An optimizer holds a parameter that is not one of the module's.
@@ -79,7 +79,7 @@ def _units(module: nn.Module, kinds: Sequence[type] | None) -> list[nn.Module]:
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Return the members of the outermost `nn.ModuleList` and `nn.Sequential`."""
+    """Yield the members of each `nn.ModuleList` and `nn.Sequential`, except those inside another yielded module."""
     for child in module.children():
         if isinstance(module, nn.ModuleList | nn.Sequential) and not isinstance(child, nn.ModuleList | nn.Sequential):
             yield child
@@ -88,7 +88,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _check_parts(module: nn.Module) -> None:
-    """Raise where a parameter cannot be divided by rows, or its gradient cannot be averaged."""
+    """Raise if a parameter cannot be divided into rows, or its gradient cannot be averaged."""
     for path, part in module.named_modules():
         if isinstance(part, Table):
             raise InvalidTypeError(
@@ -107,7 +107,7 @@ def _check_parts(module: nn.Module) -> None:
 
 
 def _check_shared(module: nn.Module, units: Sequence[nn.Module]) -> None:
-    """Raise where two units share a parameter: each would shard it by itself, which makes two parameters of it."""
+    """Raise if two units share a parameter: each would shard it separately, and it would become two parameters."""
     paths = {one: path for path, one in module.named_modules()}
     owners: dict[nn.Parameter, nn.Module] = {}
     for unit in [module, *units]:

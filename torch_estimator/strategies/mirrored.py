@@ -1,8 +1,8 @@
 """Mirrored training: data-parallel training on all devices of one machine, from one program.
 
-`MirroredStrategy.join` forks the program once for each further device (see
-`torch_estimator.distributed.forked_replicas`); from there on the replicas train as the workers of a cluster do, with
-the sessions and steps of `torch_estimator.strategies.data_parallel`.
+`MirroredStrategy.join` forks the program once for each device but the first (see
+`torch_estimator.distributed.forked_replicas`). From then on the replicas train like the workers of a cluster, with the
+sessions and steps of `torch_estimator.strategies.data_parallel`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ _DEVICE = re.compile(r"/?(?:device:)?(cpu|gpu|cuda):(\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class MirroredStrategy(Strategy):
-    """Several replicas of the model on one machine take each step together, on the sum of their gradients.
+    """Strategy in which several replicas of the model on one machine take each step together.
 
-    The user starts one program. When training begins, the program forks a process for every further replica, which ends
-    with the training. Hooks run in every replica. The program's own process is the first replica; it saves checkpoints.
+    The user starts one program. Its own process is the first replica, which saves checkpoints. When training begins,
+    the program forks a process for every other replica; these processes end with the training. Hooks run in every
+    replica. All replicas update with the sum of their gradients.
 
     Of n replicas, replica i takes the batches i, i + n, i + 2n, … of the ``input_fn``. So a step is computed on n
     batches, as with tf.distribute. Each replica computes on one thread.
 
     Args:
         devices: The device of each replica, such as ``["gpu:0", "gpu:1"]`` or ``["cpu:0", "cpu:1"]``; the number of a
-            CPU has no meaning. None takes all GPUs, or one replica on the CPU where there are none.
-        replicas: The number of replicas, instead of ``devices``: on as many GPUs, or on the CPU where there are none.
+            CPU has no meaning. None stands for all GPUs, or for one replica on the CPU if there are no GPUs.
+        replicas: The number of replicas, instead of ``devices``: one per GPU, or all on the CPU if there are no GPUs.
         silence_secs: Seconds that a replica waits for the others before it logs a warning that names them. It goes on
-            waiting.
+            waiting after the warning.
 
     Raises:
         InvalidTypeError, InvalidValueError: ``devices`` are not devices, ``replicas`` is not a positive whole number,
@@ -86,7 +87,8 @@ class MirroredStrategy(Strategy):
         with ForkedReplicas(self.torch_devices()) as replicas:
             task = replicas.task
             if task.rank:
-                # The first replica saves checkpoints and writes summaries for all.
+                # Mark this replica as a copy, so that it saves no checkpoints and writes no summaries: the first
+                # replica does that for all.
                 config = dataclasses.replace(config, _task=dataclasses.replace(config._task, is_copy=True))
             with joined(config, task, self, replicas=replicas) as session:
                 yield session
@@ -104,20 +106,21 @@ class MirroredStrategy(Strategy):
         if len(devices) == 1:
             return nullcontext()
         if torch.cuda.is_available():
-            # A process that has used CUDA, as an evaluation before may have done, cannot be forked.
+            # Do not fork, because this process may have used CUDA, for example in an earlier evaluation, and a process
+            # that has used CUDA cannot be forked.
             logger.warning("eval_distribute: evaluating on the GPU alone, with the same results.")
             return nullcontext()
         return nullcontext(ForkedShare(devices))
 
     def torch_devices(self) -> tuple[str, ...]:
-        """Return the device of each replica as torch names it: ``cuda:0`` and so on, or ``cpu`` for each on the CPU.
+        """Return the device of each replica as torch names it, such as ``cuda:0`` or ``cpu``.
 
         Raises:
             InvalidValueError: This machine does not have all of these GPUs.
         """
         import torch
 
-        # Counting GPUs does not initialize CUDA; a process that had done so could not be forked.
+        # Only count the GPUs, which does not initialize CUDA: a process that has initialized it cannot be forked.
         gpus = torch.cuda.device_count()
         if self.devices is None:
             wanted = self.replicas or gpus or 1
@@ -143,10 +146,10 @@ def _check_replicas(replicas: object) -> None:
 
 
 def _checked(devices: object) -> tuple[str, ...]:
-    """Return devices in one spelling, such as ``gpu:0``.
+    """Return the devices in a normalized spelling, such as ``gpu:0``.
 
     Raises:
-        InvalidTypeError, InvalidValueError: They are no devices, or differ in kind.
+        InvalidTypeError, InvalidValueError: A name is not that of a device, or the devices differ in kind.
     """
     if not isinstance(devices, list | tuple) or not all(isinstance(one, str) for one in devices):
         raise InvalidTypeError(f"devices must be a list such as ['gpu:0', 'gpu:1'], but got {devices!r}.")

@@ -30,17 +30,19 @@ _MOST_SECS_TO_END = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ParameterServerStrategy(Strategy):
-    """Servers hold the parameters, and every worker takes its own steps without waiting for the other workers.
+    """Strategy in which servers hold the parameters, and every worker takes steps without waiting for other workers.
 
-    This is the default where the cluster has ``ps`` tasks. A global step is one batch of one worker.
+    This is the default if the cluster has ``ps`` tasks. A global step is one batch of one worker.
 
     Args:
-        pipeline: Whether to compute a batch while the gradients of the one before are on their way: more steps per
-            second, with gradients one step older. Without it, one worker computes what a single process computes.
+        pipeline: Whether to compute a batch while the gradients of the previous batch are being sent. This gives more
+            steps per second, but gradients are computed with parameters that are one step older. Without it, a cluster
+            with one worker computes the same numbers as a single process.
         max_staleness: How many steps a worker may be ahead of the slowest connected worker before it waits for that
-            one; None for any number.
-        silence_secs: Seconds without a message after which the first server's log names a worker, and neither the end
-            of the training nor ``max_staleness`` waits for it. Choose more than the longest pause between two steps.
+            worker; None for no limit.
+        silence_secs: After this number of seconds without a message from a worker, the first server logs a warning that
+            names the worker. From then on, neither the end of the training nor ``max_staleness`` waits for it. Choose
+            more than the longest pause between two steps.
 
     Raises:
         InvalidTypeError: An argument has the wrong type.
@@ -82,13 +84,13 @@ class ParameterServerStrategy(Strategy):
         if not task.num_ps:
             yield SingleSession(config, task)
             return
-        # `ParameterServerSession.steps` raises TrainingOver where the chief has ended the training before this process
-        # came to it.
+        # End the body without an error on TrainingOver, which `ParameterServerSession.steps` raises if the chief had
+        # ended the training before this process took its first step.
         with suppress(TrainingOver), connected_client(config) as client:
             yield ParameterServerSession(config, task, client, self)
 
     def dismiss(self, config: RunConfig, *, is_over: bool = False) -> None:
-        """End parameter servers that no training needs; servers of a training that goes on are left alone."""
+        """End the parameter servers, except those of a training that still goes on."""
         from torch_estimator.parameter_server.protocol import Kind
         from torch_estimator.parameter_server.run_id import LAST_STEP, RunIdFile
 
@@ -99,7 +101,7 @@ class ParameterServerStrategy(Strategy):
         with suppress(ClusterError), connected_client(config, most_secs=_MOST_SECS_TO_END) as client:
             run_id = RunIdFile(str(config.model_dir), client.name).read_if_there()
             replies = client.request_all(Kind.HELLO)
-            # The first server counts the steps.
+            # Take the global step from the first server, which counts the steps.
             first, last_step = replies[0][0], replies[0][1].get(LAST_STEP)
             is_over = is_over or first.kind is Kind.EMPTY or (last_step is not None and first.step >= last_step)
             unused = [
@@ -117,7 +119,7 @@ def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Itera
 
     Args:
         config: The job's settings.
-        most_secs: How long to wait for a server at most, whatever the settings allow.
+        most_secs: Upper limit of the wait for a server, if ``session_creation_timeout_secs`` is longer.
     """
     from torch_estimator.parameter_server.client import ServerClient
     from torch_estimator.parameter_server.encryption import key_from_environment
@@ -135,13 +137,13 @@ def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Itera
 
 
 class ParameterServerSession(Session):
-    """One of several processes that train on the same parameter servers, each at its own speed.
+    """Session of one of several processes that train on the same parameter servers, each at its own speed.
 
     Args:
         config: The settings of this process.
-        task: Its place among the processes.
+        task: The place of this process among the processes.
         client: The connections to the servers.
-        strategy: How the processes train.
+        strategy: The strategy.
     """
 
     _training: Training
@@ -159,7 +161,8 @@ class ParameterServerSession(Session):
 
         training.warm_start()
         training.make_optimizers()
-        # Described before the checkpoint is restored, since a schedule moves the settings of its optimizer.
+        # Describe the training before the checkpoint is restored, because a restored schedule changes the settings of
+        # its optimizer.
         self._description = {
             CLUSTER: {"the number of processes that train": self.task.num_workers},
             **describe_training(training.model, (training.optimizers, training.schedules), training.model_fn),
@@ -167,7 +170,7 @@ class ParameterServerSession(Session):
         if training.max_steps is not None:
             self._description["the end of training"] = {"max_steps": int(training.max_steps)}
         vary_random_numbers(self.task.rank)
-        # A worker needs nothing of the checkpoint's state: it gets its input cursor from the servers.
+        # Restore the checkpoint's state on the chief only; a worker gets its input cursor from the servers.
         state = training.checkpoint.state if training.checkpoint is not None and training.is_chief else {}
         try:
             training.restore(own_state(state, 0, self.task.num_workers))
@@ -230,18 +233,21 @@ class ParameterServerSession(Session):
         training, steps = self._training, self._steps
         preempted = training.context is not None and training.context.preempted
         if result.reason is StopReason.END_OF_INPUT and preempted and not steps.over:
-            # The signal came while the chief was waiting for the other workers.
+            # The chief's input had ended, but SIGTERM came while it waited for the other workers. Training is not over,
+            # so report a preemption, not the end of the input.
             result = dataclasses.replace(result, reason=StopReason.PREEMPTED)
         if result.reason is StopReason.PREEMPTED:
             steps.report_cursor(at_once=True)
             steps.leave()
             return result
-        # Servers that have ended hold nothing to go on with, so the last checkpoint has to be written before.
+        # Wait until the last checkpoint is written: once the servers have ended, training can be resumed only from a
+        # checkpoint.
         training.wait()
         steps.end(stops=result.reason is StopReason.HOOK)
         if not steps.over:
             return result
-        # A worker that was away when the last step was taken may know an earlier step than that.
+        # Report the servers' global step. A worker that was disconnected when the last step was taken may itself have
+        # seen only an earlier step.
         is_last = training.last_step is not None and steps.global_step >= training.last_step
         reason = StopReason.LAST_STEP if is_last else StopReason.OVER
         return dataclasses.replace(result, reason=reason, global_step=steps.global_step)

@@ -1,9 +1,10 @@
-"""The state of one replica as it is between two steps, also while the next step is being computed.
+"""The state of one replica after its last complete step, available also in the middle of the next step.
 
-A loss is noticed in an exchange, that is, in the middle of a step: the forward pass of the next batch may have changed
-buffers already, such as the statistics of batch normalisation, and has moved the input and the random generators on.
-What the replica hands over, or saves, must be the state before that. Parameters and optimizer state are only changed
-after the exchange. Buffers are copied before each step. The input cursors are those of the last exchange.
+A replica notices that another one is lost during an exchange, that is, in the middle of a step. By then, the forward
+pass may have changed buffers, such as the statistics of batch normalisation, and the input and the random generators
+have advanced. But the replica must save, or send to a replacement, the state after the last complete step. For
+parameters and optimizer state that is the current state, since they change only after the exchange. Buffers are copied
+before each step. The input cursors are those of the last complete exchange.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from torch_estimator.train.training import Training
 
 
 class ReplicaState:
-    """State of this replica after the last step taken.
+    """State of this replica after the last complete step.
 
     Args:
         training: The training of this replica.
-        state: Returns what a checkpoint holds besides tensors.
+        state: Returns the parts of a checkpoint that are not tensors, as JSON.
     """
 
     def __init__(self, training: Training, state: Callable[[], Mapping[str, Any]]) -> None:
         self._training = training
         self._state = state
         self._state_at_start = {} if training.checkpoint is None else training.checkpoint.state
-        # By address, since the variables that `snapshot` returns are views of the module's tensors.
+        # Copies of the buffers by memory address. They are looked up by address, not by identity, because the variables
+        # in `snapshot` are views of the module's tensors.
         self._buffers = self._copied_buffers()
 
     def begin_step(self) -> None:
@@ -40,10 +42,10 @@ class ReplicaState:
             self._buffers = self._copied_buffers()
 
     def snapshot(self, step: int, loss: float, cursors: Tensor | None) -> Snapshot:
-        """Return the state after the last step taken.
+        """Return the state after the last complete step.
 
         Args:
-            step: The number of that step.
+            step: The global step after it.
             loss: The loss of that step.
             cursors: The input cursors of all replicas, ``[replicas, bytes]``; None before the first step.
         """
@@ -54,12 +56,12 @@ class ReplicaState:
         return Snapshot(step, loss, self._training.last_step, variables, self._training.slots(), state, cursors)
 
     def content(self, step: int, loss: float, cursors: Tensor | None) -> CheckpointContent:
-        """Return the checkpoint of the last step taken; see `snapshot`."""
+        """Return the content of a checkpoint of the last complete step; see `snapshot`."""
         saved = self.snapshot(step, loss, cursors).as_checkpoint("")
         return CheckpointContent(variables=saved.variables, slots=saved.slots, state=saved.state)
 
     def take_over(self, snapshot: Snapshot) -> None:
-        """Take over the state of the leader, which is one step ahead of this replica."""
+        """Load the state of the leader, which is one step ahead of this replica."""
         training = self._training
         training.model.restore(snapshot.as_checkpoint(""), training.optimizers)
         training.restore_numbers(snapshot.state[NUMBERS])

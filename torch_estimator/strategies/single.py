@@ -1,7 +1,8 @@
-"""Training in one process, which needs no other process.
+"""Training in one process.
 
-The simplest `Session`, and the one to read first: `begin` prepares the training, `steps` takes its steps, and
-`snapshot` is what a checkpoint holds. Strategies for several processes use it where the cluster has only one.
+`SingleSession` is the simplest `Session`, and the one to read first: `begin` prepares the training, `steps` takes its
+steps, and `snapshot` returns the content of a checkpoint. Strategies for several processes use it if the cluster has
+only one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _COMPILED = "compiled"
 
 
 class SingleSession(Session):
-    """Training in one process."""
+    """Session of a training in one process."""
 
     _training: Training
     _runner: StepRunner
@@ -51,8 +52,8 @@ class RunnerSteps:
 
     Args:
         training: The training, which reads the batches.
-        runner: Runs the step, in Python or compiled.
-        context: What hooks are called with.
+        runner: Runs the step, in Python or as compiled code.
+        context: The context that hooks are called with.
     """
 
     def __init__(self, training: Training, runner: StepRunner, context: RunContext) -> None:
