@@ -706,7 +706,7 @@ def test_until_told_a_server_serves_one_training_after_another() -> None:
     assert process.returncode == RESTART_ME
     assert told.count("ps 0 listens on") == 1
     assert told.count("ps 0 ends: training is over.") >= 1
-    assert told.splitlines()[-1].endswith("ps 0 ends: SIGTERM asked for it.")
+    assert told.splitlines()[-1].endswith("ps 0: shutting down on SIGTERM.")
 
 
 @pytest.mark.parametrize("host", ["[::1]", "localhost", "127.0.0.1"])

@@ -347,7 +347,7 @@ def test_ctrl_c_to_all_saves_a_checkpoint_before_the_servers_end(tmp_path: Path)
     saved = max(checkpoint_steps(tmp_path))
     assert saved >= 100
     assert f"Training ended at global step {saved}: Ctrl-C asked for it;" in results["chief", 0].told
-    assert "ps 0 ends: Ctrl-C asked for it; start again to go on." in results["ps", 0].told
+    assert "ps 0: shutting down on Ctrl-C; start again to go on." in results["ps", 0].told
 
 
 def test_a_second_ctrl_c_ends_a_server_that_workers_still_need(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ class ParameterServer:
                 self._held_back.clear()
             elif self._stops_at is not None and (not self._is_needed() or self._clock() >= self._stops_at):
                 how_to_go_on = "" if self._has_served and self._run is None else "; start again to go on"
-                logger.info("%s ends: %s asked for it%s.", self._name, self._stop_signal, how_to_go_on)
+                logger.info("%s: shutting down on %s%s.", self._name, self._stop_signal, how_to_go_on)
                 raise SystemExit(RESTART_ME)
 
     def shut_down(self, stop_signal: str = "SIGTERM") -> None:

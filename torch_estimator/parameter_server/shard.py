@@ -42,7 +42,7 @@ class Shard:
 
     Raises:
         ValueError: A parameter has another shape than in the plan. Other mistakes in the plan or the arrays raise
-            whatever Python raises, here or where the optimizer uses them.
+            whatever Python raises, here or when the optimizer uses them.
     """
 
     def __init__(self, plan: ServerPlan, arrays: Arrays) -> None:
