@@ -258,7 +258,7 @@ def test_staleness_does_not_wait_for_a_worker_that_is_disconnected(
         assert ahead.is_alive()
     ahead.join(timeout=10)
     assert not ahead.is_alive()
-    assert "The connection to worker 0 has ended; nobody waits for its steps." in caplog.text
+    assert "The connection to worker 0 has ended; no other worker waits for it." in caplog.text
     for _ in range(3):
         served.push(served.client.header(Kind.EXCHANGE, PUSHES))
     with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as client:
@@ -284,7 +284,7 @@ def test_a_request_held_back_is_dropped_with_its_worker(served: Served, caplog: 
         client.request_all(Kind.HELLO)
         time.sleep(1.5)
         served.status()
-    assert caplog.text.count("The connection to worker 0 has ended; nobody waits for its steps.") == 1
+    assert caplog.text.count("The connection to worker 0 has ended; no other worker waits for it.") == 1
     assert caplog.text.count("worker 0 is back.") == 1
     assert "Another process" not in caplog.text
 

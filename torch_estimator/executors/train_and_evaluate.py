@@ -81,7 +81,7 @@ def _role(task: Task) -> Callable[..., list[Outcome] | None]:
     """Return the function for the role of this process."""
     if not task.is_of_cluster:
         return run_local
-    logger.info("This process is %s, as told by %s.", task, task.source)
+    logger.info("This process is %s, according to %s.", task, task.source)
     if task.type == EVALUATOR:
         return run_evaluator
     check_trains(task)

@@ -57,8 +57,8 @@ class Lookups:
             self._observes_each_batch = self._keys is None
             if self._observes_each_batch:
                 logger.info(
-                    "The model makes ids of table rows in its forward pass, so that each step takes a second one to "
-                    "know which rows it needs."
+                    "The model computes ids of table rows in its forward pass; each step runs an additional forward "
+                    "pass to find out which rows it needs."
                 )
         if self._keys is None:
             observed = self._observe(batches.batch(number))

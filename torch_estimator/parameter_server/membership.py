@@ -170,7 +170,7 @@ class Membership:
                 found.add(worker)
         self._disconnected |= found
         for worker in found:
-            logger.warning("The connection to %s has ended; nobody waits for its steps.", self._names[worker])
+            logger.warning("The connection to %s has ended; no other worker waits for it.", self._names[worker])
         return found
 
 

@@ -352,7 +352,7 @@ class PushPullSteps:
         if not unsaved or not self._is_chief:
             return
         names = ", ".join(f"ps {server}" for server in sorted(unsaved))
-        logger.info("%s is about to go; saving what it holds.", names)
+        logger.info("%s is shutting down; saving its parameters.", names)
         if self._training.saver is not None:
             self._training.saver.hook.save(self._context)
             self._training.settle()

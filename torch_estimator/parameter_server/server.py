@@ -117,7 +117,7 @@ class ParameterServer:
         self._stops_at: float | None = None
         self._checked_at = 0.0
         self._warned_at: dict[Refusal | str, float] = {}
-        logger.info("%s listens on %s%s.", name, address, f" for who has the key in {key.path}" if key else "")
+        logger.info("%s listens on %s%s.", name, address, f" for peers with the key in {key.path}" if key else "")
 
     def serve(self) -> None:
         """Reply to requests until training has ended and all workers know that.
@@ -277,7 +277,7 @@ class ParameterServer:
     def _start(self, run_id: int, frames: list[Any]) -> None:
         start, shard = _unpack_start(frames)
         if self._run is not None and self._run.run_id != run_id and self._ended_at is None:
-            logger.warning("%s drops the training that it held: the chief of another one has come.", self._name)
+            logger.warning("%s drops its training: the chief of another training has connected.", self._name)
         self._run, self._ended_at = Run(self._name, run_id, start, shard, self._clock), None
         # Drop the requests of the previous training, whose ranks and parameters may differ.
         self._held_back.clear()
