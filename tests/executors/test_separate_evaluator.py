@@ -71,8 +71,8 @@ def test_an_evaluator_that_was_killed_is_replaced_and_nothing_is_evaluated_twice
                 process.kill()
     assert (chief.status, evaluator.status) == (0, 0), told
     assert "result (None, None)" in told["chief"]
-    assert "This process is chief 0, as told by TF_CONFIG." in told["chief"]
-    assert "This process is evaluator 0, as told by TF_CONFIG." in told["evaluator"]
+    assert "This process is chief 0, according to TF_CONFIG." in told["chief"]
+    assert "This process is evaluator 0, according to TF_CONFIG." in told["evaluator"]
     assert "'global_step': 35" in told["evaluator"].rpartition("result ")[2]
     steps = [point.step for point in read_scalars(tmp_path / "eval")["loss"]]
     assert len(set(steps)) == len(steps), steps

@@ -37,7 +37,7 @@ def test_a_job_in_step_goes_on_with_a_new_worker_and_its_evaluator_exports_the_e
     job = Launched(tmp_path, PROGRAM, *options, env={"OMP_NUM_THREADS": "1"})
     assert job.end() == 0, job.out + job.err
     assert [job.starts(task) for task in ("chief 0", "worker 0", "evaluator 0")] == [1, 2, 1]
-    assert "[worker 0] This process is worker 0, as told by TF_CONFIG.\n" in job.err
+    assert "[worker 0] This process is worker 0, according to TF_CONFIG.\n" in job.err
     assert "[chief 0] chief 0 has lost another process of the cluster (" in job.err
     assert "worker 0 was killed by SIGKILL; started worker 0 again, restart 1 of 3.\n" in job.err
     assert "[worker 0] The others are at global step 12; going on with them.\n" in job.err

@@ -258,7 +258,7 @@ def test_staleness_does_not_wait_for_a_worker_that_is_disconnected(
         assert ahead.is_alive()
     ahead.join(timeout=10)
     assert not ahead.is_alive()
-    assert "The connection to worker 0 has ended; nobody waits for its steps." in caplog.text
+    assert "The connection to worker 0 has ended; no other worker waits for it." in caplog.text
     for _ in range(3):
         served.push(served.client.header(Kind.EXCHANGE, PUSHES))
     with closing(ServerClient("worker 0", 1, [served.address], wait_secs=60)) as client:
@@ -284,7 +284,7 @@ def test_a_request_held_back_is_dropped_with_its_worker(served: Served, caplog: 
         client.request_all(Kind.HELLO)
         time.sleep(1.5)
         served.status()
-    assert caplog.text.count("The connection to worker 0 has ended; nobody waits for its steps.") == 1
+    assert caplog.text.count("The connection to worker 0 has ended; no other worker waits for it.") == 1
     assert caplog.text.count("worker 0 is back.") == 1
     assert "Another process" not in caplog.text
 
@@ -706,7 +706,7 @@ def test_until_told_a_server_serves_one_training_after_another() -> None:
     assert process.returncode == RESTART_ME
     assert told.count("ps 0 listens on") == 1
     assert told.count("ps 0 ends: training is over.") >= 1
-    assert told.splitlines()[-1].endswith("ps 0 ends: SIGTERM asked for it.")
+    assert told.splitlines()[-1].endswith("ps 0: shutting down on SIGTERM.")
 
 
 @pytest.mark.parametrize("host", ["[::1]", "localhost", "127.0.0.1"])

@@ -261,7 +261,7 @@ def test_bounded_staleness_does_not_wait_for_workers_that_are_killed_or_stopped(
     # The wait is shorter than the silence after which a worker is taken for hanging.
     arguments = (tmp_path, 16, 100_000, "repeat=1", "save=50", "slow=0.002", "staleness=4", "wait=3", "silence=6")
     running = {task: cluster.start(task, *arguments) for task in cluster.tasks}
-    told = ("The connection to worker 0 has ended; nobody waits for its steps.", "worker 1 has sent nothing for 6 s")
+    told = ("The connection to worker 0 has ended; no other worker waits for it.", "worker 1 has sent nothing for 6 s")
     for number, signal_ in ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
         wait_for_checkpoint(tmp_path, 200, running)
         os.kill(running["worker", number].pid, signal_)
@@ -347,7 +347,7 @@ def test_ctrl_c_to_all_saves_a_checkpoint_before_the_servers_end(tmp_path: Path)
     saved = max(checkpoint_steps(tmp_path))
     assert saved >= 100
     assert f"Training ended at global step {saved}: Ctrl-C asked for it;" in results["chief", 0].told
-    assert "ps 0 ends: Ctrl-C asked for it; start again to go on." in results["ps", 0].told
+    assert "ps 0: shutting down on Ctrl-C; start again to go on." in results["ps", 0].told
 
 
 def test_a_second_ctrl_c_ends_a_server_that_workers_still_need(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_sigterm_to_one_server_saves_what_it_holds_before_it_ends(tmp_path: Path
     running["ps", 0] = cluster.start(("ps", 0), *arguments)
     told = {task: one.told for task, one in zip(running, ended(list(running.values())), strict=True) if not one.status}
     assert len(told) == 4
-    assert "ps 0 is about to go; saving what it holds." in told["chief", 0]
+    assert "ps 0 is shutting down; saving its parameters." in told["chief", 0]
     assert f"ps 0 has lost what it held; restoring it from the checkpoint of global step {saved}." in told["chief", 0]
     # The server ended as soon as that was saved, before workers took many steps that are lost with it.
     lost = re.search(r"where that stood at global step \d+, at most (\d+) batches before", told["chief", 0])
@@ -543,7 +543,7 @@ def test_the_servers_follow_the_last_of_two_trainings_that_have_them(tmp_path: P
     results = ended([first, second, server])
     assert [one.status for one in results] == [2, 0, 0], [one.told for one in results]
     assert "error: ps 0 refuses chief 0: It holds another training by now; see whether two programs" in results[0].told
-    assert "ps 0 drops the training that it held: the chief of another one has come." in results[2].told
+    assert "ps 0 drops its training: the chief of another training has connected." in results[2].told
     assert max(checkpoint_steps(tmp_path / "second")) == 100
 
 

@@ -22,8 +22,8 @@ OPTIONS = ("--num-epochs", "1", "--save-checkpoints-steps", "10")
 
 
 def check_trained(job_dir: Path, told: str) -> None:
-    assert "This process is chief 0, as told by RANK and WORLD_SIZE." in told
-    assert "This process is worker 0, as told by RANK and WORLD_SIZE." in told
+    assert "This process is chief 0, according to RANK and WORLD_SIZE." in told
+    assert "This process is worker 0, according to RANK and WORLD_SIZE." in told
     last = checkpoint_steps(job_dir)[-1]
     assert f"Training ended at global step {last}: the input ended." in told
     assert len(list((job_dir / "export" / "digits").iterdir())) == 1

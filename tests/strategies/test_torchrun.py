@@ -22,8 +22,8 @@ def test_torchrun_starts_processes_that_train_together_and_evaluate(tmp_path: Pa
     )
     told = ended.stdout + ended.stderr
     assert ended.returncode == 0, told
-    assert "This process is chief 0, as told by RANK and WORLD_SIZE." in told
-    assert "This process is worker 0, as told by RANK and WORLD_SIZE." in told
+    assert "This process is chief 0, according to RANK and WORLD_SIZE." in told
+    assert "This process is worker 0, according to RANK and WORLD_SIZE." in told
     # Each process reads half of the digits; the chief evaluates and exports.
     last = checkpoint_steps(tmp_path)[-1]
     assert f"Training ended at global step {last}: the input ended." in told

@@ -18,7 +18,7 @@ SLURM = "SLURM_PROCID"
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_DIGITS = 18
 
-# Above the ports of system services, below the ports that Linux gives to outgoing connections.
+# These ports are above those of system services, and below those that Linux gives to outgoing connections.
 _FIRST_SLURM_PORT = 12_000
 _SLURM_PORTS = 20_000
 
@@ -75,9 +75,9 @@ def task_from_ranks(environ: Mapping[str, str]) -> Task | None:
 def task_from_slurm(environ: Mapping[str, str]) -> Task | None:
     """Return the task that ``srun`` describes; None outside a job step.
 
-    A batch script itself is therefore a job of one process. The ranks meet at ``MASTER_ADDR`` and ``MASTER_PORT``. By
-    default that is the first node of the step, and a port computed from the numbers of the job and the step, so that
-    all ranks choose the same one.
+    A batch script itself is therefore a job of one process. The ranks find each other at ``MASTER_ADDR`` and
+    ``MASTER_PORT``. By default that is the first node of the step, and a port computed from the numbers of the job and
+    the step, so that all ranks choose the same one.
 
     Raises:
         InvalidValueError: A variable is missing or cannot be used.

@@ -26,7 +26,8 @@ def process_start() -> float:
     Without ``/proc`` that is when this module was imported.
     """
     try:
-        # Field 22 of the line, counted from the process's name in parentheses: clock ticks from boot to start.
+        # Field 22 (starttime): clock ticks from boot to the start of the process. Fields are split after the last ')',
+        # because the process name (field 2) may contain spaces; field 3 is index 0.
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         uptime = float(Path("/proc/uptime").read_text().split()[0])
         return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")

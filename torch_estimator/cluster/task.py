@@ -32,7 +32,7 @@ class Task:
         type: ``chief``, ``master``, ``worker``, ``ps`` or ``evaluator``. Without a cluster it is ``worker``, as in
             tf.estimator.
         id: Index among the tasks of the same type.
-        cluster: Addresses, ``host:port``, by task type. Empty without a cluster, and where the launcher gives ranks
+        cluster: Addresses, ``host:port``, by task type. Empty without a cluster, and if the launcher gives ranks
             only.
         ranks: Number of processes if the launcher gives ranks only, otherwise 0.
         rendezvous: Where the training processes find each other: an address, or ``file:`` and a path that they share.
@@ -44,7 +44,7 @@ class Task:
         session_master: The entry of this name in TF_CONFIG, which has no effect.
         eval_session_master: The entry of this name in TF_CONFIG, which has no effect.
         device: Device to compute on, as torch names it. None for the first GPU, or the CPU if there is none.
-        is_copy: Whether the process was forked from the process of this task, which saves for both.
+        is_copy: Whether the process was forked from the process of this task. The original process saves for both.
     """
 
     type: str = WORKER
@@ -170,10 +170,10 @@ def check_trains(task: Task) -> None:
 
 
 def check_has_chief(task: Task) -> None:
-    """Raise where the cluster names no chief, which saves what parameter servers hold.
+    """Check that the cluster, if there is one, names a chief, which saves what parameter servers hold.
 
     Raises:
-        InvalidValueError: It does not.
+        InvalidValueError: The cluster names none.
     """
     if task.cluster and not any(type in task.cluster for type in CHIEFS):
         how = "" if PARAMETER_SERVER in task.cluster else ", or give a train_distribute"

@@ -68,8 +68,8 @@ def task_from_tf_config(text: str) -> Task:
         id=index,
         cluster=cluster,
         rendezvous=trainers[0],
-        # A cluster with a chief has an evaluator, listed or not. A cluster of workers only, as for
-        # MultiWorkerMirroredStrategy, evaluates itself.
+        # A cluster with a chief has an evaluator, whether listed or not. In a cluster of workers only, as for
+        # MultiWorkerMirroredStrategy, the workers evaluate.
         has_evaluator=bool(chiefs) or EVALUATOR in cluster,
     )
 

@@ -1,1 +1,1 @@
-"""What a process of a job does: all of it, or the part of a chief or an evaluator."""
+"""Roles of the processes of a job: run the whole job, or only the part of a chief, a worker or an evaluator."""

@@ -1,4 +1,4 @@
-"""Training of a chief that announces its status to processes that only see the model directory."""
+"""Training of a chief, with its status in a file for processes that see nothing but the model directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AnnouncedTraining:
         announces: Whether there may be processes that read the status.
 
     Attributes:
-        interrupted: Whether the training before was killed, so that this one goes on with it.
+        interrupted: Whether the previous training in this directory was killed, so that this one continues it.
     """
 
     def __init__(
@@ -46,8 +46,9 @@ class AnnouncedTraining:
         if before is not None and self.interrupted and before.over_at and before.max_steps == spec.max_steps:
             self._status = replace(before, evaluates=evaluates, failed=False)
         elif before is not None and is_reached(estimator.model_dir, spec.max_steps):
-            # There is nothing left to train. Other processes of this job may already be in the next training, or wait
-            # for it, and would take this status for its end.
+            # Nothing is left to train. Do not announce this if another training of the same job is in the file: the
+            # other processes may already take part in that or in the next one, or wait for it, and would mistake this
+            # status for its end.
             is_of_job = before.began > job_start()
             self._announces = not (is_of_job and (before.ended or before.max_steps != spec.max_steps))
 
@@ -56,16 +57,17 @@ class AnnouncedTraining:
     ) -> TrainingResult | None:
         """Announce the training and train; see `Estimator._train`.
 
-        Where a chief was killed after the end of its training, only the end is left to do.
+        If a chief was killed after the end of its training, no step is left to take, and only the job has to be
+        finished.
         """
         self._write()
         try:
             return self._train(listeners, starts_input_over=starts_input_over)
         except (Exception, SystemExit) as error:
             is_restarted = isinstance(error, SystemExit) and error.code == RESTART_ME
-            if not is_restarted and self._known_run() in (None, self._status.run):
+            if not is_restarted and self._run_in_file() in (None, self._status.run):
                 self._status = replace(self._status, failed=True)
-                # The error itself matters more than that it cannot be announced.
+                # If the status cannot be written, raise the original error, which matters more.
                 with suppress(CheckpointError):
                     self._write()
             raise
@@ -98,17 +100,19 @@ class AnnouncedTraining:
         )
 
     def _announce_end(self) -> None:
-        # Parameter servers that have ended hold nothing to go on with, so the last checkpoint comes first.
+        # Wait for the last checkpoint before announcing the end. Once the parameter servers have exited, training could
+        # be resumed only from a checkpoint.
         self._estimator._wait_for_checkpoint()
         self._status = replace(self._status, over_at=time.time())
         self._write()
 
     def _announce_again(self) -> None:
-        # A second chief, started by mistake, may have written its status before it noticed the first one.
-        if self._known_run() != self._status.run:
+        # Replace the status of a second chief that was started by mistake, and wrote it before it noticed the first
+        # one.
+        if self._run_in_file() != self._status.run:
             self._write()
 
-    def _known_run(self) -> str | None:
+    def _run_in_file(self) -> str | None:
         known = None
         with suppress(CheckpointError):
             known = read_status(self._estimator.model_dir) if self._announces else None
@@ -120,7 +124,7 @@ class AnnouncedTraining:
 
 
 class _EndHook(Hook):
-    """Calls a function after all other hooks have ended, and before the parameter servers end."""
+    """Calls a function after all other hooks have ended, and before the parameter servers exit."""
 
     every_n_steps = None
     after_saving = True
@@ -134,7 +138,7 @@ class _EndHook(Hook):
 
 
 class _SavedListener(CheckpointSaverListener):
-    """Calls a function with each checkpoint."""
+    """Calls a function after each checkpoint."""
 
     reads_checkpoint = False
 

@@ -60,9 +60,9 @@ class SpecEvaluator:
     Args:
         estimator: The estimator to evaluate.
         spec: The input, the number of batches, the hooks and the exporters.
-        max_steps: Global step at which an export is the final one, or None.
-        clock: Returns seconds that only go forward.
-        record: Where to note what is done, so that a process that replaces this one repeats nothing.
+        max_steps: Global step from which on an export is the final one, or None.
+        clock: Returns monotonic seconds.
+        record: Record of what is done, so that a process that replaces this one repeats nothing; None keeps no record.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class SpecEvaluator:
         Args:
             step: The checkpoint's global step.
             checkpoint_path: The checkpoint.
-            final: Whether training has ended with it; a checkpoint of ``max_steps`` is final in any case.
+            final: Whether it is the last checkpoint of the training. A checkpoint at ``max_steps`` is always final.
         """
         self._last_time = self._clock()
         self.last_step = step
@@ -114,7 +114,7 @@ class SpecEvaluator:
         self._export_all(Outcome(metrics, [], checkpoint_path, final))
 
     def catch_up(self) -> None:
-        """Take over from an evaluator that was killed: call the exporters that it did not come to."""
+        """Complete the last evaluation of an evaluator that was killed: call the exporters that it had not called."""
         done = self._record.of(self.spec.name) if self._record is not None else None
         if done is None:
             return
@@ -124,7 +124,7 @@ class SpecEvaluator:
         self._export_all(Outcome(metrics, exports, done.checkpoint_path, done.final))
 
     def complete_record(self) -> None:
-        """Note an evaluation whose metrics are in the event file, but not in the record of the killed evaluator."""
+        """Add the evaluation that a killed evaluator had begun to the record, if its metrics are in the event file."""
         begun = self._record.begun if self._record is not None else None
         if self._record is None or begun is None or begun.name != (self.spec.name or ""):
             return
@@ -134,7 +134,7 @@ class SpecEvaluator:
             self._record.evaluated(self.spec.name, begun.checkpoint_path, metrics, final=False)
 
     def finish(self) -> None:
-        """Call the exporters that did not export the last evaluation, now that it is the final one."""
+        """Make the final exports after training has ended: call the exporters that have not exported the last model."""
         assert self.outcome is not None
         if self.outcome.final:
             return
@@ -142,7 +142,7 @@ class SpecEvaluator:
         self._export_all(final, before=self.outcome.exports)
 
     def _export_all(self, outcome: Outcome, before: Sequence[str | None] = ()) -> None:
-        """Call the exporters that are still to come, except those that have exported ``before``."""
+        """Call the exporters that have no entry in ``outcome.exports`` yet, except those with a path in ``before``."""
         exports = list(outcome.exports)
         for exporter, path in itertools.zip_longest(self.spec.all_exporters[len(exports) :], before[len(exports) :]):
             path = path or self._export(exporter, outcome.checkpoint_path, outcome.metrics, outcome.final)

@@ -59,16 +59,18 @@ class Begun:
 class EvaluationRecord:
     """The file ``evaluator.json``, replaced atomically before and after each evaluation and after each export.
 
-    One evaluator owns the file at a time. Where another one takes it over, `claim` and all writes of the first fail.
+    One evaluator owns the file at a time. After another one has taken it over, the first one's next `claim` or write
+    raises `ClusterError`.
 
     Args:
         model_dir: Directory of the training.
 
     Attributes:
-        followed: Id of the training that was followed last, and the max_steps that the evaluator was given; or None.
+        followed: Id of the last training that was followed, and the max_steps that the evaluator itself was given; or
+            None.
         finished: Id of the training whose last checkpoint has been evaluated, or None.
         finished_at: Time of that evaluation, in seconds since 1970.
-        begun: An evaluation that was begun and not completed, as far as known; or None.
+        begun: An evaluation that was begun and is not known to be complete, or None.
 
     Raises:
         CheckpointError: The file is damaged.
@@ -110,7 +112,7 @@ class EvaluationRecord:
         return self._specs.get(name or "")
 
     def claim(self) -> None:
-        """Take the file over, once there is a model directory; later, check that this evaluator still owns it.
+        """Take over the file if the model directory exists; after that, check that this evaluator still owns it.
 
         Raises:
             ClusterError: Another evaluator has taken it over.
@@ -150,7 +152,7 @@ class EvaluationRecord:
         self._write()
 
     def finish(self, run: str) -> None:
-        """Note that the last checkpoint of a training is evaluated."""
+        """Note that the last checkpoint of a training has been evaluated."""
         self.finished, self.finished_at = run, time.time()
         self._write()
 
@@ -170,7 +172,8 @@ class EvaluationRecord:
 
     def _check_owner(self) -> None:
         there = self._owner
-        # The user may have removed the file, or the whole directory. A file that cannot be read is written anew.
+        # A file that cannot be read does not end the ownership, and the next write replaces it: the user may have
+        # removed the file, or the whole directory.
         with suppress(OSError, ValueError, AttributeError):
             there = parse_json(files.read_text(self._path)).get("evaluator")
         if there != self._owner:

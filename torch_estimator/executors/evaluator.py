@@ -30,7 +30,7 @@ def run_evaluator(
     eval_specs: Sequence[EvalSpec],
     continuous_eval_listener: ContinuousEvalListener,
 ) -> list[Outcome] | None:
-    """Evaluate until training is over; return the last outcome of each spec, or None where one has none."""
+    """Evaluate until training is over; return the last outcome of each spec, or None if a spec has none."""
     task = estimator.config._task
     if task.id:
         raise InvalidValueError(
@@ -40,15 +40,16 @@ def run_evaluator(
 
 
 class Evaluator:
-    """Evaluates each checkpoint at most once, also where the process is started again.
+    """Evaluates each checkpoint at most once, even if the process is restarted.
 
     Args:
         estimator: The estimator to evaluate.
-        max_steps: Global step at which training is over, or None. The chief's ``max_steps`` counts, once it is known.
+        max_steps: Global step at which training is over, or None. The chief's ``max_steps`` replaces it, once it is
+            known.
         specs: How to evaluate.
         listener: Called before and after each evaluation.
-        clock: Returns seconds that only go forward.
-        sleep: Waits for so many seconds.
+        clock: Returns monotonic seconds.
+        sleep: Waits for a number of seconds.
     """
 
     def __init__(
@@ -77,24 +78,25 @@ class Evaluator:
         self._has_sign = False
 
     def run(self) -> list[Outcome] | None:
-        """Evaluate until training is over; return the last outcome of each spec, or None where one has none."""
+        """Evaluate until training is over; return the last outcome of each spec, or None if a spec has none."""
         self._record.claim()
         for one in self._specs:
             one.complete_record()
             done = self._record.of(one.spec.name)
             if done is not None:
-                self._safely(one.catch_up, done.checkpoint_path)
+                self._unless_removed(one.catch_up, done.checkpoint_path)
         while True:
             self._record.claim()
-            # Read before the latest checkpoint is looked up: after the end of training, that one is the last.
+            # Read the status before looking up the latest checkpoint: if training has already ended, that checkpoint is
+            # the last one.
             training = self._training()
             if training is not None and self._is_left_to_chief(training):
                 break
             ended = training if training is not None and training.ended else None
             step, latest = self._latest()
-            # No newer checkpoint is about to come then.
-            rests = training is not None and (training.ended or training.failed)
-            due = [one for one in self._specs if step is not None and self._is_due(one, step, rests)]
+            # Without a newer checkpoint to come, there is no reason to wait for `throttle_secs`.
+            is_idle = training is not None and (training.ended or training.failed)
+            due = [one for one in self._specs if step is not None and self._is_due(one, step, is_idle)]
             if due and latest is not None and step is not None:
                 if not self._evaluate(due, step, latest, final=ended is not None or self._is_last(step)):
                     break
@@ -128,9 +130,10 @@ class Evaluator:
 
     def _is_left_to_chief(self, training: TrainingStatus) -> bool:
         """Return whether the chief evaluates itself, since the cluster that it knows lists no evaluator."""
-        # A training that was there before may have been started without an evaluator, and be restarted with one.
+        # Go on waiting if the training had begun before this evaluator started. It may have been started without an
+        # evaluator, and its chief may be about to be restarted with one.
         is_known = self._estimator.config._task.has_evaluator
-        if not training.evaluates or (is_known and self._reader.was_there_before(training)):
+        if not training.evaluates or (is_known and self._reader.had_begun(training)):
             return False
         logger.warning(
             "Worker 0 evaluates and exports, since the cluster of its TF_CONFIG names neither a chief nor an "
@@ -143,10 +146,10 @@ class Evaluator:
         is_in_doubt = earlier is not None and not earlier.ended
         return self._max_steps is not None and step >= self._max_steps and not is_in_doubt
 
-    def _is_due(self, one: SpecEvaluator, step: int, rests: bool) -> bool:
+    def _is_due(self, one: SpecEvaluator, step: int, is_idle: bool) -> bool:
         if one.last_step == step:
             return False
-        if rests or self._is_last(step):
+        if is_idle or self._is_last(step):
             return True
         return self._clock() >= self._started + one.spec.start_delay_secs and one.is_due(step)
 
@@ -157,7 +160,7 @@ class Evaluator:
             return False
         hold_checkpoint(self._model_dir, files.basename(path))
         for one in due:
-            self._safely(functools.partial(one.evaluate, step, path, final=final), path)
+            self._unless_removed(functools.partial(one.evaluate, step, path, final=final), path)
         hold_checkpoint(self._model_dir, None)
         self._waits.reset()
         if not self._listener.after_eval():
@@ -165,12 +168,12 @@ class Evaluator:
             return False
         return True
 
-    def _safely(self, action: Callable[[], None], path: str) -> None:
-        """Run an action on a checkpoint; go on where training has removed that checkpoint."""
+    def _unless_removed(self, action: Callable[[], None], path: str) -> None:
+        """Run an action on a checkpoint; if it fails because training has removed that checkpoint, log a warning."""
         try:
             action()
         except (UserError, OSError):
-            # A checkpoint that is being removed is partly there, but no longer in the index.
+            # Part of a checkpoint that is being removed may still be there, but it is no longer in the index.
             named = map(files.basename, checkpoint_paths(self._model_dir))
             if files.exists(path) and files.basename(path) in named:
                 raise
@@ -190,7 +193,7 @@ class Evaluator:
         earlier = self._reader.earlier
         news = step is not None and (earlier is None or step != self._step_before)
         self._has_sign = self._has_sign or training is not None or news
-        # No deadline once training has announced itself: checkpoints can be hours apart.
+        # Set no deadline once there is a sign of the training, since checkpoints can be hours apart.
         most_secs = None if self._has_sign else self._estimator.config.session_creation_timeout_secs
         if training is not None and training.failed:
             most_secs = self._estimator.config.session_creation_timeout_secs
@@ -210,11 +213,11 @@ class Evaluator:
 
 
 class WaitLogger:
-    """Logs what a process waits for, at first and every ten minutes, and ends a wait that takes too long.
+    """Logs what a process waits for, at first and every ten minutes; raises an error if a wait takes too long.
 
     Args:
         name: What the log calls the process.
-        clock: Returns seconds that only go forward.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
@@ -227,8 +230,8 @@ class WaitLogger:
         """Note that the process still waits.
 
         Args:
-            what: What it waits for; another text begins another wait.
-            hint: What to check where it does not come.
+            what: What it waits for. A different text starts a new wait.
+            hint: What the user should check if the wait goes on.
             most_secs: Seconds after which to give up, or None.
 
         Raises:
@@ -248,5 +251,5 @@ class WaitLogger:
             logger.warning("%s has waited %.0f s for %s; %s.", self._name, waited, what, hint)
 
     def reset(self) -> None:
-        """End the wait: the same text begins another one."""
+        """End the current wait, so that the next `wait` call starts a new one even if its `what` is the same."""
         self._what = None

@@ -28,14 +28,14 @@ def run_local(
     eval_specs: Sequence[EvalSpec],
     continuous_eval_listener: ContinuousEvalListener,
 ) -> list[Outcome] | None:
-    """Run a whole job; return the last outcome of each spec, or None where the job had been finished before."""
+    """Run a whole job; return the last outcome of each spec, or None if the job had been finished before."""
     check_saves_checkpoints(estimator.config)
-    # While this file exists, the job still owes its last evaluation and export, also where a restarted process finds
-    # max_steps reached or the input at its end.
+    # While this file exists, the last evaluation and export of the job are still to be done, even if a restarted
+    # process finds that max_steps is reached or the input has ended.
     unfinished = files.join(estimator.model_dir, _UNFINISHED)
     interrupted = files.exists(unfinished)
     training = AnnouncedTraining(estimator, train_spec, evaluates=True, announces=bool(estimator.config.cluster_spec))
-    owed_step = _owed_evaluation(unfinished) if interrupted else None
+    interrupted_step = _interrupted_evaluation(unfinished) if interrupted else None
     step = _latest_step(estimator)
     if not interrupted and train_spec.max_steps is not None and step is not None and step >= train_spec.max_steps:
         logger.info("Nothing to do: max_steps=%d is reached by the checkpoint of step %d.", train_spec.max_steps, step)
@@ -43,13 +43,14 @@ def run_local(
         training.end()
         return None
     evaluators = [SpecEvaluator(estimator, spec, train_spec.max_steps) for spec in eval_specs]
-    listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener, unfinished, owed_step)
+    listener = _EvaluationListener(estimator, evaluators, continuous_eval_listener, unfinished, interrupted_step)
     try:
         listeners = (*(train_spec.saving_listeners or ()), listener)
         result = training.train(listeners, starts_input_over=not interrupted)
     except Exception:
         if not interrupted and _latest_step(estimator) == step:
-            # Nothing was trained, so nothing is owed. After a kill the file stays, and the restarted process decides.
+            # Nothing was trained, so no evaluation is left to do. After a kill the file stays, and the restarted
+            # process finishes the job.
             files.remove_tree(unfinished)
         raise
     finished = not listener.vetoed and _finish(estimator, evaluators, continuous_eval_listener)
@@ -72,6 +73,7 @@ def _log_early_end(reason: StopReason, step: int | None, max_steps: int | None) 
 
 
 def _mark(unfinished: str, model_dir: str, *, evaluating: int | None = None) -> None:
+    """Write the file that marks the job as unfinished, with the step of the checkpoint that is being evaluated."""
     try:
         files.makedirs(model_dir)
         files.write_atomic(unfinished, b"" if evaluating is None else b"%d" % evaluating)
@@ -81,7 +83,7 @@ def _mark(unfinished: str, model_dir: str, *, evaluating: int | None = None) -> 
         ) from error
 
 
-def _owed_evaluation(unfinished: str) -> int | None:
+def _interrupted_evaluation(unfinished: str) -> int | None:
     """Return the step of the checkpoint whose evaluation was interrupted, or None."""
     try:
         return checkpoint_step(f"model.ckpt-{files.read_text(unfinished)}")
@@ -92,7 +94,7 @@ def _owed_evaluation(unfinished: str) -> int | None:
 def _finish(
     estimator: Estimator, evaluators: Sequence[SpecEvaluator], continuous_eval_listener: ContinuousEvalListener
 ) -> bool:
-    """Evaluate and export the last checkpoint as the final model; return False where the listener refuses."""
+    """Evaluate and export the last checkpoint as the final model; return False if the listener refuses."""
     step = _latest_step(estimator)
     latest = estimator.latest_checkpoint()
     if step is None or latest is None:
@@ -113,10 +115,10 @@ def _finish(
 class _EvaluationListener(CheckpointSaverListener):
     """Evaluates after checkpoints.
 
-    The checkpoint that training starts from is left out, unless its evaluation was interrupted.
+    It does not evaluate the checkpoint that training starts from, unless its evaluation was interrupted.
     """
 
-    # Checkpoints that are not evaluated need not be waited for.
+    # Do not wait until every checkpoint is written. `after_save` waits for those that it evaluates.
     reads_checkpoint = False
 
     def __init__(
@@ -125,24 +127,26 @@ class _EvaluationListener(CheckpointSaverListener):
         evaluators: Sequence[SpecEvaluator],
         continuous_eval_listener: ContinuousEvalListener,
         unfinished: str,
-        owed_step: int | None,
+        interrupted_step: int | None,
     ) -> None:
         self.vetoed = False
         self._unfinished = unfinished
         self._estimator = estimator
         self._evaluators = evaluators
         self._listener = continuous_eval_listener
-        self._owed_step = owed_step
+        self._interrupted_step = interrupted_step
         self._is_first_save = True
 
     def begin(self) -> None:
-        # Only now: a job whose input cannot be opened owes no evaluation.
-        _mark(self._unfinished, self._estimator.model_dir, evaluating=self._owed_step)
+        # Write the file here, not in `__init__`, because `begin` runs only after the input was opened. Otherwise a job
+        # that fails to open its input would leave the file behind, and the next run would take it for an interrupted
+        # evaluation.
+        _mark(self._unfinished, self._estimator.model_dir, evaluating=self._interrupted_step)
 
     def after_save(self, global_step: int) -> bool:
         if self._is_first_save:
             self._is_first_save = False
-            if global_step != self._owed_step:
+            if global_step != self._interrupted_step:
                 return False
         if self._estimator._is_interrupted:
             return False

@@ -45,7 +45,7 @@ def run_worker(
     """Train together with the chief, which saves; with parameter servers, start some seconds after it."""
     config = estimator.config
     check_saves_checkpoints(config)
-    # Before the delay, in which a short training may both begin and end.
+    # Start to watch for the end before the delay, during which a short training may both begin and end.
     with EndOfTraining(estimator.model_dir) as is_over:
         if config.num_ps_replicas:
             delay = worker_delay_secs(config)
@@ -62,7 +62,7 @@ def worker_delay_secs(config: RunConfig) -> int:
 
 
 def check_saves_checkpoints(config: RunConfig) -> None:
-    """Raise where there would be no checkpoint to evaluate.
+    """Check that there will be checkpoints to evaluate.
 
     Raises:
         InvalidValueError: Saving checkpoints is switched off.

@@ -30,11 +30,11 @@ def train_and_evaluate(
 
     Checkpoints are saved as the estimator's `RunConfig` says. After each checkpoint but the first, and no sooner than
     ``throttle_secs`` after the evaluation before, the model is evaluated and the exporters are called. The last
-    checkpoint is always evaluated. A job that is killed at any point and started again goes on where it stood.
+    checkpoint is always evaluated. A job that is killed at any point and started again continues where it was.
 
     In a cluster each process does its own part: the chief and the workers train together, the chief saves, and the
-    evaluator evaluates the checkpoints until training is over. The chief evaluates, too, where there can be no
-    evaluator, and where worker 0 is the chief and the cluster lists no evaluator.
+    evaluator evaluates the checkpoints until training is over. The chief evaluates, too, if there can be no evaluator,
+    or if worker 0 is the chief and the cluster lists no evaluator.
 
     Args:
         estimator: The estimator to train.
@@ -45,12 +45,12 @@ def train_and_evaluate(
     Returns:
         The metrics of the last evaluation, and the list of what its exporters returned, with None for each that did not
         export. With several specs, the metrics are a dict by the specs' names, and the list holds the exports of all
-        specs in order. ``(None, None)`` where ``max_steps`` was reached before, and where another process evaluates.
+        specs in order. ``(None, None)`` if ``max_steps`` was reached before, or if another process evaluates.
 
     Raises:
-        InvalidTypeError: Where an argument has the wrong type.
-        InvalidValueError: Where checkpoints are switched off, or an evaluation gives nothing to go on.
-        ModelDirInUseError: Where another training writes into the model directory.
+        InvalidTypeError: An argument has the wrong type.
+        InvalidValueError: Checkpoints are switched off, or an evaluation returns no metrics.
+        ModelDirInUseError: Another training writes into the model directory.
     """
     eval_specs = _checked_eval_specs(eval_spec)
     if not isinstance(estimator, Estimator):
@@ -65,7 +65,8 @@ def train_and_evaluate(
         with EndOfTraining(estimator.model_dir) as is_over:
             run_parameter_server(task, wait_secs=estimator.config.session_creation_timeout_secs, is_over=is_over)
         return None, None
-    # Leased for the whole job: the evaluations and exports after training belong to it.
+    # Hold the lease on `model_dir` until the whole job is done, not only while training: the evaluations and exports
+    # that follow use the directory, too.
     with estimator._in_job(eval_specs), estimator._leased():
         outcomes = _role(task)(estimator, train_spec, eval_specs, listener)
     if outcomes is None:
@@ -80,7 +81,7 @@ def _role(task: Task) -> Callable[..., list[Outcome] | None]:
     """Return the function for the role of this process."""
     if not task.is_of_cluster:
         return run_local
-    logger.info("This process is %s, as told by %s.", task, task.source)
+    logger.info("This process is %s, according to %s.", task, task.source)
     if task.type == EVALUATOR:
         return run_evaluator
     check_trains(task)

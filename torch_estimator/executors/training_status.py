@@ -32,8 +32,9 @@ class TrainingStatus:
     Attributes:
         run: Id of the call.
         max_steps: The ``max_steps`` of its `TrainSpec`.
-        evaluates: Whether the chief evaluates, too, so that an evaluator has nothing to do.
-        over_at: Time of the last checkpoint, in seconds since 1970, after which nothing was left to train; None before.
+        evaluates: Whether the chief evaluates, too; then an evaluator has nothing to do.
+        over_at: Time at which the last checkpoint was saved and nothing was left to train, in seconds since 1970; None
+            before.
         ended: Whether the call has ended, so that the latest checkpoint is its last.
         failed: Whether the chief has ended with an error, so that no checkpoint comes before it is started again.
         began: Time at which the call began, in seconds since 1970.
@@ -74,7 +75,7 @@ def write_status(model_dir: str, status: TrainingStatus) -> None:
 
 
 def read_status(model_dir: str) -> TrainingStatus | None:
-    """Return the status in a model directory; None where there is none.
+    """Return the status in a model directory; None if there is none.
 
     Raises:
         CheckpointError: The file cannot be read, or is damaged.
@@ -99,8 +100,9 @@ _completed: set[str] = set()
 class EndOfTraining:
     """Callable that returns whether the chief has announced the end of the training that this process belongs to.
 
-    A training that was over before the job of this process began is an earlier one. So is a training that this process
-    has completed: where a program trains several times, the next training is still to begin.
+    The status in the directory may be that of an earlier training, whose end does not count. A training is an earlier
+    one if it was over before the job of this process began, or if this process has already completed it: a program may
+    train several times.
 
     Args:
         model_dir: Directory of the training.
@@ -123,18 +125,19 @@ class EndOfTraining:
         status = read_status(self._model_dir)
         if status is None or status.over_at is None or status.run in _completed:
             return False
-        # A status that has changed since is this job's, whatever the clocks of two machines say. One that has not may
-        # still be this job's, where this process was slow to start.
+        # A status that has changed since this process started belongs to this job, even if the clocks of two machines
+        # differ. An unchanged status also belongs to this job if it is newer than the job: this process was slow to
+        # start.
         return status != self._found or status.over_at > self._began
 
 
 class StatusReader:
-    """Tells the training to follow, which goes on or has just ended, from earlier ones in the same directory.
+    """Reads the status of the training to follow; distinguishes it from an earlier training in the same directory.
 
     Args:
         model_dir: Directory of the training.
         max_steps: The ``max_steps`` that the evaluator itself was given.
-        clock: Returns seconds that only go forward.
+        clock: Returns monotonic seconds.
 
     Attributes:
         earlier: The earlier training that the status file still names, or None.
@@ -149,7 +152,7 @@ class StatusReader:
         self._before = read_status(model_dir)
 
     def read(self, record: EvaluationRecord) -> TrainingStatus | None:
-        """Return the status of the training to follow; None where the chief has not announced it yet.
+        """Return the status of the training to follow; None if the chief has not announced it yet.
 
         Args:
             record: The trainings that this evaluator, and the ones it replaces, have followed and completed.
@@ -159,20 +162,23 @@ class StatusReader:
         self.earlier = status if is_earlier else None
         return None if is_earlier else status
 
-    def was_there_before(self, status: TrainingStatus) -> bool:
+    def had_begun(self, status: TrainingStatus) -> bool:
         """Return whether the training had begun before this evaluator started."""
         return self._before is not None and status.run == self._before.run
 
     def _is_earlier(self, status: TrainingStatus, record: EvaluationRecord) -> bool:
         is_followed = record.followed == (status.run, self._max_steps)
         if record.finished == status.run:
-            # An evaluator that a launcher starts again after the end of the training has nothing more to wait for.
+            # The last checkpoint of this training has been evaluated, so wait for the next training. The exception is
+            # an evaluator that a launcher restarted after that evaluation: its job is done, so return this training.
             return not (is_followed and job_start() < record.finished_at < process_start())
         if is_followed:
             return False
-        if self._before is None or not self.was_there_before(status):
+        if self._before is None or not self.had_begun(status):
             return False
         if status.max_steps != self._max_steps:
-            # A job that goes on with more steps begins another training, unless the one before has not ended.
+            # The chief will probably begin another training, with other steps. But if this training was still going on
+            # when the evaluator started, and has ended since, it is the one to follow.
             return self._before.ended or not status.ended
+        # A training that had already ended is followed only if the chief announces no new one within some seconds.
         return self._before.ended and self._clock() < self._grace_ends

@@ -21,7 +21,7 @@ from torch_estimator.launch.process import Lines, Output, Start
 
 _NAME = "launcher"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# How often the job looks for a signal while it waits for the last lines.
+# Interval at which the job looks for a signal while it waits for the last lines.
 _POLL_SECS = 0.1
 # Shells report a process that a signal ended with this status plus the number of the signal.
 _SIGNALLED = 128
@@ -132,7 +132,7 @@ class Job:
             self._running.append(process)
 
     def _lines(self, task: Task) -> Lines:
-        """Return the destination of a task's output. A program without a cluster prints without a prefix."""
+        """Return the destination of a task's output. The lines of a program without a cluster get no prefix."""
         name, color = str(task), self._tasks.index(task)
         outputs = (self._stdout, self._stderr)
         return [(output, output.prefix(name, color) if task.is_of_cluster else b"") for output in outputs]
@@ -155,8 +155,8 @@ class Job:
         if self._is_stopping:
             return
         if process.was_asked_to_stop:
-            # Its own status says nothing about the program. To be stopped is normal for a parameter server, and a
-            # failure for the others: they did not finish in time.
+            # The status of a process that was asked to stop says nothing about the program. To be stopped is normal for
+            # a parameter server, and a failure for the other tasks: they did not finish in time.
             if task.type != PARAMETER_SERVER:
                 self._status = self._status or 1
         elif status == 0:
@@ -244,7 +244,7 @@ class Job:
 
     def _wait_for_lines(self) -> None:
         for process in self._exited:
-            # A reader of the output may take its time. A signal ends the wait.
+            # The reader of the output may be slow, so wait without a limit. A signal ends the wait.
             while self._events.empty() and not process.wait_for_lines(_POLL_SECS):
                 pass
 

@@ -52,7 +52,7 @@ class Layout:
 
     @property
     def addressed(self) -> list[str]:
-        """Types of the tasks that need an address, the chief first: all tasks except the evaluator."""
+        """Types of the tasks that need an address, the chief first; these are all tasks except the evaluator."""
         return [CHIEF] + [WORKER] * self.worker_count + [PARAMETER_SERVER] * self.parameter_server_count
 
     def tasks(self, addresses: Sequence[str]) -> list[Task]:
@@ -189,6 +189,6 @@ def _random_ports(count: int, bound: contextlib.ExitStack) -> list[int]:
 
 def _bind(port: int, bound: contextlib.ExitStack) -> None:
     listener = bound.enter_context(socket.socket())
-    # The servers set this option too: a connection that was just closed does not block their port.
+    # Set the same option as the servers do: it lets them bind a port on which a connection was just closed.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("", port))

@@ -24,7 +24,7 @@ from torch_estimator.launch.layout import Program
 
 _COLORS = (32, 33, 34, 35, 36)
 
-# A line is held in memory until its end. A process may write without end and without a newline.
+# Longer lines are broken: a line is held in memory until its end, and a process may write forever without a newline.
 _MOST_LINE_BYTES = 2**20
 
 # How long a restart may wait for the last lines of the process that it replaces.
@@ -122,7 +122,7 @@ class Child:
     def wait(self) -> int:
         """Wait for the child to exit; return its exit status, or the number of the signal that ended it, negative."""
         status = self.process.wait()
-        # Nothing else would end the processes that the child left running.
+        # Kill the processes that the child left running; nothing else would end them.
         self._signal_group(signal.SIGKILL)
         return status
 

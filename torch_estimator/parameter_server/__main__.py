@@ -1,6 +1,6 @@
 """``python -m torch_estimator.parameter_server``: the parameter server that TF_CONFIG names.
 
-It does not run the user's program, which would import torch, and so is ready within half a second.
+It is ready within half a second, because it does not run the user's program, which would import torch.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from torch_estimator.parameter_server.process import run_parameter_server
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until training ends; exit with status 2 and one sentence where the user has made a mistake."""
+    """Serve until training ends. If the user has made a mistake, print one sentence and exit with status 2."""
     parser = argparse.ArgumentParser(
         prog="python -m torch_estimator.parameter_server", description="The parameter server that TF_CONFIG names."
     )

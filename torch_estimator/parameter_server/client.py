@@ -1,7 +1,7 @@
 """A worker's connections to the parameter servers.
 
-Every request gets its reply, although servers and connections may die in between: a request is sent again through each
-new connection until its reply has come. Servers recognise a push that they have applied before by its number.
+Every request gets a reply even if its server or its connection dies in the meantime: the request is sent again through
+each new connection until the reply has come. Servers recognise by its number a push that they have already applied.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from torch_estimator.train.preemption import Preempted
 
 logger = logging.getLogger("torch_estimator")
 
-# How long one wait for a reply lasts at most. Between two waits a worker notices that a connection was made anew, and
-# sends its requests again.
+# Longest single wait for a reply. Between two waits a worker checks whether the connection was re-established. If it
+# was, the worker sends its unanswered requests again.
 _WAIT_MS = 50
 _LOG_EVERY_SECS = 10.0
 _CHECK_FOR_END_EVERY_SECS = 1.0
 
-# After SIGTERM: how long a worker still waits for a reply. A server that cannot be reached may just be reconnecting; a
-# server that can be reached may be busy, or hold back the reply for the slowest worker.
+# Limits on the wait for a reply after SIGTERM has come. A server that cannot be reached may only be reconnecting. A
+# server that can be reached may be busy, or may hold back the reply until the slowest worker has caught up.
 _MOST_SECS_TO_CONNECT = 0.5
 _MOST_SECS_TO_REPLY = 5.0
 
@@ -65,7 +65,7 @@ Frames = Sequence[Any]
 
 
 class TrainingIsOver(Exception):
-    """The training is over, which shows in a server that does not reply or holds another training."""
+    """The training is over; found out when a server does not reply or holds another training."""
 
 
 class ServerClient:
@@ -81,14 +81,14 @@ class ServerClient:
     Attributes:
         name: Name of this process in the cluster.
         rank: Rank of this process.
-        run_id: Number of the training, once it is known.
+        run_id: Number of the training; 0 until it is known.
         incarnation: Number of this process, higher than that of the process that it replaces.
         is_over: Returns whether training is over; called while a server cannot be reached or holds no parameters.
         is_preempted: Returns whether SIGTERM or Ctrl-C has asked this process to end; called while it waits.
         stop_signal: Returns the name of that signal, for the log.
         log_every_secs: How often to log that this process waits for a server.
-        held_back_secs: How much longer than ``wait_secs`` a server that can be reached may hold back a reply for slower
-            workers.
+        held_back_secs: How much longer than ``wait_secs`` to wait for a server that can be reached. It may hold back a
+            reply until slower workers have caught up.
     """
 
     def __init__(
@@ -138,13 +138,14 @@ class ServerClient:
     def send(self, requests: Mapping[int, Frames]) -> None:
         """Send each request to the server of its index, without waiting.
 
-        Call `collect` for the replies. Of several requests to one server, collect the replies in the order of sending.
+        Call `collect` for the replies. If several requests were sent to one server, collect their replies in the same
+        order.
         """
         for index, frames in requests.items():
             self._connections[index].request(frames)
 
     def collect(self, requests: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
-        """Wait for the replies to requests that were sent, and return them; see `request` for errors."""
+        """Wait for the replies to requests that `send` has sent, and return them; see `request` for errors."""
         return {index: self._wait_for_reply(self._connections[index], frames) for index, frames in requests.items()}
 
     def request_all(self, kind: Kind, flags: int = 0) -> list[tuple[Header, Mapping[str, Any]]]:
@@ -215,13 +216,14 @@ class ServerClient:
                 if header.kind is Kind.REFUSED:
                     content = unpack_arrays(frames)[0]
                     if content.get(OTHER_RUN) and self.is_over():
-                        # The training has ended while this process was away, and the servers hold the next one.
+                        # The training ended while this process was disconnected, and the servers now hold the next
+                        # training.
                         raise TrainingIsOver
                     raise self._refused(connection.name, content)
                 return header, frames
             now = time.monotonic()
             if connection.has_reconnected():
-                connection.request_again()
+                connection.resend()
             if connection.refusal is not None:
                 server = f"{connection.name} at {connection.address}"
                 raise ClusterError(connection.refusal.for_worker(self.name, self._key, server))
@@ -244,7 +246,7 @@ class ServerClient:
                 logger.warning("%s has waited %.0f s for %s.", self.name, now - started, server)
 
     def _lost(self, connection: _Connection, secs: float) -> ClusterError:
-        """Return the error of a server that was waited for in vain."""
+        """Return the error for a server that has not replied within `secs`."""
         why = " and silence_secs of ParameterServerStrategy" if secs > self._wait_secs else ""
         doubt = ""
         if not connection.was_ever_connected:
@@ -255,12 +257,12 @@ class ServerClient:
             f"{doubt and f' ({doubt})'}."
         )
         if connection.was_ever_connected:
-            # The address is right, so nothing has to be changed before the process is started again.
+            # The address has worked before, so nothing needs to be changed: ask the launcher to restart this process.
             error.exit_status = RESTART_ME
         return error
 
     def _refused(self, server: str, content: Mapping[str, Any]) -> UserError:
-        """Return the error of a request that a server has refused."""
+        """Return the error for a request that a server has refused."""
         if VARIABLE in content:
             return NanLossDuringTrainingError(
                 f"The gradient of {content[VARIABLE]} became NaN or infinite at global step {content[STEP]}; try a "
@@ -277,7 +279,7 @@ class ServerClient:
 
 
 class _Connection:
-    """The connection to one server, which ZeroMQ makes again whenever it is lost."""
+    """Connection to one server. ZeroMQ re-establishes it whenever it is lost."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], index: int, address: str, key: Key | None = None
@@ -288,9 +290,10 @@ class _Connection:
         self.refusal: Refusal | None = None
         self._key = key
         self._unexplained_handshakes = 0
-        self._has_had_key = False
+        self._has_found_key = False
         self._spin = SpinWait()
-        # By number: requests without a reply, and replies that came before they were asked for.
+        # Requests that have no reply yet, and replies that came before `reply_to` asked for them; both by message
+        # number.
         self._requests: dict[int, Frames] = {}
         self._early: dict[int, tuple[Header, Frames]] = {}
         self._socket = context.socket(zmq.DEALER)
@@ -319,15 +322,16 @@ class _Connection:
         self._requests[Header.unpack(frames[0]).number] = frames
         self._send(frames)
 
-    def request_again(self) -> None:
-        """Send all requests again that have no reply."""
+    def resend(self) -> None:
+        """Send again all requests that have no reply yet."""
         for frames in self._requests.values():
             self._send(frames)
 
     def reply_to(self, number: int) -> tuple[Header, Frames] | None:
-        """Return the reply to a request; None where it has not come within `_WAIT_MS`.
+        """Return the reply to a request; None if it has not come within `_WAIT_MS`.
 
-        A refusal is returned whichever request it replies to: a message that a server cannot read has no number.
+        A refusal is returned for any `number`, because a server cannot repeat the number of a message that it cannot
+        read.
         """
         if number in self._early:
             return self._early.pop(number)
@@ -338,7 +342,7 @@ class _Connection:
         except zmq.Again:
             return None
         header = Header.unpack(frames[0])
-        # A request that was sent again may get two replies, of which the second is of no use.
+        # A request that was sent twice may get two replies. Drop the second one.
         if self._requests.pop(header.number, None) is None and header.kind is not Kind.REFUSED:
             return None
         if header.number == number or header.kind is Kind.REFUSED:
@@ -347,31 +351,32 @@ class _Connection:
         return None
 
     def has_reconnected(self) -> bool:
-        """Return whether the connection was lost and made again, so that requests and replies may have been lost."""
+        """Return whether the connection was re-established since the last call, so that messages may have been lost."""
         reconnected = False
         for event, value in read_events(self._monitor):
             self.is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             reconnected |= self.is_connected and self.was_ever_connected
             self.was_ever_connected |= self.is_connected
             self.refusal = self.refusal or reason_of_refusal(event, value)
-            self._judge_handshake(event)
+            self._check_for_other_key(event)
         return reconnected
 
-    def _judge_handshake(self, event: int) -> None:
-        """Find out whether a server with another key ends the handshakes.
+    def _check_for_other_key(self, event: int) -> None:
+        """Find out whether handshakes fail because the server has another key.
 
-        A server closes the connection to a worker with another key without saying why. So does a server that is killed,
-        or a proxy in front of one that has not started yet. After several such handshakes in a row the address is asked
-        whether a server with a key listens there. Twice in a row the answer is yes only where the keys differ.
+        A server that has another key closes the connection without giving a reason. A server that is killed does the
+        same, and so does a proxy in front of a server that has not started yet. After several such handshakes in a row,
+        probe the address: does a server with a key listen there? If two probes, with more failed handshakes in between,
+        both find such a server, its key must be another one.
         """
         if self.is_connected:
-            self._unexplained_handshakes, self._has_had_key = 0, False
+            self._unexplained_handshakes, self._has_found_key = 0, False
         self._unexplained_handshakes += event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         if self._key is not None and self._unexplained_handshakes >= _MOST_UNEXPLAINED_HANDSHAKES:
             self._unexplained_handshakes = 0
-            if self._has_had_key:
+            if self._has_found_key:
                 self.refusal = Refusal.OTHER_KEY
-            self._has_had_key = server_has_key(self.address)
+            self._has_found_key = server_has_key(self.address)
 
     def _is_readable(self) -> bool:
         return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
@@ -380,19 +385,20 @@ class _Connection:
         return bool(self._socket.poll(_WAIT_MS))
 
     def _send(self, frames: Frames) -> None:
-        # A socket whose connection was refused takes nothing. Any other one keeps the message until it is connected.
+        # Ignore `zmq.Again`: the server has refused the handshake, which `_wait_for_reply` reports. In all other cases
+        # the socket queues the message until it is connected.
         with suppress(zmq.Again):
             self._socket.send_multipart(split_frames(frames), zmq.NOBLOCK, copy=is_small(frames))
 
 
 def _needs_ipv6(address: str) -> bool:
-    """Return whether a host has addresses of IPv6 only; with IPv6 switched on libzmq looks for no others."""
+    """Return whether a host has only IPv6 addresses. With IPv6 switched on, libzmq would look for no others."""
     host, port = split_address(address, "the address of a parameter server")
     if host in LOOPBACK:
         return host == "::1"
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
-        # A machine that is still to start may have no name yet; libzmq looks the name up again.
+        # The machine may not have started yet, and its name may not exist before. libzmq looks the name up again later.
         return False
     return all(family == socket.AF_INET6 for family, *_ in found)

@@ -2,7 +2,7 @@
 
 All processes of a cluster have the same key pair, in a file that the environment variable `KEY_FILE` names. A server
 and a worker prove to each other that they have its secret half (https://rfc.zeromq.org/spec/26/), and encrypt
-everything that they send afterwards. Where a handshake fails, `Refusal` says why, as far as that can be known.
+everything that they send afterwards. If a handshake fails, `Refusal` says why, as far as that can be known.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ HANDSHAKE_EVENTS = (
 )
 """Events of a socket monitor that `reason_of_refusal` understands."""
 
-# Permissions that a key file must not have. A group may read it, since Kubernetes gives the files of a Secret to one.
+# Permission bits that a key file must not have: writing by its group, and any access by others. The group may read the
+# file, because Kubernetes makes the files of a Secret readable for a group.
 _TOO_OPEN = 0o027
 _KEY_LENGTH = 40
 
@@ -77,7 +78,7 @@ def make_key_file(path: str) -> None:
 
 
 def key_from_environment(environ: Mapping[str, str] = os.environ) -> Key | None:
-    """Return the key whose file `KEY_FILE` names; None where it names none.
+    """Return the key in the file that the variable `KEY_FILE` names; None if the variable is not set.
 
     Raises:
         InvalidValueError: The file cannot be read, holds no key, or can be read by everybody.
@@ -109,13 +110,13 @@ def key_from_environment(environ: Mapping[str, str] = os.environ) -> Key | None:
 
 
 def secure_server(socket: zmq.Socket[bytes], key: Key) -> None:
-    """Have a server's socket let in only peers with the key; call it before the socket is bound.
+    """Make a server's socket accept only peers that have the key; call this before the socket is bound.
 
-    It starts a thread that ends with the socket's context. One context can have one such socket.
+    This starts a thread, which ends when the socket's context is closed. A context can have only one such socket.
     """
     _use_key(socket, key)
     socket.setsockopt(zmq.CURVE_SERVER, 1)
-    # Without an authenticator libzmq would let in everybody who knows the public half.
+    # Without an authenticator, libzmq would accept every peer that knows the public half of the key.
     socket.setsockopt(zmq.ZAP_DOMAIN, b"torch-estimator")
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     requests = socket.context.socket(zmq.REP)
@@ -124,7 +125,7 @@ def secure_server(socket: zmq.Socket[bytes], key: Key) -> None:
 
 
 def secure_client(socket: zmq.Socket[bytes], key: Key) -> None:
-    """Have a worker's socket connect only to servers with the key; call it before the socket connects."""
+    """Make a worker's socket connect only to servers that have the key; call this before the socket connects."""
     _use_key(socket, key)
     socket.setsockopt(zmq.CURVE_SERVERKEY, key.public)
 
@@ -135,7 +136,7 @@ def _use_key(socket: zmq.Socket[bytes], key: Key) -> None:
 
 
 def _authenticate(requests: zmq.Socket[Any], key: Key) -> None:
-    """Tell libzmq which peers to let in, until the context ends."""
+    """Answer libzmq's questions whether to accept a peer, until the context is closed."""
     admitted = [b"CURVE", z85.decode(key.public)]
     with requests, suppress(zmq.ContextTerminated):
         while True:
@@ -154,11 +155,11 @@ class Refusal(Enum):
     FOREIGN = auto()
     """The peer does not belong to a cluster."""
     GONE = auto()
-    """Unknown: the peer has closed the connection. Of two peers with different keys, the first one to see that closes
-    the connection, and the other one may see nothing else."""
+    """Unknown: the peer has closed the connection. If two peers have different keys, the first to notice that closes
+    the connection, and the other one may learn nothing more."""
 
     def for_server(self, name: str, key: Key | None) -> str:
-        """Return the sentence for the log of a server.
+        """Return a sentence for the server's log.
 
         Args:
             name: Name of the server.
@@ -183,7 +184,7 @@ class Refusal(Enum):
         return f"{name} has refused somebody who {who}."
 
     def for_worker(self, name: str, key: Key | None, server: str) -> str:
-        """Return the sentence of the error of a worker.
+        """Return a sentence for the worker's error.
 
         Args:
             name: Name of the worker.
@@ -214,7 +215,7 @@ def read_events(monitor: zmq.Socket[Any]) -> Iterator[tuple[int, int]]:
 
 
 def reason_of_refusal(event: int, value: int) -> Refusal | None:
-    """Return why a handshake has failed; None where the event does not say that for certain.
+    """Return why a handshake has failed; None if the event does not tell for certain.
 
     Args:
         event: Event of a socket monitor.
@@ -235,7 +236,7 @@ def reason_of_refusal(event: int, value: int) -> Refusal | None:
 def server_has_key(address: str) -> bool:
     """Connect to an address; return whether a server with a key listens there.
 
-    The greeting of ZeroMQ says so before any handshake (https://rfc.zeromq.org/spec/23/).
+    ZeroMQ's greeting names the security mechanism, before any handshake begins (https://rfc.zeromq.org/spec/23/).
     """
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(52, b"\0")
     with suppress(OSError), socket.create_connection(split_address(address, "address"), _PROBE_SECS) as connection:

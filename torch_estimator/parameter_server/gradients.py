@@ -22,14 +22,14 @@ _LAYOUT = "layout"
 
 
 class GradientStep(SendingStep):
-    """A training step that computes gradients, clips them, and updates nothing.
+    """A training step that computes and clips gradients, but does not update the parameters.
 
-    The gradients of repeated rows are added up and lie, each sum as often as its row, in the step's message, which has
-    the format of synchronous training.
+    It writes the gradients into the step's message, which has the same format as in synchronous training. If a batch
+    looks up a row several times, the message holds the sum of the row's gradients at each of these lookups.
     """
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
-        """Compute a batch and fill the message; return the loss.
+        """Compute the gradients of a batch and write them into the message; return the loss.
 
         Raises:
             MessageTooSmall: The batch has more gradients than the message has room for.
@@ -51,15 +51,16 @@ class GradientStep(SendingStep):
 class GradientComputation:
     """Computes the gradients of batches, in Python or as compiled code.
 
-    The step and its message have a fixed layout, since compiled code needs one. A batch that does not fit, such as the
-    first one or one with longer lists, is computed in Python, and later batches get a step with more room.
+    The step's message has a fixed layout, because compiled code needs one. A batch whose gradients do not fit this
+    layout, such as the first batch or one with longer lists of ids, is computed in Python. Later batches then get a
+    step with a larger message.
 
     Args:
         training: The training of this process.
-        saved: What `state` returned in the run before a resume; empty for a new training.
+        saved: What `state` returned in the run that is resumed; empty for a new training.
 
     Attributes:
-        step: The step, of which there is another one after a batch that did not fit.
+        step: The step; a new one after each batch that did not fit.
     """
 
     def __init__(self, training: Training, saved: Mapping[str, Any]) -> None:
@@ -75,19 +76,19 @@ class GradientComputation:
             self._use_layout(Layout.from_json(saved[_LAYOUT]), saved.get(GRADIENTS))
 
     def unique_rows(self, ids: Sequence[np.ndarray]) -> list[UniqueRows]:
-        """Return for each table the rows that a batch looks up."""
+        """Return for each table the rows that a batch looks up, each once."""
         return [one.unique(of_table) for one, of_table in zip(self._deduplicators, ids, strict=True)]
 
     def begin(self, batches: Batches, context: RunContext) -> None:
-        """Choose how to compute these batches; call it before `compute`."""
+        """Choose between Python and compiled code for these batches; call this before `compute`."""
         self._compute_fast = self._runner.one_by_one(batches, context)
 
     def compute(self, batches: Batches, number: int, context: RunContext) -> float:
-        """Compute one of the batches that `begin` was given; return its loss.
+        """Compute the gradients of one batch; return its loss.
 
         Args:
-            batches: The batches.
-            number: Which of them, from 0.
+            batches: The batches that `begin` was called with.
+            number: Index of the batch among them.
             context: What hooks are called with.
         """
         if self._compute_fast is not None:
@@ -101,46 +102,46 @@ class GradientComputation:
             return float(unsent.loss)
 
     def push(self, rows: Sequence[UniqueRows], settings: np.ndarray) -> Push | None:
-        """Return the gradients of the batch that was computed last.
+        """Return the gradients of the last batch that was computed.
 
         Args:
             rows: For each table the rows that were pulled for the batch.
             settings: The optimizers' settings to push.
 
         Returns:
-            The gradients, valid until the next batch is computed. None where the batch has looked up rows that were
-            not pulled, so that it has to be computed again.
+            The gradients, valid until the next batch is computed. None if the batch has looked up rows that were not
+            pulled, so that it must be computed again.
         """
         pushed = []
         for deduplicator, pulled, (ids, gradients) in zip(self._deduplicators, rows, self._tables, strict=True):
             touched = pulled if pulled.are_of(ids) else deduplicator.unique(ids)
             if not touched.are_among(pulled):
                 return None
-            # Every lookup of a row has the same sum, so one of them is enough.
+            # The message repeats a row's sum at each of its lookups. Take it from one of them.
             pushed.append((touched.rows, gradients.take(touched.at, 0)))
         dense = self._dense[0] if len(self._dense) == 1 else np.concatenate(self._dense)
         present = (self._present > 0).astype(np.uint8)
         return Push(settings, present, dense, pushed)
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs to compute alike, as JSON."""
+        """Return the message's layout and the runner's state as JSON, so that a resumed run computes the same way."""
         return {_LAYOUT: self.step.layout.as_json(), GRADIENTS: self._runner.state()}
 
     @property
     def is_eager(self) -> bool:
-        """Whether no layout has been found yet."""
+        """Whether gradients are computed in Python, as they are until the first batch has shown the layout."""
         return isinstance(self._runner, EagerRunner)
 
     def invalidate(self) -> None:
-        """Have the next step look for changes, after a hook of the user's has run."""
+        """Make the next step check the model and the optimizers for changes, since a user's hook has run."""
         self._runner.invalidate()
 
     def refresh_settings(self) -> None:
-        """Have the next step read the optimizers' settings, which a schedule has changed."""
+        """Make the next step read the optimizers' settings again, since a schedule has changed them."""
         self._runner.refresh_settings()
 
     def close(self, *exception: object) -> None:
-        """End what the runner does in the background."""
+        """Stop the runner's background work."""
         self._runner.__exit__(*exception)
 
     def _make_step(self, layout: Layout) -> GradientStep:
@@ -154,13 +155,13 @@ class GradientComputation:
         self._find_gradients()
 
     def _find_gradients(self) -> None:
-        """Note where the gradients lie in the step's message."""
+        """Keep views of the gradients in the step's message, from which `push` reads them."""
         message = self.step.message.numpy()
         dense, tables = self.step.packing.parts(self.step.message)
         self._tables = [(ids.numpy(), values.numpy()) for ids, values in tables]
         self._present = self.step.packing.given(self.step.message).numpy()
         if all(one is not None for one in dense):
-            # They lie side by side, so that they can be pushed without a copy.
+            # All dense gradients lie side by side in the message, so push them as one block, without a copy.
             self._dense = [message[HEADER : HEADER + sum(self._sizes)]]
         else:
             self._dense = [

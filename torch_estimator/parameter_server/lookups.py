@@ -1,4 +1,4 @@
-"""Which rows of tables a batch looks up, known before its forward pass so that these rows can be pulled."""
+"""Find out, before a batch's forward pass, which rows of tables it looks up, so that these can be pulled."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ logger = logging.getLogger("torch_estimator")
 class Lookups:
     """Finds the ids that a batch looks up in each table.
 
-    Feature columns compute ids in the input pipeline, so that usually some features are the ids of a table as they
-    stand. An additional forward pass of the first batch shows which features these are: the tables record the tensors
-    that they are given, and features are recognised among them by their memory. Where a model computes ids in its
-    forward pass instead, such an additional pass of every batch shows them. Nothing of these passes remains.
+    Feature columns compute ids in the input pipeline, so usually some of the features hold exactly the ids of a table.
+    An additional forward pass of the first batch shows which: the tables record the tensors of ids that they receive,
+    and a feature that has the same memory as such a tensor holds these ids. If a model computes ids in its forward pass
+    instead, every batch takes such an additional pass. Everything that these passes change is undone.
 
     Args:
         step: The training step whose tables these are.
@@ -34,7 +34,8 @@ class Lookups:
     def __init__(self, step: TrainStep) -> None:
         self._step = step
         self._observer = Observer(step.module)
-        # For each table the names of the features that it looks up; None where they are not known.
+        # For each table, the names of the features that hold its ids. None before the first batch, and for a model that
+        # computes ids in its forward pass.
         self._keys: list[list[str]] | None = None
         self._observes_each_batch = False
         self._whole: TensorBatch | None = None
@@ -43,11 +44,11 @@ class Lookups:
     def ids(self, batches: Batches, number: int) -> list[np.ndarray]:
         """Return for each table the ids that a batch looks up, int64 ``[lookups]``, repetitions included.
 
-        They are in the order in which `TrainStep.differentiate` returns the gradients of these lookups.
+        The order is that in which `TrainStep.differentiate` returns the gradients of these lookups.
 
         Args:
             batches: The batches.
-            number: Which of them, from 0.
+            number: Index of the batch among them.
         """
         if not self._step.tables:
             return []
@@ -56,14 +57,14 @@ class Lookups:
             self._observes_each_batch = self._keys is None
             if self._observes_each_batch:
                 logger.info(
-                    "The model makes ids of table rows in its forward pass, so that each step takes a second one to "
-                    "know which rows it needs."
+                    "The model computes ids of table rows in its forward pass; each step runs an additional forward "
+                    "pass to find out which rows it needs."
                 )
         if self._keys is None:
             observed = self._observe(batches.batch(number))
             return [_concatenate([ids.numpy().reshape(-1) for _, ids in lookups]) for lookups in observed]
         if self._whole is not batches.whole:
-            # The ids of all batches in this memory at once, as arrays ``[batches, lookups]``.
+            # Read the ids of all batches that share this memory at once, as arrays ``[batches, lookups]``.
             self._whole = batches.whole
             rows = batch_size(batches.whole.features) // batches.of
             self._ids = [
@@ -74,7 +75,7 @@ class Lookups:
         return [one[0][place] if len(one) == 1 else _concatenate([ids[place] for ids in one]) for one in self._ids]
 
     def observe_each_batch(self) -> None:
-        """Stop relying on features, after a step that looked up other ids than they said."""
+        """Take an additional pass of every batch from now on, since a step looked up other ids than in the features."""
         self._keys, self._observes_each_batch = None, True
 
     def _find_keys(self, batch: TensorBatch) -> list[list[str]] | None:
@@ -120,13 +121,14 @@ class RowDeduplicator:
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
-        # For each row the place of its last lookup. Entries of other batches are stale and never read. This takes a
-        # quarter of the time of `np.unique`, which sorts.
+        # For each row, the index of its last lookup in the current batch. Entries of earlier batches are stale, but
+        # `unique` reads only entries that it has just written. This takes a quarter of the time of `np.unique`, which
+        # sorts.
         self._last = np.empty(rows + 1, np.int64)
         self._order = np.arange(0)
 
     def unique(self, ids: np.ndarray) -> UniqueRows:
-        """Return the rows of these ids."""
+        """Return the unique rows among these ids."""
         if len(ids) > len(self._order):
             self._order = np.arange(len(ids))
         order = self._order[: len(ids)]
@@ -143,8 +145,8 @@ class UniqueRows:
 
     Attributes:
         ids: Ids of all lookups.
-        rows: The same ids, int64, each once, without that of missing values.
-        at: For each row the place of one of its lookups in `ids`.
+        rows: The same ids, int64, each once, without the id of missing values.
+        at: For each row, the index in `ids` of one of its lookups.
         missing: The id of missing values.
     """
 
@@ -154,10 +156,10 @@ class UniqueRows:
     missing: int
 
     def are_of(self, ids: np.ndarray) -> bool:
-        """Return whether these are the rows of other ids: the same ones, perhaps with missing values behind them."""
+        """Return whether `ids` equals `self.ids`, apart from missing values at the end."""
         count = len(self.ids)
         return np.array_equal(self.ids, ids[:count]) and bool((ids[count:] == self.missing).all())
 
     def are_among(self, other: UniqueRows) -> bool:
-        """Return whether all of these rows are among others."""
+        """Return whether `other` contains all of these rows."""
         return self is other or bool(np.isin(self.rows, other.rows).all())

@@ -18,17 +18,17 @@ class Membership:
     """The workers of one training, by rank.
 
     A worker is *active* from its first message until it leaves, or until it has sent nothing for ``silence_secs``. It
-    is *reachable* while its connection lasts, too. The end of the training waits for active workers; the bound of
+    is *reachable* if it is active and its connection is open. The end of the training waits for active workers; bounded
     staleness and a server that shuts down wait for reachable ones.
 
-    A process that is started again has a higher incarnation than the one before. With its first exchange it takes the
-    place of its rank, and messages of lower incarnations are refused from then on: of two processes with the same
-    TF_CONFIG, the last one trains and the first one ends with an error.
+    A process that replaces another one has a higher incarnation. From its first exchange on it is the process of its
+    rank, and messages of lower incarnations are refused. So if two processes have the same TF_CONFIG, the later one
+    trains, and the earlier one ends with an error.
 
     Args:
         server: Name of the server, for messages.
         names: Names of all workers, by rank.
-        silence_secs: Seconds without a message after which a worker is taken for hanging; None for never.
+        silence_secs: Seconds without a message after which a worker is considered to hang; None for never.
         clock: Returns monotonic seconds.
     """
 
@@ -43,8 +43,8 @@ class Membership:
         self._left: set[int] = set()
         self._silent: set[int] = set()
         self._disconnected: set[int] = set()
-        # Routing ids of ZeroMQ: of the connection that exchanges came through, and of the last message. They differ
-        # where two processes have the same rank, one of which is about to be refused.
+        # ZeroMQ routing ids by worker: of its last exchange, and of its last message of any kind. They differ while a
+        # second process with the same rank has sent a message but no exchange; one of the two will be refused.
         self._exchange_routes: dict[int, Any] = {}
         self._last_routes: dict[int, Any] = {}
         self._incarnations: dict[int, int] = {}
@@ -54,14 +54,14 @@ class Membership:
         return self._names[worker]
 
     def incarnation(self, worker: int) -> int:
-        """Return the incarnation of a worker's latest process, 0 where there was none."""
+        """Return the incarnation of a worker's latest process, or 0 if there was none."""
         return self._incarnations.get(worker, 0)
 
     def check_rank(self, worker: int) -> None:
-        """Raise where there is no such worker.
+        """Check that there is a worker of this rank.
 
         Raises:
-            ClusterError: The rank is that of a larger cluster.
+            ClusterError: There is none; the sender belongs to a larger cluster.
         """
         if not 0 <= worker < len(self._names):
             raise ClusterError(
@@ -70,10 +70,10 @@ class Membership:
             )
 
     def check_incarnation(self, worker: int, incarnation: int) -> None:
-        """Raise where another process has taken the place of the sender.
+        """Check that no other process has replaced the sender.
 
         Raises:
-            ClusterError: It has.
+            ClusterError: Another process has replaced it.
         """
         if incarnation < self.incarnation(worker):
             raise ClusterError(
@@ -94,11 +94,11 @@ class Membership:
             self._disconnected.discard(worker)
             logger.info("%s is back.", self._names[worker])
 
-    def take_place(self, worker: int, incarnation: int, route: Any) -> bool:
-        """Note an exchange of a process as a worker; return whether the process is a new one.
+    def note_exchange(self, worker: int, incarnation: int, route: Any) -> bool:
+        """Note an exchange, which makes its sender the process of its rank; return whether the process is new.
 
-        Only an exchange takes the place of a rank. HELLO and STATUS also come from processes that find out by the reply
-        that they do not belong to this training, and end.
+        HELLO and STATUS do not do so: they also come from processes that learn from the reply that they do not belong
+        to this training, and end.
         """
         is_new = incarnation != self.incarnation(worker)
         self._incarnations[worker] = incarnation
@@ -106,9 +106,9 @@ class Membership:
         return is_new
 
     def keep_waiting(self, worker: int, incarnation: int) -> bool:
-        """Return whether a worker whose request is held back is still there.
+        """Return whether a worker still waits for a reply that is held back; if so, restart its silence clock.
 
-        A worker that waits for its reply sends nothing, which must not count as silence.
+        A worker that waits for a reply sends nothing, which must not count as silence.
         """
         if worker not in self._seen or worker in self._disconnected or incarnation < self.incarnation(worker):
             return False
@@ -116,15 +116,15 @@ class Membership:
         return True
 
     def leave(self, worker: int) -> None:
-        """Note that a worker trains no longer."""
+        """Note that a worker no longer trains."""
         self._left.add(worker)
 
     def join(self, worker: int) -> None:
-        """Note that a worker is about to train, also if it had left."""
+        """Note that a worker is about to train, even if it had left."""
         self._left.discard(worker)
 
-    def forgive_silence(self) -> None:
-        """Restart the clocks of all workers, after the server itself was stopped and could hear none of them."""
+    def restart_silence_clocks(self) -> None:
+        """Restart the silence clocks of all workers, since this server was stopped and could not receive messages."""
         self._seen = dict.fromkeys(self._seen, self._clock())
 
     def active(self) -> set[int]:
@@ -132,7 +132,7 @@ class Membership:
         return set(self._seen) - self._left - self._silent
 
     def reachable(self) -> set[int]:
-        """Return the ranks of workers that train and whose connection lasts."""
+        """Return the ranks of active workers whose connection is open."""
         return self.active() - self._disconnected
 
     def status(self) -> dict[str, list[int]]:
@@ -159,7 +159,7 @@ class Membership:
         """Log and return workers whose connection has ended since the last call.
 
         Args:
-            is_connected: Returns whether the connection of a routing id lasts.
+            is_connected: Returns whether the connection of a routing id is open.
         """
         found = set()
         for worker in self.reachable():
@@ -170,16 +170,16 @@ class Membership:
                 found.add(worker)
         self._disconnected |= found
         for worker in found:
-            logger.warning("The connection to %s has ended; nobody waits for its steps.", self._names[worker])
+            logger.warning("The connection to %s has ended; no other worker waits for it.", self._names[worker])
         return found
 
 
 class StalenessBound:
     """Bounded staleness: a worker that is too many steps ahead of the slowest one has to wait for it.
 
-    See Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013. A process
-    that joins, or joins again, starts where the slowest worker is, so that no worker has to wait for it to take as many
-    steps as the others have.
+    See Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", 2013. The step
+    count of a process that joins, or joins again, starts at the count of the slowest worker. Otherwise the other
+    workers would have to wait until the process had taken as many steps as they have.
 
     Args:
         most: How many steps a worker may be ahead; None for any number.
@@ -190,11 +190,11 @@ class StalenessBound:
         self._steps: dict[int, int] = {}
 
     def join(self, worker: int, others: Set[int]) -> None:
-        """Start counting the steps of a worker, unless they are being counted.
+        """Start counting the steps of a worker, unless they are already being counted.
 
         Args:
             worker: Rank of the worker.
-            others: Ranks that it has to keep pace with.
+            others: Ranks of the workers that it is compared with.
         """
         if worker not in self._steps:
             self._steps[worker] = self._slowest(others - {worker}) or 0
@@ -204,7 +204,7 @@ class StalenessBound:
         self._steps[worker] += 1
 
     def forget(self, worker: int) -> None:
-        """Have no worker wait for this one until it joins again."""
+        """Stop counting a worker's steps, so that no other worker waits for it until it joins again."""
         self._steps.pop(worker, None)
 
     def allows(self, worker: int, others: Set[int]) -> bool:
@@ -219,10 +219,10 @@ class StalenessBound:
 
 
 class IdleWatch:
-    """Log messages and time limits of a server that waits for the chief or for its workers.
+    """Writes log messages and enforces time limits while a server waits for the chief or for its workers.
 
-    A server without parameters waits for the chief. A server with parameters ends only where it has had no connection
-    at all for ``wait_secs``: workers that are connected may compute for long.
+    A server without parameters waits for the chief. A server with parameters ends only if it has had no connection at
+    all for ``wait_secs``: a connected worker may compute for a long time without sending anything.
 
     Args:
         name: Name of the server.
@@ -236,12 +236,13 @@ class IdleWatch:
         self._address = address
         self._wait_secs = wait_secs
         self._since = self._logged_at = clock()
-        # Times since which there has been no active worker, and no connection; None while there is one.
+        # Since when there has been no worker with steps left to take, and since when no connection; None while there is
+        # one.
         self._idle_since: float | None = None
         self._alone_since: float | None = None
 
-    def wait_for_chief(self, now: float, is_over: Callable[[], bool], *, logs: bool) -> bool:
-        """Wait for the chief to give the server its parameters; return whether training is known to be over instead.
+    def check_wait_for_chief(self, now: float, is_over: Callable[[], bool], *, logs: bool) -> bool:
+        """Check how long the server has waited for the chief's parameters; return whether training is already over.
 
         Args:
             now: The time.
@@ -267,8 +268,10 @@ class IdleWatch:
             logger.warning("%s has waited %.0f s for the chief to give it its parameters.", self._name, waited)
         return False
 
-    def wait_for_workers(self, now: float, step: int, *, connections: int, is_active: bool, is_over: bool) -> None:
-        """Wait for workers to go on, or for the chief to end the training.
+    def check_wait_for_workers(
+        self, now: float, step: int, *, connections: int, is_active: bool, is_over: bool
+    ) -> None:
+        """Check how long the server has waited for workers to go on, or for the chief to end the training.
 
         Args:
             now: The time.

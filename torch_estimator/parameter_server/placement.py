@@ -1,4 +1,4 @@
-"""Which parameter is on which server: splits pushes and pulls by server, and puts the replies together."""
+"""Placement of parameters on servers: split pushes and pulls by server, write replies into the model."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _VALUE = "value"
 class Placement:
     """Spreads the parameters of a model over servers.
 
-    Each dense parameter goes to one server: the largest first, each to the server that holds the least. Row r of a
-    table goes to server ``r % servers``, where it is row ``r // servers``.
+    Each dense parameter is on one server. Parameters are assigned from the largest to the smallest, each to the server
+    that holds the fewest elements so far. Row r of a table is on server ``r % servers``, as row ``r // servers``.
 
     Args:
         step: The training step whose parameters these are.
@@ -55,7 +55,7 @@ class Placement:
             for (optimizer, group), changing in zip(self._groups, self._changing, strict=True)
         )
         self._check_dtypes(names)
-        # For each server, which of `TrainStep.dense` it holds, as indices in the order of its plan.
+        # For each server, the indices in `TrainStep.dense` of the parameters that it holds, in the order of its plan.
         self._dense = _spread([one.numel() for one in step.dense], servers)
         self.plans = [
             ServerPlan(
@@ -77,7 +77,7 @@ class Placement:
             )
             for server, places in enumerate(self._dense)
         ]
-        # Views of the model's parameters: flat where they are dense, ``[rows + 1, dim]`` where they are tables.
+        # Views of the model's parameters: dense ones flat, tables as ``[rows + 1, dim]``.
         self._values = [one.detach().numpy().reshape(-1) for one in step.dense]
         self._weights = [update.table.weight.detach().numpy() for update in step.tables]
         ends = np.cumsum([0, *map(len, self._values)]).tolist()
@@ -99,7 +99,7 @@ class Placement:
 
         Args:
             server: Index of the server.
-            push: Gradients of all parameters, with the ids of rows as the model counts them.
+            push: Gradients of all parameters, with the row ids of the model.
         """
         if push is None or self._servers == 1:
             return push
@@ -112,7 +112,7 @@ class Placement:
         return Push(push.settings, push.present[places], dense, tables)
 
     def pull_for(self, server: int, rows: Sequence[UniqueRows] | None) -> list[np.ndarray]:
-        """Return for each table the ids of the rows to ask a server for, as the server counts them.
+        """Return for each table the rows to request from a server, as row ids of that server.
 
         Args:
             server: Index of the server.
@@ -127,11 +127,11 @@ class Placement:
     def write_pulled(
         self, server: int, pull: Sequence[np.ndarray], dense: np.ndarray, rows: Sequence[np.ndarray]
     ) -> None:
-        """Write what a server has replied to a pull into the model.
+        """Write a server's reply to a pull into the model.
 
         Args:
             server: Index of the server.
-            pull: The ids of the rows, as `pull_for` has returned them.
+            pull: The ids of the requested rows, as `pull_for` has returned them.
             dense: The server's dense parameters, ``[dense_size]``.
             rows: For each table the rows, ``[n, dim]``.
         """
@@ -144,7 +144,7 @@ class Placement:
             weight[ids * self._servers + server if self._servers > 1 else ids] = values
 
     def read_state(self, server: int) -> dict[str, np.ndarray]:
-        """Return what a server is to hold, from the model and its optimizers; see `shard.Shard` for the names."""
+        """Read the parameters and optimizer state for a server from the model; see `shard.Shard` for the names."""
         arrays: dict[str, np.ndarray] = {}
         for index, place in enumerate(self._dense[server]):
             for key, tensor in self._state_of(self._step.dense[place]).items():
@@ -155,7 +155,7 @@ class Placement:
         return arrays
 
     def write_state(self, server: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write what a server holds into the model and its optimizers."""
+        """Write the parameters and optimizer state of a server into the model and its optimizers."""
         for index, place in enumerate(self._dense[server]):
             prefix = f"dense/{index}/"
             for name in [name for name in arrays if name.startswith(prefix)]:
@@ -178,7 +178,8 @@ class Placement:
         if known is not None:
             known.copy_(torch.tensor(array))
         else:
-            # Optimizers of torch make their state with the first update, which happened on the server.
+            # An optimizer of torch creates its state at its first update. That happened on the server, so here the
+            # state does not exist yet.
             self._groups[self._group_of[parameter]][0].state[parameter][key] = torch.tensor(array)
 
     def _rows_of(self, tensor: Tensor, rows: int, server: int) -> np.ndarray:
@@ -198,7 +199,7 @@ class Placement:
 
 
 def _spread(sizes: Sequence[int], servers: int) -> list[list[int]]:
-    """Return for each server the indices of its parameters, so that all servers hold about as many elements."""
+    """Return for each server the indices of its parameters, so that every server holds about the same size."""
     held: list[list[int]] = [[] for _ in range(servers)]
     loads = [0] * servers
     for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
@@ -222,7 +223,7 @@ def _rule(optimizer: torch.optim.Optimizer) -> str:
 
 def _changing_settings(group: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of a group's settings that schedules may change."""
-    # Of betas and momentum, a cyclic schedule changes one.
+    # Only a cyclic schedule changes ``betas`` or ``momentum``, and it adds ``max_momentum`` to the group.
     cycled = ("betas", "momentum") if "max_momentum" in group else ()
     return tuple(
         key for key in LiveGroup.MOVING if key in group and (key not in ("betas", "momentum") or key in cycled)

@@ -1,4 +1,4 @@
-"""The content of START, by which the chief gives a server its parameters: their plan, and settings of the training."""
+"""Content of START, with which the chief gives a server its parameters: their plan, and settings of the training."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any
 
 CURSOR, SINCE, INCARNATION = "position", "since", "incarnation"
-"""Keys of the reply to HELLO, beside what the chief has given in START: the last input cursor of the rank, how many
-batches the rank has trained on since, and the incarnation of its latest process."""
+"""Keys of the reply to HELLO, in addition to those of `Start.about`: the last input cursor of the rank, the number of
+batches that the rank has trained on since that cursor, and the incarnation of its latest process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class GroupPlan:
     Attributes:
         rule: Name of the optimizer: one of `rules.RULES`, or ``torch.optim.<name>``.
         settings: Settings of the group, as JSON.
-        changing: Which of the settings travel with every push, in this order, since a schedule may change them.
+        changing: Names of the settings that a schedule may change. Every push carries their values, in this order.
     """
 
     rule: str
@@ -88,10 +88,10 @@ class ServerPlan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ServerPlan:
-        """Return the plan that `as_json` was called on.
+        """Read a plan from the result of `as_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: The value is no plan.
+            KeyError, TypeError, ValueError: The value is not a plan.
         """
         if value["dtype"] not in ("float32", "float64"):
             raise ValueError(value["dtype"])
@@ -110,7 +110,7 @@ class ServerPlan:
 
     @cached_property
     def changing_count(self) -> int:
-        """Number of settings that travel with every push."""
+        """Number of settings whose values every push carries."""
         return sum(len(group.changing) for group in self.groups)
 
     @cached_property
@@ -128,17 +128,18 @@ class ServerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The JSON of the chief's START; the parameters travel beside it as arrays.
+    """JSON content of the chief's START. The parameters are in the same message, as arrays.
 
     Attributes:
         plan: The plan of the server's parameters.
-        about: What all workers have to agree on; the reply to HELLO repeats it.
+        about: Properties that must be identical in all workers; the reply to HELLO repeats them.
         step: The global step of the parameters.
         last_step: Global step at which training ends, or None.
         names: Names of all workers, by rank.
-        silence_secs: Seconds without a message after which a worker is taken for hanging; None for never.
+        silence_secs: Seconds without a message after which a worker is considered to hang; None for never.
         max_staleness: How many steps a worker may be ahead of the slowest one, or None for any number.
-        cursors: The input cursors of workers by rank, each with the number of batches trained on `SINCE`.
+        cursors: The input cursors of workers by rank. Under the key `SINCE`, each holds the number of batches that the
+            worker has trained on after it.
     """
 
     plan: ServerPlan
@@ -152,10 +153,10 @@ class Start:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Start:
-        """Read what the chief has sent.
+        """Read the JSON that the chief has sent.
 
         Raises:
-            KeyError, TypeError, ValueError: The content is something else.
+            KeyError, TypeError, ValueError: The content is malformed.
         """
         silence_secs = content["silence_secs"]
         names = [str(name) for name in content["names"]]

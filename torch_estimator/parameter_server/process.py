@@ -1,4 +1,4 @@
-"""A parameter server's part in a job: hold parameters until training ends."""
+"""Role of a parameter server in a job: hold parameters until training ends."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ def run_parameter_server(
 ) -> None:
     """Serve until training ends.
 
-    After SIGTERM or Ctrl-C the server goes on serving until the workers have saved what it holds, or have gone.
+    After SIGTERM or Ctrl-C the server keeps serving, for 20 s at most, until the chief has saved its parameters or no
+    worker is left.
 
     Args:
         task: The server's place in the cluster.
         wait_secs: How long to wait for the chief, and for workers to come back.
-        is_over: Returns whether the training has ended before the server was started.
+        is_over: Returns whether the training had ended before the server was started.
         until_told: Whether to serve one training after another, until SIGTERM comes.
 
     Raises:
-        ClusterError: The address cannot be used, or nobody has come in time.
-        SystemExit: SIGTERM has come; the exit status asks for another start.
+        ClusterError: The address cannot be used, or the chief or the workers have not connected in time.
+        SystemExit: SIGTERM has come; the exit status asks the launcher for a restart.
         KeyboardInterrupt: Ctrl-C has come.
     """
     assert task.address is not None

@@ -1,13 +1,13 @@
 """Wire format of the messages between workers and parameter servers.
 
-A message is a header of 48 bytes, little endian, and a body. The body of an exchange, which travels with every step, is
-one block of raw numbers: `pack_exchange` and `pack_parameters` say in which order. The body of every other message is
-JSON and one frame per array. Nothing in a message is code.
+A message is a header of 48 bytes, little endian, and a body. The body of an exchange, which is sent in every step, is
+one block of raw numbers; `pack_exchange` and `pack_parameters` define their order. The body of every other message is
+JSON and one frame per array. No part of a message is executed as code.
 
 Servers close a connection on which a frame of more than `MOST_FRAME_BYTES` arrives, so that no peer can fill their
-memory with one frame, not even before the handshake. A request with larger frames travels in pieces, see
-`split_frames`. A limit as large as the model would be simpler, but ZeroMQ takes limits before it binds a socket, when a
-server knows no model yet.
+memory with one frame, not even before the handshake. A request with larger frames is sent in pieces; see
+`split_frames`. A limit as large as the model would be simpler, but ZeroMQ needs the limit before the socket is bound,
+when the server does not know the model yet.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _HEADER = struct.Struct("<4sHHiIQQQQ")
 
 _LARGE = 1 << 20
 
-# Plans, descriptions and input cursors take kilobytes.
+# Limit of the JSON in a message. Plans, descriptions and input cursors take only kilobytes.
 _MOST_JSON_BYTES = 1 << 24
 
-# The limit keeps sums of a few steps within 64 bits.
+# Limit of the global step in a message. It keeps sums of a few steps within 64 bits.
 _MOST_STEPS = 1 << 53
 
 PUSHES = 1
@@ -48,7 +48,7 @@ STOP_ALL = 1
 """Flag of LEAVE: all other workers must stop as well."""
 
 SAVED = 1
-"""Flag of the chief's STATUS: what a server that is shutting down held is saved."""
+"""Flag of the chief's STATUS: a checkpoint has been saved for the servers that are shutting down."""
 
 VARIABLE, STEP = "variable", "step"
 """JSON keys of a refused gradient: the variable that it belongs to, and the step that computed it."""
@@ -71,11 +71,11 @@ class Kind(IntEnum):
     STATUS = 5
     """Asks which workers are active."""
     LEAVE = 6
-    """The sender trains no longer."""
+    """The sender no longer trains."""
     END = 7
     """From the chief: training is over."""
     CURSOR = 8
-    """The sender's input cursor as JSON, from which its replacement goes on."""
+    """The sender's input cursor as JSON, from which a process that replaces the sender continues."""
 
     OK = 16
     EMPTY = 17
@@ -97,7 +97,7 @@ class Header(NamedTuple):
         number: Number of the message, counted by its sender; the reply repeats it. A push whose number a server has
             applied before is not applied again.
         step: The global step; in a request, the step of the parameters that the gradients were computed with.
-        run_id: Number of the training; 0 where the sender knows none, or the server holds none.
+        run_id: Number of the training; 0 if the sender knows none, or the server holds none.
     """
 
     kind: Kind
@@ -146,7 +146,8 @@ class Push(NamedTuple):
         present: 1 for each dense parameter that has a gradient, uint8 ``[parameters]``.
         dense: Gradients of all dense parameters, ``[dense_size]``.
         tables: For each table the ids of rows, int64 ``[n]``, each once, and their gradients ``[n, dim]``.
-        gradients: The memory of all gradients, where it is one block, as in a message that was read.
+        gradients: All gradients as one array, if they lie in one block of memory, as in a received message; otherwise
+            None.
     """
 
     settings: np.ndarray
@@ -157,7 +158,7 @@ class Push(NamedTuple):
 
 
 def pack_exchange(header: Header, push: Push | None, pull: Sequence[np.ndarray]) -> bytes:
-    """Return an exchange.
+    """Return the message of an exchange.
 
     Args:
         header: Its header, with `PUSHES` and `PULLS` among the flags.
@@ -173,7 +174,7 @@ def pack_exchange(header: Header, push: Push | None, pull: Sequence[np.ndarray])
 
 
 def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | None, list[np.ndarray]]:
-    """Return the push, if there is one, and for each table the ids of the rows to reply with; views of the message.
+    """Return the push, if any, and for each table the ids of the requested rows, all as views of the message.
 
     Raises:
         ClusterError: The message does not fit the plan.
@@ -218,7 +219,7 @@ def pack_parameters(header: Header, dense: np.ndarray, rows: Sequence[np.ndarray
 def unpack_parameters(
     message: Any, plan: ServerPlan, pull: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the dense parameters and the rows that `pack_parameters` was given; views of the message.
+    """Return the dense parameters and the requested rows of each table, as views of the message.
 
     Args:
         message: The reply.
@@ -285,7 +286,7 @@ def split_frames(frames: Sequence[Any]) -> list[Any]:
 
 
 def join_frames(pieces: Sequence[Any]) -> list[Any]:
-    """Return the frames that `split_frames` was given; frames that were split are copied.
+    """Join the pieces that `split_frames` made, and return the frames; only frames that were split are copied.
 
     Raises:
         ClusterError: The last piece of a frame is missing.
@@ -308,17 +309,17 @@ def join_frames(pieces: Sequence[Any]) -> list[Any]:
 class ExchangeBuffer:
     """Memory in which the pieces of an exchange are joined.
 
-    The memory is kept from one exchange to the next: allocating as much anew takes longer than copying it.
+    The memory is reused for each exchange, because allocating it anew takes longer than copying the pieces into it.
     """
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
 
     def join(self, pieces: Sequence[Any], plan: ServerPlan) -> Any:
-        """Return an exchange, which has one frame. It is valid until the next call.
+        """Return the single frame of an exchange, joined from its pieces; it is valid until the next call.
 
         Raises:
-            ClusterError: It is larger than any exchange of this plan.
+            ClusterError: The pieces are larger than any exchange of this plan.
         """
         if len(pieces) == 1:
             return pieces[0]
@@ -357,15 +358,15 @@ class _Reader:
         return numbers
 
     def end(self) -> None:
-        """Raise where the message has not ended."""
+        """Raise an error if the message has not ended."""
         if self._at != len(self._message):
             raise ClusterError("A message of the cluster is longer than what it is to hold.")
 
 
 def _check_rows(ids: np.ndarray, table: TablePlan) -> None:
-    # Each row is named once, so that a reply is no larger than the table.
+    # A worker requests each row once. Refuse longer lists, so that no reply is larger than the table.
     if len(ids) > table.rows:
         raise ClusterError(f"A message of the cluster names {len(ids)} rows of {table.name}, which has {table.rows}.")
-    # As an unsigned number a negative id is a very large one, so that one comparison finds both.
+    # Read as an unsigned number, a negative id is very large, so one comparison finds negative and too large ids.
     if len(ids) and ids.view(np.uint64).max() >= table.rows:
         raise ClusterError(f"A message of the cluster names a row that {table.name} has not, of {table.rows}.")

@@ -1,14 +1,15 @@
 """The steps of a worker with parameter servers: pull the parameters that a batch needs, push its gradients.
 
-One step is one message to each server and one reply. The message pushes the gradients of the batch before and pulls
+One step is one message to each server and one reply. The message pushes the gradients of the previous batch and pulls
 what this batch needs:
 
     look up     which rows of tables the batch needs (`lookups`)
     exchange    push the pending gradients; pull these rows and all dense parameters; write them into the model
     compute     loss and gradients (`gradients`), which are pending until the next exchange
 
-So where one process trains, its gradients are those of the parameters as they are, as without servers. Pipelined, the
-exchange of the next batch is under way while this one is computed, and gradients are one step older.
+So if only one process trains, it computes its gradients with the current parameters, as it would without servers. If
+steps are pipelined, the exchange for the next batch is under way while this batch is computed, and gradients are
+computed with parameters that are one step older.
 
 Servers and connections may die at any moment. `client` sends a request again until its reply has come. A server that
 was started again holds nothing and replies EMPTY: the chief restores it from the last checkpoint (`server_state`), and
@@ -62,9 +63,9 @@ _REPORT_CURSOR_EVERY_SECS = 1.0
 _CHECK_EVERY_SECS = 0.05
 _LOG_EVERY_SECS = 10.0
 
-# After the end of its input: how long the chief waits for workers that have not come yet. By default the last worker
+# How long the chief waits, after the end of its input, for workers that have not joined yet. By default the last worker
 # starts a minute after the chief.
-_MOST_SECS_TO_COME = 120.0
+_MOST_SECS_TO_JOIN = 120.0
 
 
 class _UnderWay(NamedTuple):
@@ -83,19 +84,19 @@ _NOTHING = _UnderWay([], {})
 
 
 class PushPullSteps:
-    """Takes the steps of one process, while others may take theirs.
+    """Takes the steps of one process; other processes may take theirs at the same time.
 
     Args:
         client: The connections to the servers.
         training: The training of this process.
         context: What hooks are called with.
-        settings: How the processes train.
+        settings: The settings of the strategy.
         run_id: The file with the run id.
-        description: What all processes have to agree on, as it was at the beginning of the training.
+        description: Properties that must be identical in all processes, as they were at the beginning of the training.
 
     Attributes:
         over: Whether training is over.
-        global_step: The global step when a server has last told it.
+        global_step: The global step in the last reply of the first server.
     """
 
     def __init__(
@@ -126,25 +127,26 @@ class PushPullSteps:
         self._server_state = ServerState(
             client, training, self._placement, settings=settings, run_id=run_id, description=description
         )
-        # The gradients of the last batch, which travel with the next exchange.
+        # The gradients of the last batch, which the next exchange pushes.
         self._pending: Push | None = None
         self._schedule_step = context.global_step
-        # Servers that are shutting down, and which of them the chief has not saved yet.
+        # Servers that are shutting down, and those of them whose parameters the chief has not saved yet.
         self._stopping: set[int] = set()
         self._unsaved: set[int] = set()
         self._reported_at = -math.inf
         self._secs_per_step = _CALL_SECS
-        # Whether the global step of the servers has gone back, since they were restored from a checkpoint.
+        # Whether the servers' global step has gone back because they were restored from a checkpoint.
+        # `_update_global_step` resets it.
         self._went_back = False
 
     def begin(self) -> None:
-        """Give the servers their parameters, or wait until the chief has; see `ServerState.begin`."""
+        """As the chief, give the servers their parameters; as a worker, wait for that. See `ServerState.begin`."""
         step = self._server_state.begin(self.global_step)
         self.global_step = self._first_step = self._context.global_step = step
 
     @property
     def steps_per_call(self) -> int:
-        """How many steps are best taken with one call of `take`, so that hooks do not wait for long."""
+        """Number of steps to take in one call of `take`: so few that hooks, which run in between, wait only briefly."""
         return max(1, min(_MOST_STEPS_PER_CALL, int(_CALL_SECS / self._secs_per_step)))
 
     def stops(self, context: RunContext) -> bool:
@@ -152,11 +154,11 @@ class PushPullSteps:
         return context.stop_requested
 
     def invalidate(self) -> None:
-        """Have the next step look for changes, after a hook of the user's has run."""
+        """Make the next step check the model and the optimizers for changes, since a user's hook has run."""
         self._gradients.invalidate()
 
     def take(self, most: int) -> Sequence[Tensor | float]:
-        """Take at most so many steps; return their losses, none where the input has ended or training is over."""
+        """Take at most `most` steps; return their losses, none if the input has ended or training is over."""
         self._save_for_stopping_servers()
         self.report_cursor()
         batches = self._training.next_batches(most)
@@ -187,7 +189,7 @@ class PushPullSteps:
             number = len(losses)
             loss, push = self._compute(batches, number, rows)
             if push is None:
-                # The batch has looked up other rows than its features said. Pull those, and compute it again.
+                # The batch has looked up rows that its features do not hold. Pull these, and compute the batch again.
                 self._lookups.observe_each_batch()
                 self._collect(ahead.requests)
                 ahead = _NOTHING
@@ -196,7 +198,7 @@ class PushPullSteps:
                 loss, push = self._compute(batches, number, rows)
             losses.append(loss)
             if not math.isfinite(loss):
-                # These gradients are never pushed; the training loop ends the training.
+                # Do not push these gradients. The training loop ends the training when it sees the loss.
                 break
             self._pending = push
             if number + 1 == batches.count or self.over:
@@ -216,8 +218,8 @@ class PushPullSteps:
         return self._gradients.unique_rows(self._lookups.ids(batches, number))
 
     def _compute(self, batches: Batches, number: int, rows: Sequence[UniqueRows]) -> tuple[float, Push | None]:
-        """Return the loss of a batch, and its gradients; None where rows were needed that were not pulled."""
-        # A schedule follows the global step, which other workers move on as well.
+        """Return a batch's loss, and its gradients or, if it needed rows that were not pulled, None."""
+        # Schedules depend on the global step, which other workers advance, too. Advance them to that step.
         while self._schedule_step < self.global_step and self._training.schedules:
             self._training.schedules.advance()
             self._schedule_step += 1
@@ -226,24 +228,27 @@ class PushPullSteps:
         return loss, self._gradients.push(rows, self._placement.changing_settings())
 
     def _exchange(self, rows: Sequence[UniqueRows] | None) -> None:
-        """Push what is pending; pull the dense parameters and these rows, unless they are None."""
+        """Push the pending gradients; unless `rows` is None, pull these rows and the dense parameters, too."""
         replies = self._collect(self._send(rows))
         if rows is not None and not self.over:
             self._write(rows, replies)
 
     def _send_ahead(self, batches: Batches, number: int) -> _UnderWay:
-        """Where steps are pipelined: send the pending push, and the pull of a batch ahead, if there is one."""
+        """If steps are pipelined, send the pending push together with the pull for batch `number`, if that exists.
+
+        This does not wait for the replies; `_receive` does.
+        """
         if not self._settings.pipeline:
             return _NOTHING
         rows = self._look_up(batches, number) if number < batches.count else None
         return _UnderWay(rows or [], self._send(rows))
 
     def _receive(self, ahead: _UnderWay, batches: Batches, number: int) -> _UnderWay:
-        """Write the parameters of an exchange that is under way into the model; send the next one ahead.
+        """Write the parameters of an exchange that is under way into the model; send the next exchange.
 
-        The next one is sent before this one is waited for, so that it travels in the meantime. With bounded staleness
-        it is sent afterwards: a reply that is held back keeps a worker from pushing gradients before the slowest worker
-        has pushed its own.
+        The next exchange is sent before this method waits for the current one, so that both are under way at once. With
+        bounded staleness it is sent afterwards: as long as the server holds back the reply to the current exchange,
+        this worker must not push further gradients.
         """
         sends_first = self._settings.max_staleness is None
         following = self._send_ahead(batches, number) if sends_first else _NOTHING
@@ -253,7 +258,7 @@ class PushPullSteps:
         return following if sends_first else self._send_ahead(batches, number)
 
     def _send(self, rows: Sequence[UniqueRows] | None) -> dict[int, Frames]:
-        """Send an exchange to each server; return the requests, which are empty where there is nothing to exchange."""
+        """Send an exchange to each server; return the requests, or none if there is nothing to push or to pull."""
         push, self._pending = self._pending, None
         if push is None and rows is None:
             return {}
@@ -278,8 +283,8 @@ class PushPullSteps:
         if replies:
             step = replies[0][0].step
             if step < self.global_step:
-                # The first server was restored from a checkpoint, perhaps before this process has noticed; see
-                # `_restore` for the cursor.
+                # The first server was restored from a checkpoint, perhaps unnoticed by this process. Report the input
+                # cursor at once, for the reason given in `_restore`.
                 self._went_back = True
                 self._reported_at = -math.inf
             self.global_step = step
@@ -290,10 +295,10 @@ class PushPullSteps:
         return replies
 
     def _collect_from_restored(self, requests: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
-        """Wait for the replies; have servers restored that hold nothing, and send them their requests again."""
+        """Wait for the replies. If servers hold nothing, have them restored, and send them their requests again."""
         replies = self._client.collect(requests)
         while empty := [server for server, (header, _) in replies.items() if header.kind is Kind.EMPTY]:
-            # The chief may have restored a server since it has replied.
+            # Ask again, because the chief may have restored a server after its reply.
             status = self._client.request_all(Kind.STATUS)
             if still_empty := [server for server in empty if status[server][0].kind is Kind.EMPTY]:
                 self._restore(still_empty)
@@ -301,8 +306,8 @@ class PushPullSteps:
         return replies
 
     def _restore(self, servers: Sequence[int]) -> None:
-        # Report the cursor at once: the restored server knows only that of the checkpoint, from which a process that
-        # replaces this one would read batches again.
+        # Report the input cursor at once. The restored server knows only the cursor in the checkpoint, and a process
+        # that replaced this one would start there and read all batches since then again.
         self._reported_at = -math.inf
         self._server_state.restore(servers)
 
@@ -314,13 +319,14 @@ class PushPullSteps:
             self._placement.write_pulled(server, pull, dense, values)
 
     def _flush(self) -> None:
-        """Push the gradients of the last step, which would wait for the next one."""
+        """Push the pending gradients now, instead of with the next step."""
         if self._pending is not None:
             self._exchange(None)
 
     def _update_global_step(self, losses: int) -> None:
-        """Set the global step in the context, to which the training loop adds the steps of one call of `take`."""
-        # The servers count the steps of all workers. The push of the last step of this call has not reached them yet.
+        """Set the global step in the context such that it is right once the training loop has added `losses` steps."""
+        # The servers count the steps of all workers. They have not received the last push of this call yet, so add 1.
+        # The training loop adds the steps of this call, so subtract them.
         step = self.global_step + 1 - losses
         # Hooks must not see the global step go back, unless the servers were restored from a checkpoint, and even then
         # not below the step at which this process began.
@@ -329,10 +335,10 @@ class PushPullSteps:
         self._went_back = False
 
     def report_cursor(self, *, at_once: bool = False) -> None:
-        """Report to the first server where the input stands after the last batch.
+        """Report the input cursor after the last batch to the first server; without `at_once`, about once a second.
 
-        A process that replaces this one goes on there. The gradients of the last batch are pushed before, so that it is
-        not lost. Without `at_once` this happens about once a second.
+        A process that replaces this one continues from that cursor. So the pending gradients are pushed first:
+        otherwise those of the last batch could be lost.
         """
         if at_once or time.monotonic() > self._reported_at + _REPORT_CURSOR_EVERY_SECS:
             self._flush()
@@ -341,12 +347,12 @@ class PushPullSteps:
             self._reported_at = time.monotonic()
 
     def _save_for_stopping_servers(self) -> None:
-        """As the chief, save a checkpoint for servers that shut down, and tell them when that is done."""
+        """As the chief, save a checkpoint if servers are shutting down, and report to them that it is saved."""
         unsaved, self._unsaved = self._unsaved, set()
         if not unsaved or not self._is_chief:
             return
         names = ", ".join(f"ps {server}" for server in sorted(unsaved))
-        logger.info("%s is about to go; saving what it holds.", names)
+        logger.info("%s is shutting down; saving its parameters.", names)
         if self._training.saver is not None:
             self._training.saver.hook.save(self._context)
             self._training.settle()
@@ -354,7 +360,7 @@ class PushPullSteps:
                 self._client.request_all(Kind.STATUS, SAVED)
 
     def _wait_for_others(self) -> None:
-        """Wait until the inputs of all other workers have ended, also of those that are still to come."""
+        """Wait until the inputs of all other workers have ended, including workers that have not joined yet."""
         started, logged = time.monotonic(), -math.inf
         last_step = self._training.last_step
         while not self.over and not self._client.is_preempted():
@@ -367,7 +373,7 @@ class PushPullSteps:
             now = time.monotonic()
             everybody = set(range(len(self._server_state.names)))
             waits_for = everybody.intersection(status["active"])
-            if now < started + _MOST_SECS_TO_COME:
+            if now < started + _MOST_SECS_TO_JOIN:
                 waits_for = everybody.difference(status["left"], status["silent"])
             waits_for.discard(self._client.rank)
             if not waits_for or (last_step is not None and header.step >= last_step):
@@ -379,7 +385,7 @@ class PushPullSteps:
             time.sleep(_CHECK_EVERY_SECS)
 
     def refresh(self, context: RunContext) -> None:
-        """Put what the servers hold into the model and the optimizers, and their step into the context."""
+        """Copy the servers' state into the model and the optimizers, and their global step into the context."""
         self._flush()
         step = self._server_state.read_back()
         if step < self.global_step:
@@ -387,7 +393,7 @@ class PushPullSteps:
         self.global_step = context.global_step = step
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """Return, as JSON, what the chief's checkpoint holds beside tensors, the cursors of all workers among it."""
+        """Return, as JSON, what the chief's checkpoint holds besides tensors, including the cursors of all workers."""
         compiled = {} if self._gradients.is_eager and not self._pending else self._gradients.state()
         others = range(1, len(self._server_state.names))
         return {
@@ -400,7 +406,7 @@ class PushPullSteps:
         """Leave the training; as the chief, end it and the servers.
 
         Args:
-            stops: Whether all other workers must stop, since this process has been asked to.
+            stops: Whether all other workers must stop, because this process has been asked to stop.
         """
         if self._is_chief:
             self._client.request_all(Kind.END)
@@ -409,7 +415,7 @@ class PushPullSteps:
             self.leave(stops=stops)
 
     def leave(self, *, stops: bool = False) -> None:
-        """Leave the training to the other processes.
+        """Leave the training, which the other processes continue.
 
         Args:
             stops: Whether all other workers must stop.
@@ -419,5 +425,5 @@ class PushPullSteps:
             self._client.request_all(Kind.LEAVE, STOP_ALL if stops else 0)
 
     def close(self, *exception: object) -> None:
-        """End what runs in the background."""
+        """Stop the background work."""
         self._gradients.close(*exception)

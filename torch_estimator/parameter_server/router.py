@@ -1,4 +1,4 @@
-"""The socket of a parameter server: bounded, optionally encrypted, and aware of its connections."""
+"""Socket of a parameter server: limits message sizes and queues, can encrypt, and tracks open connections."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from torch_estimator.parameter_server.protocol import MOST_FRAME_BYTES, Header, 
 WAIT_MS = 500
 """How long `Router.receive` waits for a message."""
 
-# Messages of one connection that ZeroMQ queues in each direction.
+# Maximum number of messages that ZeroMQ queues per connection and direction.
 _MOST_QUEUED = 8
 
-# What a peer has sent before it has proved that it has the key is kept for this long at most.
+# Time limit of a handshake. Until a peer has proved that it has the key, ZeroMQ keeps what it sends in memory.
 _HANDSHAKE_MS = 10_000
 
-# More than what encryption adds to a frame.
+# Allowance for what encryption adds to a frame, which is less.
 _FRAME_EXTRA_BYTES = 1024
 
 _OPTIONS = {
@@ -45,7 +45,7 @@ _OPTIONS = {
     zmq.TCP_KEEPALIVE_IDLE: 30,
     zmq.TCP_KEEPALIVE_INTVL: 10,
     zmq.TCP_KEEPALIVE_CNT: 3,
-    # Limits of the memory that a peer can have the server use.
+    # These options limit the memory that a peer can make the server use.
     zmq.MAXMSGSIZE: MOST_FRAME_BYTES + _FRAME_EXTRA_BYTES,
     zmq.RCVHWM: _MOST_QUEUED,
     zmq.SNDHWM: _MOST_QUEUED,
@@ -58,12 +58,12 @@ class Router:
 
     Args:
         name: Name of the server, for messages.
-        address: ``host:port``. The socket listens on loopback where that is the host, else on all interfaces.
-        key: Key of the peers that are let in; None lets everybody in, unencrypted.
+        address: ``host:port``. The socket listens on loopback if that is the host, otherwise on all interfaces.
+        key: Key that peers must have. None accepts every peer, without encryption.
 
     Attributes:
         socket: The socket.
-        connections: File descriptors of the open connections, of which some may never have sent a message.
+        connections: File descriptors of the open connections, including those that have never sent a message.
 
     Raises:
         ClusterError: The address cannot be used.
@@ -92,7 +92,7 @@ class Router:
             ) from error
 
     def receive(self) -> tuple[Any, list[Any]] | None:
-        """Return the routing id and the frames of the next message; None where there is none within `WAIT_MS`."""
+        """Return the routing id and the frames of the next message; None if none comes within `WAIT_MS`."""
         try:
             identity, *frames = self.socket.recv_multipart(copy=False)
         except zmq.Again:
@@ -107,8 +107,8 @@ class Router:
             frames: The message.
 
         Returns:
-            0, or an error of ZeroMQ: EAGAIN where the receiver has not read the messages before, EHOSTUNREACH where its
-            connection has ended.
+            0, or an error of ZeroMQ: EAGAIN if the receiver has not read earlier messages, so that its queue is full;
+            EHOSTUNREACH if its connection has ended.
         """
         for _ in range(2):
             try:
@@ -117,12 +117,13 @@ class Router:
             except zmq.ZMQError as error:
                 if error.errno != zmq.EAGAIN:
                     return error.errno or zmq.EAGAIN
-            # libzmq may not have noticed yet that messages have left its queue; reading this option has it look.
+            # libzmq may not have noticed yet that messages have left its queue. Reading this option makes it check;
+            # then try once more.
             self.socket.getsockopt(zmq.EVENTS)
         return zmq.EAGAIN
 
     def is_connected(self, identity: Any) -> bool:
-        """Return whether the connection of a routing id lasts, by sending a message that workers ignore."""
+        """Return whether the connection of a routing id is open, by sending it a message that workers ignore."""
         return self.send(identity, [Header(Kind.OK, 0).pack()]) != zmq.EHOSTUNREACH
 
     def failed_handshakes(self) -> Iterator[Refusal]:

@@ -1,11 +1,12 @@
 """The update rules of the optimizers of `torch_estimator.optim`, in numpy, so that a server need not import torch.
 
 A rule updates a parameter and its optimizer state in place. It takes the parameter, its gradient, the state by name,
-and the settings of the parameter group. Every element is updated by itself, so the arrays may be rows of a table. The
-count of steps, which is a number and no array, is only read: the caller counts.
+and the settings of the parameter group. Every element is updated independently of the others, so the arrays may be rows
+of a table. The step count in the state is a single number. Rules only read it; the caller increments it after the
+update.
 
 Each rule has to compute what its class in `torch_estimator.optim` computes. tests/parameter_server/test_rules.py
-compares them, and fails where a class has no rule.
+compares them, and fails if a class has no rule.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def ftrl(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) 
     if constant:
         quadratic += constant
     elif not quadratic.all():
-        # An accumulator that starts at zero stays there until the first gradient, and 0 / 0 has to be 0.
+        # An accumulator that starts at zero stays zero until its first gradient. Divide by 1 there, so that the result
+        # is 0 and not 0 / 0.
         quadratic[quadratic == 0.0] = 1.0
     shrunk = np.clip(linear, -l1, l1) - linear if l1 else np.negative(linear)
     np.divide(shrunk, quadratic, out=param)

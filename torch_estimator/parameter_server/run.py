@@ -15,7 +15,7 @@ from torch_estimator.parameter_server.protocol import Header, Kind, Push
 from torch_estimator.parameter_server.shard import Shard, check_finite
 
 MOST_UNDER_WAY = 2
-"""How many pushes of one worker may be under way at once: two where steps are pipelined."""
+"""Maximum number of pushes of one worker that are under way at once; pipelined steps have two."""
 
 
 class OtherRunError(ClusterError):
@@ -34,8 +34,8 @@ class Run:
 
     Attributes:
         run_id: Number of the training.
-        plan: What the parameters are.
-        about: What all workers have to agree on.
+        plan: The plan of the parameters.
+        about: Properties that must be identical in all workers.
         shard: The parameters.
         step: The global step: that of START, and one more for each push that was applied.
         members: The workers.
@@ -54,15 +54,15 @@ class Run:
         self.members = Membership(server, start.names, start.silence_secs, clock)
         self.staleness = StalenessBound(start.max_staleness)
         self.stop_requested = False
-        # For each worker the numbers of the pushes that its present process has had applied last.
+        # For each worker, the message numbers of the last pushes of its current process that were applied.
         self._applied: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=MOST_UNDER_WAY))
-        # By rank the input cursors, and how many batches were trained on since.
+        # Input cursors by rank, and the number of batches that each rank has trained on since its cursor.
         self._cursors: dict[str, Any] = dict(start.cursors)
         self._since = {int(rank): cursor.get(SINCE, 0) for rank, cursor in start.cursors.items()}
 
     @property
     def is_over(self) -> bool:
-        """Whether no further push is applied, since the last step is reached or a worker has stopped all others."""
+        """Whether no further push is applied, because the last step is reached or a worker has stopped all others."""
         return self.stop_requested or (self._last_step is not None and self.step >= self._last_step)
 
     def is_of(self, header: Header) -> bool:
@@ -70,10 +70,10 @@ class Run:
         return header.run_id == self.run_id
 
     def check(self, header: Header) -> None:
-        """Check that a message is one of this training, and of the latest process of its worker.
+        """Check that a message belongs to this training, and that it is from the latest process of its worker.
 
-        A process that has just started knows neither its run id nor its incarnation. It finds them out by STATUS and
-        HELLO, which are therefore answered in any case.
+        A process that has just started knows neither the run id nor its incarnation. It learns them from the replies to
+        STATUS and HELLO, which are therefore always answered.
 
         Raises:
             OtherRunError: The message belongs to another training.
@@ -93,12 +93,14 @@ class Run:
         """Apply a push, if there is one and it was not applied before; return the kind of the reply.
 
         A worker sends a push again whenever its connection was lost, since it cannot know whether the push or only the
-        reply was lost. So that every push is applied exactly once, the server remembers the numbers of the last pushes
-        of each worker. Two are enough, because a worker never has more than two under way, and it may send these two
-        again in any order. A process that was started again counts from one, so its first exchange clears the numbers;
-        pushes of the process before, which may still be on the way, are refused by their incarnation. A server that was
-        started again remembers no numbers, and need not: it holds the parameters of a checkpoint, to which the push was
-        not applied.
+        reply was lost. To apply every push exactly once, the server remembers the numbers of the last pushes of each
+        worker. Two numbers are enough: a worker never has more than two pushes under way, and after a lost connection
+        it sends only these again, in any order.
+
+        A process that was started again counts from one, so its first exchange clears the numbers. Pushes of its
+        predecessor may still arrive after that; they are refused because of their lower incarnation. A server that was
+        started again remembers no numbers. It holds the parameters of a checkpoint, which is usually older than the
+        push, and applies the push to these.
 
         Args:
             header: The header of the exchange.
@@ -107,11 +109,11 @@ class Run:
             over: Whether training is over.
 
         Returns:
-            OK; OVER where nothing is applied any more; None where the worker is too far ahead of the slowest one, so
-            that the reply has to be held back. The push of a reply that is held back is applied.
+            OK; OVER if training is over, so that nothing is applied any more; None if the worker is too far ahead of
+            the slowest one, so that the reply must be held back. In the last case the push has been applied.
         """
         worker = header.worker
-        if self.members.take_place(worker, header.incarnation, route):
+        if self.members.note_exchange(worker, header.incarnation, route):
             self._applied.pop(worker, None)
             self.staleness.forget(worker)
         reachable = self.members.reachable()
@@ -130,12 +132,12 @@ class Run:
         return Kind.OK if self.staleness.allows(worker, reachable) else None
 
     def report_cursor(self, worker: int, cursor: dict[str, Any]) -> None:
-        """Keep the input cursor of a worker, for the process that may have to replace it."""
+        """Store the input cursor of a worker, for a process that may have to replace it."""
         self._cursors[str(worker)] = cursor
         self._since[worker] = 0
 
     def greeting(self, worker: int) -> dict[str, Any]:
-        """Return what the reply to HELLO tells a worker: what all have to agree on, and how its rank stands."""
+        """Return the content of the reply to HELLO: `about`, and the cursor and incarnation of the worker."""
         return {
             **self.about,
             CURSOR: self._cursors.get(str(worker)),
@@ -149,10 +151,11 @@ class Run:
 
     def _apply(self, push: Push, worker: int) -> None:
         try:
-            # A parameter that overflows makes the next loss NaN, which ends the training with a sentence.
+            # Ignore overflow here: it makes the next loss NaN, which ends the training with a clear error.
             with np.errstate(all="ignore"):
                 self.shard.apply(push)
-        # Settings and state that do not fit an optimizer can fail in any way, and both come from the workers.
+        # Settings or state that do not fit an optimizer can raise anything. Both come from the workers, so refuse the
+        # message.
         except Exception as error:
             raise ClusterError(
                 f"{self._server} cannot update its parameters as {self.members.name(worker)} asks "

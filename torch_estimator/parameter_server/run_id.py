@@ -1,8 +1,8 @@
-"""The run id: tells one training with parameter servers from another.
+"""Run id: identifies one training with parameter servers.
 
-The chief draws it when a training begins, and keeps it in a file of the model directory until the training is over. A
-chief that is started again in between finds the file, and so goes on with the same training. Workers read it there,
-which also shows that they have the model directory of the chief.
+The chief draws it at random when a training begins, and keeps it in a file of the model directory until the training is
+over. A chief that is restarted before that finds the file, and so continues the same training. Workers read the run id
+from the file, which also shows that they have the same model directory as the chief.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch_estimator import files
 from torch_estimator.errors import ClusterError
 
 LAST_STEP = "last_step"
-"""Key of the global step at which training ends, in what servers reply to HELLO."""
+"""Key of the global step at which training ends, in the reply to HELLO."""
 
 _FILE = "parameter_servers.token"
 
@@ -26,8 +26,8 @@ class RunIdFile:
     Args:
         model_dir: Directory of the job.
         name: Name of this process in the cluster, for messages.
-        is_over: Returns whether the chief has announced elsewhere that training is over, for a process that has never
-            read the run id.
+        is_over: Returns whether the chief has announced in another way that training is over. A process that has never
+            read the run id depends on it.
     """
 
     def __init__(self, model_dir: str, name: str, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -38,7 +38,7 @@ class RunIdFile:
         self._read: str | None = None
 
     def read_if_there(self) -> int | None:
-        """Return the run id; None where there is no file."""
+        """Return the run id; None if there is no file."""
         try:
             return _number(files.read_text(self._path))
         except OSError:
@@ -69,7 +69,7 @@ class RunIdFile:
         return _number(self._read)
 
     def is_training_over(self) -> bool:
-        """Return whether the training of this process has ended: its run id is gone, or another one is there."""
+        """Return whether the training of this process has ended: the file is gone, or holds another run id."""
         return (self._read is not None and not self._is_there()) or self._is_over()
 
     def remove(self) -> None:
@@ -87,5 +87,5 @@ class RunIdFile:
 
 
 def _number(text: str) -> int:
-    """Return the number of 64 bits that stands for the text of the file in messages; it is not 0."""
+    """Return the 64-bit number, never 0, by which messages identify the training with this text in its file."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1

@@ -2,14 +2,14 @@
 
     serve                  receive a request, or nothing for half a second
       _reply               reply to it, or hold it back
-        _answer            refuse it where it is malformed, of another training, or of a process that was replaced
+        _answer            refuse it if it is malformed, of another training, or of a process that was replaced
           _handle          what each kind of request does
       _check_periodically  look for workers that are gone
       _retry_held_back     reply to requests whose reason to wait has passed
 
-A server holds one training at a time, told from others by its run id. The chief's START makes it hold another one; what
-the processes of the one before still send is refused. A server that was started again holds nothing, and replies EMPTY
-until the chief has given it its parameters anew.
+A server holds one training at a time, identified by its run id. The chief's START replaces that training by another
+one, and later messages from processes of the replaced one are refused. A server that was restarted holds nothing, and
+replies EMPTY until the chief has given it its parameters again.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ from torch_estimator.parameter_server.shard import NotFiniteGradientError, Shard
 
 logger = logging.getLogger("torch_estimator")
 
-# Two periodic checks that are further apart than this mean that this process itself was stopped.
+# If two periodic checks are further apart than this, this process itself was stopped in between.
 _MOST_SECS_BETWEEN_CHECKS = 2.0
 
-# How many requests of one worker are held back: those under way, twice, since a worker that has lost its connection
-# sends them again.
+# Maximum number of requests of one worker that are held back: twice the number of those under way, since a worker that
+# has lost its connection sends them again.
 _MOST_HELD_BACK = 2 * MOST_UNDER_WAY
 
 _WARN_EVERY_SECS = 60.0
 
-# After SIGTERM: how long the chief may take to save what the server holds, and how long other servers that shut down
-# as well may take to ask for that once the chief has read the parameters.
+# How long the server stays after SIGTERM at most, so that the chief can save its parameters; and how long after the
+# chief has read these, while the chief reads those of other servers that are shutting down, too.
 _STAY_SECS = 20.0
 _STAY_AFTER_READ_SECS = 5.0
 
-# After END: how long to wait for workers that do not know yet that training is over.
+# How long the server stays after END at most, to reply to workers that do not know yet that training is over.
 _LINGER_SECS = 10.0
 
 
@@ -77,11 +77,11 @@ class ParameterServer:
 
     Args:
         name: Name of the server in the cluster.
-        address: ``host:port``. The server listens on loopback where that is the host, else on all interfaces.
-        key: Key of the peers that are let in; None lets everybody in, unencrypted.
+        address: ``host:port``. The server listens on loopback if that is the host, otherwise on all interfaces.
+        key: Key that peers must have. None accepts every peer, without encryption.
         wait_secs: How long to wait for the chief's parameters, and for workers to come back.
         until_told: Whether to wait for another training when one has ended, until `shut_down` is called.
-        is_over: Returns whether the training has ended before; called while the server waits for the chief.
+        is_over: Returns whether the training had ended before this server started; called while it waits for the chief.
         clock: Returns monotonic seconds.
 
     Raises:
@@ -105,25 +105,25 @@ class ParameterServer:
         self._is_over_before = is_over
         self._clock = clock
         self._router = Router(name, address, key)
-        # The training that the server holds; it stays after END, for workers that do not know of that.
+        # The training that the server holds. It is kept after END, for workers that do not know yet that it ended.
         self._run: Run | None = None
         self._ended_at: float | None = None
         self._has_served = False
         self._watch = IdleWatch(name, address, wait_secs, clock)
-        # Requests without a reply, by worker, see `_reply`.
+        # Requests that are held back, by worker; see `_reply`.
         self._held_back: dict[int, deque[tuple[Any, list[Any]]]] = defaultdict(lambda: deque(maxlen=_MOST_HELD_BACK))
         self._buffer = ExchangeBuffer()
         self._stop_signal = "SIGTERM"
         self._stops_at: float | None = None
         self._checked_at = 0.0
         self._warned_at: dict[Refusal | str, float] = {}
-        logger.info("%s listens on %s%s.", name, address, f" for who has the key in {key.path}" if key else "")
+        logger.info("%s listens on %s%s.", name, address, f" for peers with the key in {key.path}" if key else "")
 
     def serve(self) -> None:
         """Reply to requests until training has ended and all workers know that.
 
         Raises:
-            ClusterError: The chief has not come in time, or all workers have been gone for too long.
+            ClusterError: The chief has not connected in time, or all workers have been disconnected for too long.
             SystemExit: The server has to shut down, and no worker needs it any more.
         """
         while True:
@@ -142,11 +142,11 @@ class ParameterServer:
                 self._held_back.clear()
             elif self._stops_at is not None and (not self._is_needed() or self._clock() >= self._stops_at):
                 how_to_go_on = "" if self._has_served and self._run is None else "; start again to go on"
-                logger.info("%s ends: %s asked for it%s.", self._name, self._stop_signal, how_to_go_on)
+                logger.info("%s: shutting down on %s%s.", self._name, self._stop_signal, how_to_go_on)
                 raise SystemExit(RESTART_ME)
 
     def shut_down(self, stop_signal: str = "SIGTERM") -> None:
-        """Have `serve` end as soon as the workers have saved what they need, or have gone.
+        """Make `serve` end as soon as the chief has saved the parameters, or no worker is left, or the time is up.
 
         Args:
             stop_signal: Name of the signal that has asked for it, for the log.
@@ -161,10 +161,11 @@ class ParameterServer:
     def _reply(self, identity: Any, frames: list[Any], *, again: bool = False) -> None:
         """Reply to a request, or hold it back.
 
-        A request is held back for one of two reasons. The worker is too far ahead of the slowest one; or it has not
-        read the replies before, so that ZeroMQ's queue for it is full. Only a pipelined exchange may wait for its
-        sender to read: other requests come one at a time, and a peer that sends many of them must not have the server
-        keep replies without end. Both are tried again after each message and every half second.
+        A request is held back for one of two reasons: the worker is too far ahead of the slowest one, or it has not
+        read earlier replies, so that ZeroMQ's queue for it is full. For the second reason only exchanges are held back,
+        because they may be pipelined. Workers send other requests one at a time, so a full queue of those is a fault of
+        the peer, and the reply is dropped to limit the server's memory. Requests that are held back are tried again
+        after each message and every half second.
         """
         reply = self._answer(frames, identity, again=again)
         if reply is None or (self._router.send(identity, reply) == zmq.EAGAIN and _is_exchange(frames, reply)):
@@ -176,15 +177,15 @@ class ParameterServer:
         held_back = [request for requests in self._held_back.values() for request in requests]
         self._held_back.clear()
         for identity, frames in held_back:
-            # The push was applied when it came, and its number is remembered: only the reply is missing.
+            # A push in the request was applied when it came, and its number is remembered. Only the reply is missing.
             header = Header.unpack(frames[0])
             if self._run.members.keep_waiting(header.worker, header.incarnation):
                 self._reply(identity, frames, again=True)
 
     def _answer(self, frames: list[Any], identity: Any = None, *, again: bool = False) -> list[Any] | None:
-        """Return the reply to a request; None where it has to be held back.
+        """Return the reply to a request; None if the request must be held back.
 
-        No request may end the server: whatever goes wrong, the reply is a refusal, and the others are served on.
+        No request may end the server. If anything goes wrong, the reply is a refusal, and the server goes on.
 
         Args:
             frames: The request.
@@ -205,7 +206,7 @@ class ParameterServer:
             return self._refuse(error, **{OTHER_RUN: True})
         except ClusterError as error:
             return self._refuse(error)
-        # Any other failure, such as a message that asks for more memory than there is.
+        # Refuse requests that fail in any other way, such as one that asks for more memory than there is.
         except Exception as error:
             kind = type(error).__name__
             place = traceback.extract_tb(error.__traceback__)[-1]
@@ -214,7 +215,7 @@ class ParameterServer:
             return pack_json(Header(Kind.REFUSED, 0), {"reason": f"It cannot answer ({kind}); see its log."})
 
     def _refuse(self, error: ClusterError, **content: Any) -> list[Any]:
-        # A refusal that differs in its numbers only is not logged again within a minute.
+        # Remove numbers from the key of the warning: refusals that differ only in numbers are logged once a minute.
         self._warn(re.sub(r"\d+", "", str(error)), f"{self._name} has refused a message. {error}")
         return pack_json(Header(Kind.REFUSED, 0), {"reason": str(error), **content})
 
@@ -230,7 +231,7 @@ class ParameterServer:
                 if run is not None and run.is_of(header):
                     run.staleness.forget(worker)
                     if self._stops_at is not None and header.flags & SAVED:
-                        # Steps from now on would be lost with the server.
+                        # The checkpoint is saved, so end now. Later steps would be lost with this server.
                         self._stops_at = self._clock()
                 status = {} if run is None else run.members.status()
                 return pack_json(self._header(header, self._kind_for(worker)), status)
@@ -260,7 +261,8 @@ class ParameterServer:
                 return [pack_parameters(reply, *run.shard.parameters(pull))]
             case Kind.STATE if run is not None:
                 if self._stops_at is not None:
-                    # The chief has the parameters now, and is about to save those of other servers that shut down.
+                    # The chief has this server's parameters now. It may still read those of other servers that are
+                    # shutting down, too.
                     self._stops_at = min(self._stops_at, self._clock() + _STAY_AFTER_READ_SECS)
                 return pack_arrays(self._header(header, Kind.OK), {"cursors": run.cursors()}, run.shard.snapshot())
             case Kind.CURSOR if run is not None:
@@ -275,9 +277,9 @@ class ParameterServer:
     def _start(self, run_id: int, frames: list[Any]) -> None:
         start, shard = _unpack_start(frames)
         if self._run is not None and self._run.run_id != run_id and self._ended_at is None:
-            logger.warning("%s drops the training that it held: the chief of another one has come.", self._name)
+            logger.warning("%s drops its training: the chief of another training has connected.", self._name)
         self._run, self._ended_at = Run(self._name, run_id, start, shard, self._clock), None
-        # Requests of the run before, whose ranks and parameters may be others.
+        # Drop the requests of the previous training, whose ranks and parameters may differ.
         self._held_back.clear()
         logger.info("%s holds %d numbers, from global step %d on.", self._name, shard.size(), start.step)
 
@@ -289,9 +291,10 @@ class ParameterServer:
         return self._ended_at is not None or (self._run is not None and self._run.is_over)
 
     def _kind_for(self, worker: int) -> Kind:
-        """Return OK where the server holds parameters that a worker can train with, else EMPTY.
+        """Return OK if the server holds parameters that a worker can train with, otherwise EMPTY.
 
-        After the last step there is nothing to train with any more, but the chief still has to save that step.
+        After the last step this is EMPTY for workers. For the chief it is OK until END, because it must still save that
+        step.
         """
         is_over = self._is_over() if worker else self._ended_at is not None
         return Kind.EMPTY if self._run is None or is_over else Kind.OK
@@ -312,21 +315,21 @@ class ParameterServer:
         self._checked_at = now
         for why in self._router.failed_handshakes():
             if self._warn(why, why.for_server(self._name, self._key)):
-                # ZeroMQ may report the same handshake once more, without the reason.
+                # ZeroMQ may report the same handshake once more, without the reason. Do not log that.
                 self._warned_at[Refusal.GONE] = now
         if run is None:
-            if self._ended_at is None and self._watch.wait_for_chief(
+            if self._ended_at is None and self._watch.check_wait_for_chief(
                 now, self._is_over_before, logs=not self._has_served
             ):
                 self._ended_at = now
             return
         if was_stopped:
-            run.members.forgive_silence()
+            run.members.restart_silence_clocks()
         if self._stops_at is not None:
-            # Not written by the signal handler, which may have interrupted another write to the log.
+            # Log this here and not in the signal handler, which may have interrupted another write to the log.
             self._warn("stops", f"{self._name} stays, for {_STAY_SECS:g} s at most, until what it holds is saved.")
         if self._ended_at is None:
-            self._watch.wait_for_workers(
+            self._watch.check_wait_for_workers(
                 now,
                 run.step,
                 connections=len(self._router.connections),
@@ -335,13 +338,14 @@ class ParameterServer:
             )
         gone = run.members.find_silent()
         if self._held_back or self._ended_at is not None or self._stops_at is not None:
-            # Only now it matters at once whether the connection of a worker has ended.
+            # Look for closed connections only if something waits for workers: a request that is held back, or the end
+            # of this server.
             gone |= run.members.find_disconnected(self._router.is_connected)
         for worker in gone:
             run.staleness.forget(worker)
 
     def _warn(self, about: Refusal | str, sentence: str, error: Exception | None = None) -> bool:
-        """Log a warning, at most once a minute about the same; return whether it was logged."""
+        """Log a warning, at most once a minute for the same `about`; return whether it was logged."""
         now = self._clock()
         if now <= self._warned_at.get(about, -math.inf) + _WARN_EVERY_SECS:
             return False
@@ -354,13 +358,13 @@ def _unpack_start(frames: Sequence[Any]) -> tuple[Start, Shard]:
     """Read START; return its settings, and a shard with its parameters.
 
     Raises:
-        ClusterError: It makes no sense.
+        ClusterError: It is malformed.
     """
     content, arrays = unpack_arrays(frames)
     try:
         start = Start.from_json(content)
         return start, Shard(start.plan, arrays)
-    # A malformed START can fail in any way. The server still holds what it held.
+    # A malformed START can raise anything. Refuse it; the server keeps what it held before.
     except Exception as error:
         raise ClusterError(
             f"What a process of the cluster has given to be held makes no sense ({type(error).__name__})."

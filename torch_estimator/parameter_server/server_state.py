@@ -1,4 +1,4 @@
-"""The state that servers hold: the chief gives it to them, restores it after a server has died, and reads it back."""
+"""State of the servers: the chief sends it to them, restores it after a server has died, and reads it back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DESCRIPTION = "description"
 _PLACE = "its place among the parameter servers"
 
 STARTS_OVER = "over_when_ended"
-"""Key of an input cursor: whether an input that had ended starts over."""
+"""Key of an input cursor: whether an input that had ended starts again from its beginning."""
 
 
 class PushPullSettings(Protocol):
@@ -39,23 +39,25 @@ class PushPullSettings(Protocol):
 
 
 class ServerState:
-    """What the servers hold of one training.
+    """Parameters, optimizer state and input cursors of one training, which the servers hold.
 
     The chief gives each server its parameters at the beginning. A server that dies and is started again holds nothing;
-    the chief then restores it from the last checkpoint, while the workers wait. Other servers keep what they hold. With
-    the first server the global step and the input cursors go back to the checkpoint, too: workers that are still there
-    report their cursors anew, and a worker that died together with it reads on at its cursor of the checkpoint.
+    the chief then restores it from the last checkpoint, while the workers wait. Other servers keep what they hold. If
+    the first server is restored, the global step and the input cursors go back to the checkpoint, too. Workers that
+    still run report their cursors anew. A worker that died together with the first server continues from its cursor in
+    the checkpoint.
 
     Args:
         client: The connections to the servers.
         training: The training of this process.
         placement: Which parameter is on which server.
-        settings: How the processes train.
+        settings: The settings of the strategy.
         run_id: The file with the run id.
-        description: What all processes have to agree on, as it was at the beginning of the training.
+        description: Properties that must be identical in all processes, as they were at the beginning of the training.
 
     Attributes:
-        cursors: The input cursors of all workers but the chief when last heard of, by rank.
+        cursors: The input cursors by rank, of all workers but the chief, as last read from the checkpoint or the
+            servers.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class ServerState:
         }
 
     def begin(self, step: int) -> int:
-        """Give the servers their parameters, or wait until the chief has; restore the input of this process.
+        """As the chief, give the servers their parameters; as a worker, wait for that; restore the input.
 
         Args:
             step: Global step of the parameters in the model.
@@ -94,19 +96,19 @@ class ServerState:
 
         Raises:
             ClusterError: The servers hold another training, or cannot be reached.
-            TrainingIsOver: The servers have ended.
+            TrainingIsOver: The training has ended.
         """
         replies = self._take_over(step) if self._is_chief else self._wait_for_chief()
         header, about = replies[0]
-        # A higher incarnation than any that a server knows replaces the process before, even if that still runs and its
-        # machine's clock is ahead; see `Membership`.
+        # Choose a higher incarnation than any that a server knows, so that this process replaces the previous one of
+        # its rank even if that one still runs and its machine's clock is ahead; see `Membership`.
         known = max(about.get(INCARNATION, 0) for _, about in replies)
         self._client.incarnation = max(self._client.incarnation, known + 1)
         self._restore_input(about)
         return header.step
 
     def _take_over(self, step: int) -> list[tuple[Header, Mapping[str, Any]]]:
-        """As the chief, go on with servers that hold this training, and give their parameters to all others.
+        """As the chief, keep servers that already hold this training, and give all others their parameters.
 
         Returns:
             The replies of all servers to HELLO.
@@ -120,7 +122,7 @@ class ServerState:
             else:
                 self._check(index, header, about)
         if held := [header.step for index, (header, _) in enumerate(replies) if index not in others]:
-            # This chief was started again, and the servers have gone on with the workers.
+            # This chief was restarted. The servers and the workers have continued the training meanwhile.
             logger.info("Parameter servers are at global step %d; going on with them.", max(held))
         self._start(others, step)
         return self._client.request_all(Kind.HELLO)
@@ -133,25 +135,25 @@ class ServerState:
                 self._client.run_id = self._run_id.read()
                 replies = self._client.request_all(Kind.HELLO)
                 if any(header.kind is Kind.EMPTY for header, _ in replies):
-                    # A server has died since `_all_are_started`, or the training has just ended.
+                    # Wait again: a server has died since `_all_are_started`, or the training has just ended.
                     continue
                 for index, (header, about) in enumerate(replies):
                     self._check(index, header, about)
                 return replies
             except ClusterError as error:
-                # The training may have ended while this process was coming, and the next one may have begun.
+                # The training may have ended while this process was starting, and the next one may have begun.
                 if self._client.is_over():
                     raise TrainingIsOver from error
                 raise
 
     def restore(self, servers: Sequence[int]) -> None:
-        """Restore servers that have lost what they held; as a worker, wait until the chief has restored them.
+        """As the chief, restore servers that have lost their state; as a worker, wait until the chief has.
 
         Args:
             servers: Indices of the servers.
 
         Raises:
-            ClusterError: There is no checkpoint, or the chief does not come.
+            ClusterError: There is no checkpoint, or the chief has not restored them in time.
         """
         names = ", ".join(f"ps {index}" for index in servers)
         if not self._is_chief:
@@ -172,9 +174,9 @@ class ServerState:
         self._start(servers, checkpoint.step)
 
     def read_back(self) -> int:
-        """Put what the servers hold into the model and the optimizers; return the global step.
+        """Copy the servers' state into the model and the optimizers; return the global step.
 
-        What each server replies is one moment of that server. There is no barrier across servers.
+        The state of each server is that of one moment. There is no barrier across servers, so these moments differ.
         """
         while True:
             replies = self._client.state()
@@ -220,11 +222,11 @@ class ServerState:
 
     def _about(self, index: int) -> dict[str, Any]:
         about = {LAST_STEP: self._training.last_step, _PLACE: f"{index} of {len(self._client)}"}
-        # The description may be long, so only the first server keeps it.
+        # The description may be long, so only the first server gets it.
         return about if index else {**about, _DESCRIPTION: self._description}
 
     def _start(self, servers: Sequence[int], step: int) -> None:
-        """Give servers what the model and the optimizers hold.
+        """Send servers their part of the parameters and the optimizer state of this process's model.
 
         Args:
             servers: Indices of the servers.
@@ -236,9 +238,10 @@ class ServerState:
                 "plan": self._placement.plans[index].as_json(),
                 "about": self._about(index),
                 "step": step,
-                # The first server counts the steps.
+                # The global step is that of the first server, so only this server ends the training.
                 "last_step": None if index else self._training.last_step,
-                # A server that holds back replies has to know which worker hangs; otherwise one log line is enough.
+                # A server that holds back replies must know which workers hang. Without bounded staleness no server
+                # does, and it is enough that the first one logs a worker that hangs.
                 "silence_secs": self._settings.silence_secs if not index or most is not None else None,
                 "max_staleness": most,
                 "names": self.names,
@@ -247,7 +250,7 @@ class ServerState:
             self._client.start(index, content, self._placement.read_state(index))
 
     def _restore_input(self, about: Mapping[str, Any]) -> None:
-        """Go on with the input where the process before this one has reported its cursor."""
+        """Continue the input from the cursor that the previous process of this rank reported, if there is one."""
         training, cursor = self._training, about.get(CURSOR)
         if cursor is None:
             training.restore_input(training.saved_state)

@@ -25,7 +25,8 @@ VALUE = "value"
 
 Arrays = Mapping[str, np.ndarray]
 
-# Optimizer state that counts updates. It is one number, which the shape does not show: a parameter may be one, too.
+# Keys of optimizer state that counts updates. They are listed here because the shape of a counter does not identify it:
+# the other state of a scalar parameter is a single number, too.
 _COUNTERS = ("step",)
 
 _FINITE_CHECK_SIZE = 1 << 16
@@ -41,7 +42,7 @@ class Shard:
 
     Raises:
         ValueError: A parameter has another shape than in the plan. Other mistakes in the plan or the arrays raise
-            whatever Python raises, here or where the optimizer uses them.
+            whatever Python raises, here or when the optimizer uses them.
     """
 
     def __init__(self, plan: ServerPlan, arrays: Arrays) -> None:
@@ -65,10 +66,10 @@ class Shard:
         ]
 
     def apply(self, push: Push) -> None:
-        """Have the optimizers update the parameters by the gradients of a push."""
+        """Update the parameters by the gradients of a push."""
         for (index, key), number in zip(self._changing, push.settings.tolist(), strict=True):
             settings = self._settings[index]
-            # A cyclic schedule of momentum moves the first of Adam's betas.
+            # A cyclic schedule of momentum changes the first of Adam's betas.
             settings[key] = (number, *settings[key][1:]) if key == "betas" else number
         for parameters, elements, block in self._blocks:
             present = push.present[parameters]
@@ -105,9 +106,10 @@ class Shard:
         return arrays
 
     def _make_blocks(self, plan: ServerPlan, arrays: Arrays) -> Iterator[tuple[slice, slice, DenseBlock]]:
-        """Yield a block for all consecutive dense parameters of one group.
+        """Yield a block for each run of consecutive dense parameters of one group.
 
-        Beside each block come the slice of its parameters, and the slice of their elements in ``[dense_size]``.
+        Yields:
+            The slice of the block's parameters, the slice of their elements in ``[dense_size]``, and the block.
         """
         start = stop = 0
         for group, indices in groupby(range(len(plan.dense)), lambda index: plan.dense[index].group):
@@ -189,8 +191,9 @@ class RuleBlock(DenseBlock):
         self._counters = {key: np.array([state[key] for state in states]) for key in counters}
 
     def update(self, gradients: np.ndarray, present: np.ndarray) -> None:
-        # One call of the rule serves the whole block where all parameters are at the same step. A parameter that had
-        # no gradient in some batch has been updated less often, and the rule may depend on that number.
+        # If all parameters have a gradient and were updated equally often, one call of the rule updates the whole
+        # block. Otherwise update each parameter by itself: one that had no gradient in some batch has been updated less
+        # often, and the rule may depend on the number of updates.
         if present.all() and all((one == one[0]).all() for one in self._counters.values()):
             self._update(slice(None), 0, gradients)
             for one in self._counters.values():
@@ -233,7 +236,8 @@ class TableShard:
         whole = {key: one for key, one in arrays.items() if one.ndim}
         self._counters = {key: one.copy() for key, one in arrays.items() if not one.ndim}
         self._keys = [VALUE, *(key for key in whole if key != VALUE)]
-        # [rows, keys, dim]: one gather and one scatter fetch and write a row with its state.
+        # Array ``[rows, keys, dim]``: a row lies beside its optimizer state, so that one gather reads both and one
+        # scatter writes both.
         self._store = np.stack([whole[key].reshape(-1, dim) for key in self._keys], axis=1)
 
     def update(self, ids: np.ndarray, gradients: np.ndarray) -> None:
@@ -256,7 +260,7 @@ class TableShard:
         return values
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return views of what the constructor takes."""
+        """Return views of the values and the optimizer state, by the keys that the constructor takes."""
         return {**{key: self._store[:, index] for index, key in enumerate(self._keys)}, **self._counters}
 
 
@@ -288,8 +292,8 @@ def check_finite(push: Push, plan: ServerPlan) -> None:
         raise ClusterError(
             f"{key} of {rule} came as {number}, but settings of optimizers must be finite; see the schedule of {key}."
         )
-    # One check of the whole block takes a few microseconds, and nearly all pushes pass it. Otherwise look for the
-    # variable; the gradients of absent parameters may be anything.
+    # Check the whole block first, which takes a few microseconds; nearly all pushes pass. If it fails, check each
+    # variable, because the gradients of absent parameters may hold anything and do not count.
     if push.gradients is not None and _is_finite(push.gradients):
         return
     for variable, gradient in _by_variable(push, plan):
@@ -298,7 +302,7 @@ def check_finite(push: Push, plan: ServerPlan) -> None:
 
 
 def _is_finite(numbers: np.ndarray) -> bool:
-    """Return whether all numbers are finite; block by block, so that numpy's mask stays in the processor's cache."""
+    """Return whether all numbers are finite; check block by block, so that numpy's mask fits the processor's cache."""
     size = _FINITE_CHECK_SIZE
     return all(np.isfinite(numbers[at : at + size]).all() for at in range(0, len(numbers), size))
 

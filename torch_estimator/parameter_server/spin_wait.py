@@ -1,4 +1,4 @@
-"""Busy waiting for a reply that is about to come."""
+"""Busy waiting for a reply that is about to arrive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 _MOST_SECS = 1e-3
-# One check takes some microseconds. Where it took longer, another thread needed the core or Python's lock.
+# One check takes a few microseconds. If it took longer than this, another thread used the core or held Python's lock.
 _LONG_CHECK_SECS = 1e-4
 
 # Unlike `os.sched_yield` of Python 3.11, a call through ctypes releases Python's lock.
@@ -15,11 +15,11 @@ _yield_core = ctypes.CDLL(None).sched_yield
 
 
 class SpinWait:
-    """Waits by checking again and again for up to a millisecond, and by sleeping after that.
+    """Waits by checking repeatedly for up to a millisecond, and by sleeping after that.
 
-    An idle core, of a virtual machine above all, wakes up late and with cold caches. Where a reply takes half a
-    millisecond, training takes half as many steps again if its thread stays awake. The wait must cost others nothing:
-    it yields the core between two checks, and it sleeps as soon as a check took long, or where the wait before took
+    An idle core, especially of a virtual machine, wakes up late and with cold caches. If replies take half a
+    millisecond, training is 1.5 times as fast if its thread stays awake. Other threads must not suffer from that. So
+    the wait yields the core between two checks. It sleeps at once if a check took long, or if the previous wait took
     longer than a millisecond.
 
     Args:
@@ -31,11 +31,11 @@ class SpinWait:
         self._is_worth_it = True
 
     def wait(self, is_there: Callable[[], bool], sleep: Callable[[], bool]) -> bool:
-        """Wait; return whether what was waited for is there.
+        """Wait for something to arrive; return whether it has.
 
         Args:
-            is_there: Checks whether it is there.
-            sleep: Sleeps until it is there or some time has passed; returns whether it is there.
+            is_there: Returns whether it has arrived, without waiting.
+            sleep: Sleeps until it has arrived or some time has passed; returns whether it has arrived.
         """
         started = checked = self._clock()
         while self._is_worth_it and checked < started + _MOST_SECS:

@@ -30,7 +30,7 @@ class TorchBlock(DenseBlock):
             torch.from_numpy(values[place]).view(shape).requires_grad_()
             for place, shape in zip(self._places, shapes, strict=True)
         ]
-        # JSON has made lists of tuples such as Adam's betas.
+        # JSON turns tuples, such as Adam's betas, into lists; turn them back.
         given = {key: tuple(one) if isinstance(one, list) else one for key, one in settings.items()}
         optimizer = getattr(torch.optim, rule.removeprefix(PREFIX))
         self._optimizer: torch.optim.Optimizer = optimizer([{"params": self._params, **given}], lr=given["lr"])
@@ -44,7 +44,7 @@ class TorchBlock(DenseBlock):
         )
 
     def update(self, gradients: np.ndarray, present: np.ndarray) -> None:
-        # A copy, since torch warns about read-only memory, such as that of a message.
+        # Copy the gradients, because torch warns about read-only memory, such as that of a message.
         given = torch.from_numpy(gradients.copy())
         for param, place, is_there in zip(self._params, self._places, present.tolist(), strict=True):
             param.grad = given[place].view(param.shape) if is_there else None
