@@ -85,7 +85,7 @@ class CompiledStep:
             raise StepMismatch(str(folder))
         self._take_steps.restype = ctypes.c_int64
         self._own_inputs = len(batch) + settings
-        # Batches lie one after the other in memory, so the next one begins after all rows of this one.
+        # Batches follow each other in memory, so the distance between two batches is the size of all rows of one.
         sizes = [shape[0] * strides[0] * dtype.itemsize if shape else 0 for shape, strides, dtype in batch]
         self._bytes_per_batch = np.array(sizes, np.int64)
 

@@ -35,7 +35,7 @@ logger = logging.getLogger("torch_estimator")
 _OPTIMIZERS = "optimizers"
 _SEEN_STRINGS = "seen_strings"
 _STRUCTURE = "features"
-_PASSING = "passing_buffers"
+_NON_PERSISTENT = "passing_buffers"
 _LOSS_BUFFERS = "loss_buffers"
 _PREFETCHED_BATCHES = 8
 
@@ -127,7 +127,7 @@ class Model:
         """Return everything of the model that checkpoints contain and that is not a tensor, as JSON."""
         state: dict[str, Any] = {_OPTIMIZERS: _kinds(optimizers)}
         if passing := non_persistent_names(self.module):
-            state[_PASSING] = sorted(passing)
+            state[_NON_PERSISTENT] = sorted(passing)
         if self.spec.transform is not None:
             state[_SEEN_STRINGS] = self.spec.transform.seen_strings()
         if self.structure is not None:
@@ -183,7 +183,7 @@ class Model:
             if name not in saved or saved_shape(saved, name) != list(variables[name].shape)
         }
         variables = {name: tensor for name, tensor in variables.items() if name not in left_out}
-        left_out |= {name for name in checkpoint.state.get(_PASSING, []) if name not in variables}
+        left_out |= {name for name in checkpoint.state.get(_NON_PERSISTENT, []) if name not in variables}
         return variables, dataclasses.replace(checkpoint, variables=without(saved, left_out))
 
     def copy_variables(self, source: Mapping[str, Tensor]) -> None:
@@ -195,7 +195,7 @@ class Model:
         for tensor in source.values():
             check_whole(tensor, "Evaluating what is in training")
         passing = sorted(set(source) - set(self.variables()))
-        given = Checkpoint(path="in memory", step=0, variables=dict(source), state={_PASSING: passing})
+        given = Checkpoint(path="in memory", step=0, variables=dict(source), state={_NON_PERSISTENT: passing})
         variables, given = self._shared(given)
         check_compatible(given, variables)
         with torch.no_grad():
@@ -273,14 +273,14 @@ class LossBuffers:
 
     def __init__(self, loss: object) -> None:
         self._loss = loss if isinstance(loss, nn.Module) else nn.Identity()
-        self._begun = {name: buffer.detach().clone() for name, buffer in self._loss.named_buffers()}
+        self._initial = {name: buffer.detach().clone() for name, buffer in self._loss.named_buffers()}
 
     def state(self) -> dict[str, Any]:
         """Serialize the buffers that have changed, as JSON; see `restore`."""
         return {
             name: [str(buffer.dtype), list(buffer.shape), _text(buffer)]
             for name, buffer in self._loss.named_buffers()
-            if name not in self._begun or not _are_same(buffer, self._begun[name])
+            if name not in self._initial or not _are_same(buffer, self._initial[name])
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -289,7 +289,7 @@ class LossBuffers:
             dtype, shape, text = saved.get(name, ("", [], ""))
             if (dtype, shape) == (str(buffer.dtype), list(buffer.shape)):
                 # Forget the initial value, so that `state` saves this buffer even if it equals that value again.
-                self._begun.pop(name, None)
+                self._initial.pop(name, None)
                 with torch.no_grad():
                     buffer.copy_(_tensor(text, buffer))
 

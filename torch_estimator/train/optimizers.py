@@ -118,7 +118,7 @@ class OptimizerNumbers:
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers
-        self._begun = [[_settings(group) for group in one.param_groups] for one in optimizers]
+        self._initial = [[_settings(group) for group in one.param_groups] for one in optimizers]
 
     def state(self) -> list[dict[str, Any]]:
         """Serialize the state and the changed settings, as JSON; see `restore`."""
@@ -130,12 +130,12 @@ class OptimizerNumbers:
                     for group, begun in zip(one.param_groups, groups, strict=False)
                 ],
             }
-            for one, groups in zip(self._optimizers, self._begun, strict=True)
+            for one, groups in zip(self._optimizers, self._initial, strict=True)
         ]
 
     def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Restore the result of `state`, as far as the optimizers still have these parameters and settings."""
-        for one, begun, its in zip(self._optimizers, self._begun, saved, strict=False):
+        for one, begun, its in zip(self._optimizers, self._initial, saved, strict=False):
             for place, slots in enumerate(_slots(one)):
                 slots.update(its[_STATE].get(str(place), {}))
             for group, settings, changed in zip(one.param_groups, begun, its[_GROUPS], strict=False):

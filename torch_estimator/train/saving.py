@@ -87,7 +87,7 @@ class TrainingSaver:
             self.writer.amend(step, self._training.saved_state)
 
     def save_content(self, step: int, content: CheckpointContent) -> None:
-        """Save the given content as the checkpoint of a step, unless there is one already, and wait until it is complete.
+        """Save the given content as the checkpoint of a step, unless there is one already; return when it is complete.
 
         A chief calls this if it must end while it is waiting for other processes in the middle of a step. The state
         before that step is then saved, of which the caller has kept a copy.

@@ -1,4 +1,4 @@
-"""The training step: a function of a batch that updates parameters and optimizer state in place, and returns the loss."""
+"""The training step: a function of a batch that updates parameters and optimizer state, and returns the loss."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class TrainStep:
         in_rows = {update.table.weight for update in self.tables}
         self.dense = [parameter for parameter in by_parameter if parameter not in in_rows]
         self._dense_groups = [by_parameter[parameter] for parameter in self.dense]
-        self._left = [p for p, (optimizer, _) in by_parameter.items() if not isinstance(optimizer, Optimizer)]
+        self._torch_parameters = [one for one, (owner, _) in by_parameter.items() if not isinstance(owner, Optimizer)]
         self.other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
         # Lists of gradients have the gradients of `dense` first, then those of `tables`. For each way of clipping, find
         # the positions of its gradients in such a list.
@@ -113,7 +113,7 @@ class TrainStep:
     def differentiate(
         self, features: Any, labels: Any, weights: Tensor | None
     ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
-        """Return the loss, the gradient of each parameter in `dense`, and the sparse gradient of each table in `tables`.
+        """Return the loss, the gradient of each parameter in `dense`, and the sparse gradient of each of `tables`.
 
         A gradient is None if the loss does not depend on the parameter.
         """
@@ -188,7 +188,7 @@ class TrainStep:
         return self._loss_fn(self.module, features, labels, weights)
 
     def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
-        """Complete a step after `compute`: run the optimizers of `torch.optim`, advance the schedules, return the loss."""
+        """Complete a step after `compute`: run the optimizers of `torch.optim` and advance the schedules."""
         self.update_left(left)
         self.schedules.advance()
         return loss
@@ -212,7 +212,7 @@ class TrainStep:
 
     def assign(self, left: Sequence[Tensor | None]) -> None:
         """Set ``grad`` of the parameters in `other_optimizers` to the gradients that `compute` returned."""
-        for parameter, gradient in zip(self._left, left, strict=True):
+        for parameter, gradient in zip(self._torch_parameters, left, strict=True):
             parameter.grad = gradient
 
     @property
