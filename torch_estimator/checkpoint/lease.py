@@ -113,7 +113,8 @@ def _lock(path: str) -> int:
     """
     holder: dict[str, Any] = {}
     for _ in range(_TRIES):
-        # The file will be truncated, so O_NOFOLLOW: in a shared directory, another user's link must not lead elsewhere.
+        # Do not follow links (O_NOFOLLOW), because the file will be truncated. In a shared directory, another user
+        # could put a link to a different file here.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         _locked.add(descriptor)
         try:

@@ -68,7 +68,7 @@ class _LayoutState:
 
 
 class CompiledRunner(StepRunner):
-    """Takes training steps as machine code where there is a compiled step, and in Python otherwise.
+    """Takes training steps as machine code if there is a compiled step for the batch, and in Python if not.
 
     Batches that `ShapePolicy` does not admit run in Python.
 

@@ -167,8 +167,8 @@ class IdleCores:
 
     Args:
         allowed: Numbers of the cores that this process may run on; by default its CPU affinity.
-        proc: Directory where procfs is mounted.
-        groups: Directory where the control groups are mounted, of version 1 or 2.
+        proc: Directory at which procfs is mounted.
+        groups: Directory at which the control groups of version 1 or 2 are mounted.
         clock: Returns seconds of a clock that never goes back.
 
     Attributes:

@@ -267,7 +267,8 @@ class Threshold:
 
     def reason_to_stop(self, results: Results, eval_dir: str) -> str | None:
         """Return the reason to stop, for the log, or None."""
-        # Event files store float32, where a metric of 0.8 is 0.800000012, which must not count as higher than 0.8.
+        # Round the threshold to float32, as event files do with metrics. There a metric of 0.8 is 0.800000012, which
+        # must not count as higher than a threshold of 0.8.
         with np.errstate(over="ignore"):
             threshold = float(np.float32(self.threshold))
         for step, value in self.metric.values(results, eval_dir):

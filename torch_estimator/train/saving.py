@@ -89,8 +89,8 @@ class TrainingSaver:
     def save_content(self, step: int, content: CheckpointContent) -> None:
         """Save the given content as the checkpoint of a step, unless there is one already; return when it is complete.
 
-        A chief calls this if it must end while it is waiting for other processes in the middle of a step. The state
-        before that step is then saved, of which the caller has kept a copy.
+        The chief calls this if it must end while it is waiting for other processes in the middle of a step. The content
+        is then a copy of the state before that step.
         """
         self.writer.wait()
         latest = latest_checkpoint(self._training.model_dir)
