@@ -40,7 +40,7 @@ class RowError(InvalidValueError):
 
     Args:
         problem: The message without the place, such as ``unknown label 'maybe'; expected one of '<=50K', '>50K'``.
-        row: Index of the row in the batch, from 0.
+        row: Index of the row in the batch, counted from 0.
         column: Name of the column, or None for labels without a name.
         label: Name of the label if there are several labels, else None.
     """

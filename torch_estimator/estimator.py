@@ -68,16 +68,16 @@ class Estimator:
 
     Args:
         model_fn: Function that returns an `EstimatorSpec`. It may take any of ``mode``, ``params`` and ``config``.
-        model_dir: Directory of checkpoints, summaries and exports: a path or an fsspec URL. None takes the
-            ``model_dir`` of ``config``, or else a temporary directory.
+        model_dir: Directory of checkpoints, summaries and exports: a path or an fsspec URL. None stands for the
+            ``model_dir`` of ``config``, or for a temporary directory if ``config`` has none either.
         config: Settings of the job.
-        params: Values that ``model_fn`` gets as ``params``.
-        warm_start_from: A checkpoint of another job, or its directory, or `WarmStartSettings`. The model starts with
-            its parameters where ``model_dir`` has no checkpoint yet; the steps count from 0.
+        params: Values to pass to ``model_fn`` as ``params``.
+        warm_start_from: A checkpoint of another job, or its directory, or `WarmStartSettings`. If ``model_dir`` has no
+            checkpoint yet, the model starts with the parameters of that job; its steps count from 0.
 
     Raises:
-        InvalidValueError: Arguments contradict each other.
-        InvalidTypeError: ``model_fn`` takes other arguments, or is no function.
+        InvalidValueError: Arguments contradict each other, or ``model_fn`` takes an argument of another name.
+        InvalidTypeError: ``model_fn`` is not a function, or ``config`` is not a `RunConfig`.
 
     >>> def model_fn(params):
     ...     def adam(named_parameters):
@@ -134,19 +134,22 @@ class Estimator:
         export works on a copy. `trained_module` returns the trained copy.
 
         Args:
-            module: The module. It is called with the features of one batch as the input has them: a tensor, or a dict
-                or tuple of tensors, floating ones in the dtype of the module's parameters. A ``forward`` with several
-                arguments gets the members of the tuple, or the members of the dict that it names.
+            module: The module. It is called with the features of one batch in the structure that the input gives them:
+                a tensor, or a dict or tuple of tensors. Floating-point features are converted to the dtype of the
+                module's parameters. If ``forward`` has several arguments, it is called with the members of the tuple,
+                or with the members of the dict that have the names of its arguments.
             head: One of `torch_estimator.heads`; give either a head or a ``loss``.
-            loss: ``loss(outputs, labels)`` -> scalar, such as ``nn.CrossEntropyLoss()``. Torch's own losses get labels
-                in the shape and dtype that they take.
+            loss: ``loss(outputs, labels)`` -> scalar, such as ``nn.CrossEntropyLoss()``. For torch's own losses, labels
+                are converted to the shape and dtype that the loss takes.
             predictions: ``predictions(outputs)`` -> dict of tensors ``[N, ...]``; by default the outputs themselves.
             metrics: Name -> ``metric(labels, predictions)`` -> number, or a torchmetrics object; see `EstimatorSpec`.
-            optimizer: A name (``"Adam"`` with a learning rate of 0.001, ``"SGD"`` with 0.01), a function from named
-                parameters to an optimizer, or optimizers and schedules of torch made on the module's parameters, of
-                which groups, options and state are taken over. Needed for training.
-            columns: Feature columns in front of the module, which then takes their numbers, float32 ``[N, width]``.
-            transform: Host half of the columns, for a module with its own `feature_column.InputLayer` or `LinearModel`.
+            optimizer: A name (``"Adam"`` with a learning rate of 0.001, ``"SGD"`` with 0.01), or a function from named
+                parameters to an optimizer, or optimizers and schedules of torch that were made with the module's
+                parameters. The groups, options and state of such optimizers are copied. Needed for training.
+            columns: Feature columns in front of the module. The module is then called with the columns' output, float32
+                ``[N, width]``.
+            transform: The part of the columns that runs in the input thread, for a module with its own
+                `feature_column.InputLayer` or `LinearModel`.
             model_dir: The same as in the constructor.
             config: The same as in the constructor.
             warm_start_from: The same as in the constructor.
@@ -180,7 +183,7 @@ class Estimator:
     def trained_module(self, checkpoint_path: str | None = None) -> torch.nn.Module:
         """Return a new module with a checkpoint's weights, in evaluation mode.
 
-        A Keras model comes with the optimizer's state, so that its ``fit`` goes on from there.
+        A Keras model also gets the optimizer's state, so that its ``fit`` continues from the checkpoint.
 
         Args:
             checkpoint_path: The checkpoint; None for the newest one.
@@ -202,16 +205,16 @@ class Estimator:
 
     @property
     def config(self) -> RunConfig:
-        """The settings of the job."""
+        """Settings of the job."""
         return self._config
 
     @property
     def params(self) -> dict[str, Any]:
-        """A copy of the ``params`` given."""
+        """Copy of the ``params`` that the constructor was called with."""
         return copy.deepcopy(self._builder.params)
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Return the directory of the summaries of evaluations called ``name``."""
+        """Return the directory for the summaries of the evaluations with the name ``name``."""
         return self._evaluator.eval_dir(name)
 
     def latest_checkpoint(self) -> str | None:
@@ -220,7 +223,7 @@ class Estimator:
         return latest_checkpoint(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
-        """Return the names of the variables in the newest checkpoint, with optimizer slots and ``global_step``.
+        """Return the names of all variables in the newest checkpoint, including optimizer slots and ``global_step``.
 
         Raises:
             CheckpointError: The model is not trained yet.
@@ -259,8 +262,8 @@ class Estimator:
                 of ``mode``, ``params``, ``config`` and ``input_context`` (an `InputContext`).
             hooks: Hooks that are called while training runs.
             steps: Number of steps to take.
-            max_steps: Global step to stop at; nothing happens where it is reached already. With neither ``steps`` nor
-                ``max_steps``, training ends with the input.
+            max_steps: Global step to stop at. If a checkpoint has already reached it, nothing is trained. With neither
+                ``steps`` nor ``max_steps``, training ends with the input.
             saving_listeners: Listeners that are called before and after each checkpoint.
 
         Returns:
@@ -271,9 +274,10 @@ class Estimator:
             DataError: The input cannot be read.
             CheckpointError: The directory holds another model's checkpoints, or cannot be written.
             ModelDirInUseError: Another training writes into the directory.
-            KeyboardInterrupt: Ctrl-C was pressed: the step at hand is taken and a checkpoint saved before it is raised,
-                and training again goes on from there. A second Ctrl-C raises it at once. Without effect where the
-                program has its own handler of SIGINT, and in threads other than the main one.
+            KeyboardInterrupt: Ctrl-C was pressed. Training finishes the current step and saves a checkpoint before it
+                raises this error, and the next call of ``train`` continues from that checkpoint. A second Ctrl-C raises
+                the error at once. This does not apply if the program has its own SIGINT handler, nor in threads
+                other than the main thread.
         """
         if steps is not None and max_steps is not None:
             raise InvalidValueError(f"Give steps or max_steps, not both, but got steps={steps}, max_steps={max_steps}.")
@@ -291,11 +295,14 @@ class Estimator:
         starts_input_over: bool = True,
         is_over: Callable[[], bool] = lambda: False,
     ) -> TrainingResult | None:
-        """Train; return how the training ended, or None where there was nothing to train.
+        """Train; return how the training ended, or None if there was nothing to train.
 
-        The arguments are those of `train`, and two more. `starts_input_over` says what to do where the last
-        checkpoint's input had ended: start the input over (a new call of ``train``), or take no further step (an
-        interrupted call goes on). `is_over` returns whether the chief has announced the end of the training.
+        The arguments are those of `train`, and two more:
+
+        - `starts_input_over` matters if the input had already ended when the last checkpoint was saved. If True (a new
+          call of ``train``), the input starts over. If False (an interrupted call is resumed), no further step is
+          taken.
+        - `is_over` returns whether the chief has announced the end of the training.
         """
         check_trains(self._config._task)
         if self._config._task.source is None:
@@ -319,7 +326,8 @@ class Estimator:
             result = None
             with strategy.join(self._config) as session:
                 if self.latest_checkpoint() != (None if checkpoint is None else checkpoint.path):
-                    # The chief may still have been saving when this process was started again.
+                    # Read the checkpoint again: if this process was restarted, the chief may have saved a newer one
+                    # while this process was waiting to join.
                     checkpoint = self._last_checkpoint()
                 while result is None:
                     with session.attempt():
@@ -380,7 +388,11 @@ class Estimator:
 
     @contextmanager
     def _leased(self) -> Iterator[_Lease | None]:
-        """Hold the lease of ``model_dir`` where this process saves checkpoints, unless the caller holds it already."""
+        """Hold the lease of ``model_dir`` in the body, if this process saves checkpoints.
+
+        Yields the lease, or None if this process saves no checkpoints. A lease that the caller's thread holds already
+        is used again.
+        """
         config, thread = self._config, threading.get_ident()
         if not (config.is_chief and (config.save_checkpoints_steps or config.save_checkpoints_secs)):
             yield None
@@ -407,14 +419,14 @@ class Estimator:
     ) -> dict[str, float]:
         """Evaluate a checkpoint.
 
-        With ``eval_distribute=MultiWorkerMirroredStrategy()`` all processes that train together call this. Each runs
-        its part of the batches, and all of them return the chief's results.
+        With ``eval_distribute=MultiWorkerMirroredStrategy()``, all processes that train together must call this method.
+        Each process evaluates a part of the batches, and all of them return the chief's results.
 
         Args:
             input_fn: Function that returns the evaluation data; see `train`.
             steps: Number of batches to evaluate, or None for all.
             hooks: Hooks that are called while the evaluation runs.
-            checkpoint_path: The checkpoint; None for the newest one, or the initial weights where there is none.
+            checkpoint_path: The checkpoint; None for the newest one, or for the initial weights if there is none.
             name: Name that distinguishes several evaluations; summaries go to ``<model_dir>/eval_<name>``.
 
         Returns:
@@ -431,17 +443,21 @@ class Estimator:
                 return self._evaluator.evaluate(spec, path, share, is_in_job=True)
             except PeerLost as lost:
                 logger.warning("%s; evaluating alone.", lost)
-                # Hooks may have left something in the model.
+                # Build the model anew, because hooks of the failed evaluation may have changed it.
                 self._evaluator.forget_model()
         with (self._config.eval_distribute or Strategy()).share_evaluation(self._config) as share:
             if share is None and not checkpoint_path and path is not None:
-                # Alone, this process may take a newer checkpoint where training removes that one meanwhile.
+                # Name the directory instead of the checkpoint. If training removes that checkpoint in the meantime, a
+                # newer one is evaluated. Processes that share an evaluation must all read the same one, so they do not.
                 path = self.model_dir
             return self._evaluator.evaluate(spec, path, share)
 
     @contextmanager
     def _in_job(self, eval_specs: Sequence[EvalSpec]) -> Iterator[None]:
-        """Let processes that train together share the chief's evaluations, while `train_and_evaluate` runs the body."""
+        """For the duration of `train_and_evaluate`, set up the evaluations that the chief shares with other processes.
+
+        All processes that train together know the same `eval_specs`, so the chief only has to send a name.
+        """
         self._evaluator.specs = tuple(eval_specs)
         try:
             with busy_with_group():
@@ -450,7 +466,7 @@ class Estimator:
             self._evaluator.specs = ()
 
     def _call_to_evaluation(self, spec: EvalSpec, path: str | None) -> EvaluationShare | None:
-        """Have the other processes of the job share an evaluation; return None where this process evaluates alone."""
+        """Ask the job's other processes to share an evaluation; return None if this process must evaluate alone."""
         session = self._running.session
         if session is None or not (shares_evaluation(self._config) and self._config.is_chief):
             return None
@@ -469,10 +485,10 @@ class Estimator:
 
         Args:
             input_fn: Function that returns features, or features and labels; labels are ignored.
-            predict_keys: The predictions to yield, with a `MultiHead` pairs ``(head, key)``; None for all.
+            predict_keys: Keys of the predictions to yield (pairs ``(head, key)`` with a `MultiHead`); None for all.
             hooks: Hooks that are called while predicting.
-            checkpoint_path: The checkpoint; None for the newest one, or the weights of ``warm_start_from`` where there
-                is none.
+            checkpoint_path: The checkpoint; None for the newest one, or for the weights of ``warm_start_from`` if there
+                is no checkpoint.
             yield_single_examples: Whether to yield single examples (arrays without the batch dimension) or batches.
 
         Raises:
@@ -509,9 +525,9 @@ class Estimator:
             serving_input_receiver_fn: Inputs of the export: one of `torch_estimator.serving_input`, or a function that
                 returns one.
             assets_extra: Files to add to the export: name below ``assets.extra`` -> source.
-            as_text: Only False; tf.estimator has this argument.
-            checkpoint_path: The checkpoint; None for the newest one, or the weights of ``warm_start_from`` where there
-                is none.
+            as_text: Must be False; the argument exists because tf.estimator has it.
+            checkpoint_path: The checkpoint; None for the newest one, or for the weights of ``warm_start_from`` if there
+                is no checkpoint.
 
         Returns:
             Path of the export.
@@ -546,7 +562,7 @@ class Estimator:
     export = export_saved_model
 
     def _extended(self, change: Callable[[EstimatorSpec], EstimatorSpec]) -> Estimator:
-        """Return another Estimator of the same job, whose specs are what ``change`` makes of this one's."""
+        """Return another Estimator of the same job that applies ``change`` to each `EstimatorSpec` of this one."""
         builder = self._builder
 
         def model_fn(mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
@@ -559,7 +575,7 @@ class Estimator:
         return extended
 
     def _restored_model(self, checkpoint_path: str | None, purpose: str) -> tuple[Model, Checkpoint | None]:
-        """Build the model that predicts, and put a checkpoint into it; see `_source`."""
+        """Build the model for prediction and restore a checkpoint into it; `_source` explains the arguments."""
         source = self._source(checkpoint_path, purpose)
         with isolated(self._config.random_seed):
             model = self._build(ModeKeys.PREDICT, restored=source is not None)
@@ -567,11 +583,20 @@ class Estimator:
         return model, self._builder.restore(model, source, self.model_dir)
 
     def _source(self, checkpoint_path: str | None, purpose: str) -> str | None:
-        """Return the checkpoint to use, ``model_dir`` for its newest one, or None for the initial weights."""
+        """Return what to restore: a checkpoint, ``model_dir`` for its newest checkpoint, or None for initial weights.
+
+        Args:
+            checkpoint_path: The checkpoint that the user has chosen, or None.
+            purpose: What the checkpoint is for, such as ``"predict with"``, for the error message.
+
+        Raises:
+            CheckpointError: There is no checkpoint, and the initial weights are of no use.
+        """
         if checkpoint_path:
             return checkpoint_path
         if self.latest_checkpoint() is not None:
-            # Not its path: training may have removed it by the time it is read.
+            # Return the directory, not the checkpoint's path: training may remove the checkpoint before it is read, and
+            # `load_checkpoint` then reads a newer one.
             return self.model_dir
         if not self._holds_weights and self._builder.warm_start is None:
             raise CheckpointError(f"There is no checkpoint in {self.model_dir} to {purpose}; train first.")
@@ -591,7 +616,10 @@ class Estimator:
         hooks: Sequence[Hook],
         events: EventWriter,
     ) -> Model:
-        """Evaluate weights in a model of their own, made where ``model`` is None; return it for the next time."""
+        """Evaluate ``weights`` in a separate model and return that model, so that the next call can use it again.
+
+        The model is built if ``model`` is None.
+        """
         model, results = self._evaluator.evaluate_live(
             model,
             weights,
@@ -606,18 +634,18 @@ class Estimator:
         return model
 
     def _wait_for_checkpoint(self) -> None:
-        """Wait until the checkpoint that training saves, if any, can be read; raise where it could not be written."""
+        """Wait until the checkpoint that training is saving, if any, can be read; raise its error if saving failed."""
         if self._running.training is not None:
             self._running.training.wait()
 
     @property
     def _is_interrupted(self) -> bool:
-        """Whether Ctrl-C has asked the training that runs, if any, to end."""
+        """Whether Ctrl-C was pressed during the training that is running now."""
         training = self._running.training
         return training is not None and training.context is not None and training.context.interrupted
 
     def _settle(self) -> None:
-        """Let a hook that evaluates in the middle of training see the checkpoint that is being written."""
+        """Wait for the checkpoint that is being written, so that a hook can evaluate it in the middle of training."""
         if self._running.training is not None:
             self._running.training.settle()
 
@@ -632,8 +660,8 @@ class _Lease:
     """The lease of a model directory.
 
     Attributes:
-        thread: Id of the thread that took it. Another thread that trains at the same time is another training.
-        check: Function that raises where the lease is lost; None where it cannot be lost.
+        thread: Id of the thread that holds the lease. Another thread that trains at the same time needs its own lease.
+        check: Function that raises an error if the lease was lost; None if it cannot be lost.
     """
 
     thread: int
@@ -641,7 +669,7 @@ class _Lease:
 
 
 class _LeaseListener(CheckpointSaverListener):
-    """Keeps a training that has lost its lease from saving."""
+    """Listener that keeps a training from saving after it has lost its lease."""
 
     reads_checkpoint = False
 
@@ -654,7 +682,7 @@ class _LeaseListener(CheckpointSaverListener):
 
 @dataclasses.dataclass(slots=True)
 class _Running:
-    """The training that runs, if any, of an Estimator or of one that was derived from it."""
+    """The training that is running now, if any; shared by an Estimator and those derived from it by `_extended`."""
 
     training: Training | None = None
     session: Session | None = None

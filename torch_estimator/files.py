@@ -1,8 +1,8 @@
 """File operations on local paths and fsspec URLs (``memory://``, ``s3://``, ``gs://``).
 
 All access to model directories goes through this module. A path is a string, an `os.PathLike` or a URL; functions that
-return a path return a string. System errors (`OSError`) are not translated: the caller knows what it was doing and can
-say so in its message.
+return a path return a string. Functions raise system errors (`OSError`) unchanged, because only the caller knows which
+operation failed and can name it in an error message.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def makedirs(path: PathLike) -> None:
             changed.append(absent)
         os.makedirs(as_url(path), exist_ok=True)
         for folder in reversed(changed):
-            # The directories exist already. Opening the parent may be forbidden, and some file systems cannot sync it.
+            # Ignore errors of syncing, because the directories exist already. This process may not be allowed to open
+            # the parent, and some file systems cannot sync directories.
             with contextlib.suppress(OSError):
                 sync_dir(folder)
         return
@@ -206,7 +207,7 @@ def write_atomic(path: PathLike, data: bytes) -> None:
 def create(path: PathLike, data: bytes) -> bool:
     """Create the object `path` on a remote file system; return False if it exists.
 
-    Of several processes that call this at the same time, one gets True.
+    If several processes call this at the same time, exactly one of them gets True.
 
     Raises:
         NotImplementedError: The file system cannot create an object atomically.
@@ -241,7 +242,7 @@ def commit_dir(temporary: PathLike, final: PathLike) -> None:
 def sync_dir(path: PathLike) -> None:
     """Sync the local directory `path`, so that the names in it survive a power cut.
 
-    File systems such as FUSE and SMB sync files only, and refuse a directory; there nothing more can be done.
+    Some file systems, such as FUSE and SMB, can sync files but not directories. Their error is ignored.
     """
     try:
         _sync(as_url(path))
@@ -283,6 +284,6 @@ def _remote(path: PathLike) -> tuple[Any, str]:
         filesystem, key = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise InvalidValueError(f"{url} cannot be used: {reason(error)}.") from error
-    # Other processes write there too, and a cached listing would hide their files.
+    # Discard cached directory listings, because they lack files that other processes have written since.
     filesystem.invalidate_cache()
     return filesystem, key

@@ -1,6 +1,6 @@
-"""Floating-point types: float32 for models, and batches cast to the dtype of their module.
+"""Conversion of inputs to the floating-point type of a model.
 
-numpy makes float64 of Python floats and models compute in float32, so inputs are converted in one place.
+numpy stores Python floats as float64, but models usually compute in float32.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def as_float32(values: npt.NDArray[Any], what: str, column: str | None = None) -
 def check_fits(
     values: npt.NDArray[Any], dtype: torch.dtype, what: str, *, column: str | None = None, label: str | None = None
 ) -> None:
-    """Raise where a number of an array would become infinite in a narrower dtype; NaN and infinities are kept.
+    """Check that no finite number of an array would become infinite in a narrower dtype.
 
     Args:
         values: One row per row of the batch. Only floating numbers wider than `dtype` are checked.
         dtype: A floating dtype of torch.
         what: Name of a value in the error message, for instance ``"label"``.
         column: Name of the column that the values are from, or None.
-        label: Name of the label that the values are, where there are several.
+        label: Name of the label that the values are from if there are several labels, else None.
 
     Raises:
         RowError: A finite number is too large for the dtype.
@@ -85,7 +85,8 @@ def check_fits(
     largest = torch.finfo(dtype).max
     if values.dtype.kind != "f" or not values.size or float(np.finfo(values.dtype).max) <= largest:
         return
-    # Data in range costs these two passes only. NaN makes the comparison false.
+    # For data in range, these two passes are the only cost. An array that contains NaN fails the comparison, because
+    # its maximum is NaN; it is checked below.
     if values.max() <= largest and values.min() >= -largest:
         return
     lost = torch.from_numpy(values.astype(np.float64)).to(dtype).isinf().numpy() & np.isfinite(values)

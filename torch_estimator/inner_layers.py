@@ -1,4 +1,4 @@
-"""Outputs of a model's inner layers: found by name, captured while the model runs, added to its predictions."""
+"""Outputs of a model's inner layers, which are found by name and captured while the model runs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def find_layer(module: nn.Module, name: str) -> Layer:
         InvalidValueError: The module has no such layer; the message lists similar names.
     """
     paths = list(inner_modules(module))
-    # A user's module behind feature columns is an attribute of the model; users name its layers without that prefix.
+    # Try the name with a prefix as well. If a user's module comes after feature columns, it is an attribute of the
+    # model, but users name its layers without the name of that attribute.
     for path in (name, getattr(module, "layer_prefix", "") + name):
         if path in paths:
             return Layer(path=path)
@@ -107,7 +108,7 @@ def find_layer(module: nn.Module, name: str) -> Layer:
 
 
 def inner_modules(module: nn.Module) -> dict[str, nn.Module]:
-    """Return all modules inside a module by path, and the layers of a Keras model that it wraps by name."""
+    """Return all modules inside a module by path; if it wraps a Keras model, also the layers of that model by name."""
     found = {path: inner for path, inner in module.named_modules() if path}
     waiting = list(getattr(getattr(module, "unwrapped", None), "layers", ()))
     while waiting:

@@ -1,4 +1,4 @@
-"""Reader of JSON from outside: files, instances of requests, environment variables."""
+"""Reader of JSON that other programs or users have written: files, requests, environment variables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse_json(
     most_depth: int = MOST_DEPTH,
     object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
 ) -> Any:
-    """Return what a JSON text holds.
+    """Return the value of a JSON text.
 
     Args:
         text: The JSON.
@@ -33,7 +33,8 @@ def parse_json(
         object_pairs_hook: As in `json.loads`.
 
     Raises:
-        json.JSONDecodeError: It is not JSON, or nests deeper than `most_depth`. The message names line and column.
+        json.JSONDecodeError: The text is not JSON, or nests deeper than `most_depth`. The message names the line and
+            the column.
 
     >>> parse_json('{"loss": 0.5}')
     {'loss': 0.5}
@@ -89,7 +90,7 @@ def shortened(value: object) -> str:
 
 
 def too_deep_at(text: str, most_depth: int = MOST_DEPTH) -> int | None:
-    """Return where the first list or object begins that lies deeper than `most_depth`, or None.
+    """Return the position in a text of the first list or object that is nested deeper than `most_depth`, or None.
 
     >>> too_deep_at("[" * 101)
     100

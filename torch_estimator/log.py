@@ -1,4 +1,4 @@
-"""Log output: visible on stderr by default, and left to the program as soon as it sets up logging itself."""
+"""Log output of the package: printed to stderr, unless the program sets up logging itself."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def set_up_logging() -> None:
 
     Change the level with ``logging.getLogger("torch_estimator").setLevel``.
     """
-    # Without this, torch prints a C++ stack trace for each lost connection; the package logs one sentence instead. It
-    # has an effect only if torch is imported later.
+    # Keep torch from printing a C++ stack trace for each lost connection, since the package logs a sentence about it.
+    # The variable has an effect only if torch is imported later.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     logger = logging.getLogger("torch_estimator")
     if not any(isinstance(handler, _DefaultHandler) for handler in logger.handlers):

@@ -118,7 +118,7 @@ class DNN(nn.Module):
     ) -> None:
         super().__init__()
         self.input_from_feature_columns = InputFromFeatureColumns(layout)
-        # Copied, because training changes a module: its mode, and its parameters if it has any.
+        # Copy a module, because training changes it: its mode, and its parameters if it has any.
         self.activation_fn = copy.deepcopy(activation_fn) if isinstance(activation_fn, nn.Module) else activation_fn
         self.dropout = dropout
         self.batch_norm = batch_norm
@@ -170,12 +170,14 @@ class Dense(nn.Module):
 
     def forward(self, inputs: Tensor, activation: Activation | None = None) -> Tensor:
         """Map float32 ``[N, inputs]`` to ``[N, outputs]``."""
-        # The activation is an argument because as an attribute its parameters would be named after this layer.
+        # The activation is an argument and not an attribute: the parameters of an attribute would be named after this
+        # layer in checkpoints, although all layers share them.
         precise = not self.training and self.kernel.shape[1] == 1
         outputs = (precise_column if precise else torch.addmm)(self.bias, inputs, self.kernel)
         is_relu = activation is torch.relu or activation is nn.functional.relu
         if is_relu and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-            # In place, since nothing else refers to these outputs; a new tensor takes a third of the layer's time.
+            # Change the outputs in place, because nothing else refers to them; a new tensor would take a third of the
+            # layer's time.
             return outputs.relu_()
         return outputs if activation is None else activation(outputs)
 

@@ -50,39 +50,41 @@ _DROPPED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """Settings of a job; the names and defaults are tf.estimator's where it has one.
+    """Settings of a job. Settings that tf.estimator also has keep the names and defaults that they have there.
 
     Args:
         model_dir: Directory of checkpoints, summaries and exports; a path or an fsspec URL (``memory://``, ``s3://``).
-        random_seed: Seed of initial weights and of dropout; None draws one.
-        tf_random_seed: The same under its old name; give at most one of the two.
-        save_summary_steps: Steps between summaries of the loss, and of the learning rate where a schedule moves it;
+        random_seed: Seed of initial weights and of dropout; None draws a seed.
+        tf_random_seed: Old name of ``random_seed``; give at most one of the two.
+        save_summary_steps: Steps between summaries of the loss and, if a schedule changes it, of the learning rate;
             None or 0 writes none.
         save_checkpoints_steps: Steps between checkpoints. None or 0 switches saving by steps off.
-        save_checkpoints_secs: Seconds between checkpoints, 600 where neither of the two is given.
+        save_checkpoints_secs: Seconds between checkpoints; 600 if neither this nor ``save_checkpoints_steps`` is given.
         keep_checkpoint_max: Number of newest checkpoints to keep; None or 0 keeps all.
-        keep_checkpoint_every_n_hours: Hours of training for each of which one more checkpoint is kept.
+        keep_checkpoint_every_n_hours: Hours of training per additional checkpoint that is kept for good.
         log_step_count_steps: Steps between log lines of loss and speed; None logs none. By default every 100 steps, but
             at most once a second.
-        resume_input: Whether training that starts from a checkpoint goes on where its input stood; False starts the
-            input over, as tf.estimator did.
+        resume_input: Whether training that starts from a checkpoint continues its input at the position saved there;
+            False starts the input over, as tf.estimator did.
         compile: Whether the training step, from the forward pass to the optimizers' updates, is compiled into machine
-            code. ``"auto"`` trains in Python at first and compiles in the background where a core is idle or the job is
-            long; it switches to the compiled step when that is ready, at once where an earlier run has kept it. True
-            waits for the compiler; False trains in Python throughout.
-        train_distribute: How the processes of a cluster train together. None is a `distribute.ParameterServerStrategy`
-            where the cluster has parameter servers, else a `distribute.MultiWorkerMirroredStrategy`.
-            A `distribute.MirroredStrategy` trains on all devices of one machine; a `distribute.FullyShardedStrategy` is
-            for models that do not fit one device.
-        eval_distribute: How the batches of one evaluation are shared; every example counts once, and metrics are those
-            of one process. A `distribute.MirroredStrategy` shares them among replicas on the CPU of the evaluating
-            machine, a `distribute.MultiWorkerMirroredStrategy` among the processes that train together, where there is
-            no evaluator. None has one process evaluate alone.
-        session_creation_timeout_secs: Seconds that the processes of a cluster wait for each other; None is 7200.
-        experimental_max_worker_delay_secs: With parameter servers, worker n starts 5 * (n + 1) seconds after the chief,
-            but not later than this, by default 60; 0 starts all at once.
-        mixed_precision: ``"bf16"`` runs the forward pass of training in bfloat16 where `torch.autocast` considers that
-            safe. Weights, optimizer state, checkpoints, evaluation, prediction and exports stay float32.
+            code. ``"auto"`` trains in Python at first, and compiles in the background if a core is idle or the job is
+            long. Training switches to the compiled step when it is ready, or at once if an earlier run has left it in
+            the cache. True waits for the compiler; False always trains in Python.
+        train_distribute: How the processes of a cluster train together. None stands for
+            `distribute.ParameterServerStrategy` if the cluster has parameter servers, and for
+            `distribute.MultiWorkerMirroredStrategy` if not. `distribute.MirroredStrategy` trains on all devices of one
+            machine. `distribute.FullyShardedStrategy` is for models that do not fit one device.
+        eval_distribute: How several processes share the batches of one evaluation. Every example counts once, and the
+            metrics equal those of one process. `distribute.MirroredStrategy` shares the batches among replicas on the
+            CPU of the evaluating machine. `distribute.MultiWorkerMirroredStrategy` shares them among the processes that
+            train together, if the cluster has no evaluator. With None, one process evaluates alone.
+        session_creation_timeout_secs: Seconds that the processes of a cluster wait for each other; None stands for
+            7200.
+        experimental_max_worker_delay_secs: Maximum delay of a worker's start, with parameter servers; by default 60.
+            Worker n starts 5 * (n + 1) seconds after the chief, but not later than this. 0 starts all at once.
+        mixed_precision: ``"bf16"`` runs those operations of the training's forward pass in bfloat16 that
+            `torch.autocast` considers safe. Weights, optimizer state, checkpoints, evaluation, prediction and exports
+            stay float32.
 
     Raises:
         InvalidValueError: A value is out of range, or two contradict each other.
@@ -159,7 +161,7 @@ class RunConfig:
                 f"a ParameterServerStrategy of torch_estimator.distribute, but got {self.train_distribute!r}."
             )
         else:
-            # An evaluator is checked as a worker: it follows a training that all of them describe alike.
+            # Check an evaluator as if it were a worker, because all processes of a job have the same configuration.
             is_evaluator = self._task.type == EVALUATOR
             self.train_distribute.check(dataclasses.replace(self._task, type=WORKER) if is_evaluator else self._task)
         given = self.eval_distribute
@@ -174,7 +176,7 @@ class RunConfig:
         if is_default:
             object.__setattr__(self, "log_step_count_steps", _DEFAULT_LOG_STEP_COUNT_STEPS)
         if self._min_log_secs is None:
-            # A fast training takes a hundred steps in a hundredth of a second.
+            # Limit the default to one line a second: a small model takes 100 steps in a hundredth of a second.
             object.__setattr__(self, "_min_log_secs", _DEFAULT_MIN_LOG_SECS if is_default else 0.0)
 
     def _resolve_save_checkpoints(self) -> None:
@@ -236,7 +238,7 @@ class RunConfig:
     def replace(self, **changes: Any) -> RunConfig:
         """Return a copy with some settings changed.
 
-        Setting one of ``save_checkpoints_steps`` and ``save_checkpoints_secs`` resets the other.
+        A value for ``save_checkpoints_steps`` sets ``save_checkpoints_secs`` to None, and the other way round.
 
         Raises:
             InvalidValueError: A name is not one of the settings, or a value is invalid.
@@ -262,7 +264,7 @@ class RunConfig:
 
     @property
     def task_type(self) -> str:
-        """``chief``, ``master``, ``worker``, ``ps`` or ``evaluator``; ``worker`` where there is no cluster."""
+        """``chief``, ``master``, ``worker``, ``ps`` or ``evaluator``; ``worker`` if there is no cluster."""
         return self._task.type
 
     @property
@@ -277,32 +279,35 @@ class RunConfig:
 
     @property
     def num_worker_replicas(self) -> int:
-        """Processes that train, the chief among them; 0 as the evaluator sees it, which is in no cluster."""
+        """Number of processes that train, including the chief; 0 in an evaluator, which is not part of the cluster."""
         return self._task.num_workers
 
     @property
     def num_ps_replicas(self) -> int:
-        """Processes that serve parameters; 0 as the evaluator sees it."""
+        """Number of parameter servers; 0 in an evaluator."""
         return self._task.num_ps
 
     @property
     def global_id_in_cluster(self) -> int | None:
-        """Index among all tasks: the chief, other types in alphabetical order, ps last; None for an evaluator."""
+        """Index among all tasks, or None for an evaluator.
+
+        The chief comes first, then the other types in alphabetical order, then the parameter servers.
+        """
         return self._task.global_id
 
     @property
     def cluster_spec(self) -> ClusterSpec:
-        """Addresses by task type; empty on one machine, for an evaluator, and where a launcher gives ranks only."""
+        """Addresses by task type; empty without a cluster, in an evaluator, and if the launcher gives only ranks."""
         if self._task.type == EVALUATOR:
             return ClusterSpec()
         return ClusterSpec({type: list(addresses) for type, addresses in self._task.cluster.items()})
 
     @property
     def master(self) -> str:
-        """The address that a session of this task would have in tf.estimator; for ported code that reads it.
+        """Address that a session of this task would have in tf.estimator; for ported code that reads it.
 
-        ``session_master`` of TF_CONFIG, or ``grpc://`` and the task's address; empty for an evaluator, for the only
-        task of a cluster, and without one.
+        It is ``session_master`` of TF_CONFIG or, without that entry, ``grpc://`` and the task's address. It is empty in
+        an evaluator, in a cluster of one task, and without a cluster.
         """
         if self._task.type == EVALUATOR:
             return ""
@@ -313,13 +318,13 @@ class RunConfig:
 
     @property
     def evaluation_master(self) -> str:
-        """``eval_session_master`` of TF_CONFIG, for an evaluator and without a cluster; otherwise empty."""
+        """``eval_session_master`` of TF_CONFIG in an evaluator or without a cluster; empty in other tasks."""
         evaluates = self._task.type == EVALUATOR or not self._task.cluster
         return (self._task.eval_session_master or "") if evaluates else ""
 
     @property
     def service(self) -> Mapping[str, Any]:
-        """The ``service`` entry of TF_CONFIG, as it stands there."""
+        """The ``service`` entry of TF_CONFIG, unchanged."""
         return self._task.service
 
 

@@ -1,4 +1,7 @@
-"""What to train, what to evaluate, and what a model is made of: frozen, checked when made."""
+"""Specifications: what to train (`TrainSpec`), what to evaluate (`EvalSpec`), and the model (`EstimatorSpec`).
+
+They are frozen dataclasses, checked when they are made.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,8 @@ class TrainSpec:
     Args:
         input_fn: Function that returns the training data (see `torch_estimator.data.to_dataset`). It may take any of
             ``mode``, ``params``, ``config`` and ``input_context`` (an `InputContext`).
-        max_steps: Global step at which training is over, counted from the first start of the job, or None to train
-            until the input ends.
+        max_steps: Global step at which training ends, or None to train until the input ends. Global steps are counted
+            from the first start of the job.
         hooks: Hooks that are called while training runs.
         saving_listeners: Listeners that are called before and after each checkpoint.
 
@@ -78,12 +81,12 @@ class EvalSpec:
 
     Args:
         input_fn: Function that returns the evaluation data; see `TrainSpec`.
-        steps: Number of batches to evaluate, or None for all of the input.
+        steps: Number of batches to evaluate, or None for the whole input.
         name: Name that distinguishes several evaluations; summaries go to ``<model_dir>/eval_<name>``.
         hooks: Hooks that are called while the evaluation runs.
         exporters: One exporter, or any iterable of exporters with distinct names.
-        start_delay_secs: Seconds that a separate evaluator waits before it starts; without effect in a local run.
-        throttle_secs: Minimum of seconds from one evaluation to the next; the last checkpoint is always evaluated.
+        start_delay_secs: Seconds that an evaluator process waits before it starts; has no effect in a local run.
+        throttle_secs: Minimum time between two evaluations, in seconds; the last checkpoint is always evaluated.
 
     >>> spec = EvalSpec(lambda: ([[1.0]], [2.0]), steps=None, throttle_secs=60)
     """
@@ -149,26 +152,26 @@ class EstimatorSpec:
 
     Args:
         mode: The ``mode`` that ``model_fn`` was called with.
-        module: Maps the features of one batch to outputs (logits, where there is a head). The features are the arrays
-            that ``transform`` makes, as tensors, or else the input's own.
+        module: Maps the features of one batch to outputs (to logits if there is a head). The features are tensors of
+            the arrays that ``transform`` returns, or the features of the input if there is no ``transform``.
         head: Turns outputs and labels into loss, predictions and metrics. Give either a head or ``loss`` and
             ``predictions``.
-        loss: ``loss(outputs, labels)`` -> scalar tensor; needed for training and evaluation where there is no head.
-            Torch's own losses (``nn.MSELoss()``, ``functional.cross_entropy``) get labels in the shape and dtype that
-            they take, whether the input has them as ``[N]`` or ``[N, 1]``. All parameters that the loss depends on must
-            be the module's, or frozen. Any other function gets labels as the input has them; where it would make
-            ``[N, N]`` of labels ``[N]`` and outputs ``[N, 1]``, that is an error.
-        predictions: ``predictions(outputs)`` -> dict of tensors ``[batch, ...]``; without it and without a head,
-            the outputs themselves are the predictions, called ``output`` (``output_0``, … where they are a tuple,
-            the names of its fields where they are a dataclass or a named tuple).
+        loss: ``loss(outputs, labels)`` -> scalar tensor; needed for training and evaluation if there is no head. All
+            parameters that the loss depends on must belong to the module or be frozen. For torch's own losses
+            (``nn.MSELoss()``, ``functional.cross_entropy``), labels are converted to the shape and dtype that the loss
+            takes, whether the input has them as ``[N]`` or ``[N, 1]``. Any other function is called with the labels of
+            the input. If it broadcasts labels ``[N]`` and outputs ``[N, 1]`` to ``[N, N]``, that is an error.
+        predictions: ``predictions(outputs)`` -> dict of tensors ``[batch, ...]``. Without it and without a head, the
+            outputs themselves are the predictions. Their key is then ``output``; for a tuple, ``output_0`` and so on;
+            for a dataclass or a named tuple, the names of its fields.
         metrics: Name -> ``metric(labels, predictions)`` -> number, over the whole evaluation, or a torchmetrics object
-            or a function that makes one; see `torch_estimator.metrics.named.NamedMetrics`. A function that would make
-            ``[N, N]`` of labels ``[N]`` and predictions ``[N, 1]`` gets labels of the shape that one of torch's own
-            losses got.
-        optimizer: Function that makes one `torch.optim.Optimizer`, or several, or learning-rate schedules around them,
-            from the module's named parameters; needed for training.
-        transform: Host half of the model's feature columns, run in the input thread; None where the module
-            takes the features as they are.
+            or a function that makes one; see `torch_estimator.metrics.named.NamedMetrics`. If a function broadcasts
+            labels ``[N]`` and predictions ``[N, 1]`` to ``[N, N]``, it is called with labels in the shape that one of
+            torch's own losses was called with.
+        optimizer: Function of the module's named parameters that returns one `torch.optim.Optimizer`, or several, or
+            learning-rate schedules around them; needed for training.
+        transform: The part of the model's feature columns that runs in the input thread; None if the module takes the
+            features of the input.
         training_hooks: Hooks of the model that are called while training runs.
         evaluation_hooks: Hooks of the model that are called while an evaluation runs.
         prediction_hooks: Hooks of the model that are called while predicting.
@@ -224,7 +227,7 @@ def _check_loss(loss: object, module: nn.Module) -> None:
 
     if not isinstance(loss, nn.Module):
         return
-    # A loss may hold the module, or a part of it.
+    # The module's own parameters are allowed: a loss may hold the module or a part of it.
     trained = set(module.parameters())
     if any(one.requires_grad and one not in trained for one in loss.parameters()):
         raise InvalidValueError(

@@ -46,11 +46,11 @@ def on_stop_signals(stop: Callable[[int], object], *, until: str) -> Iterator[No
         yield
     finally:
         for number in replaced:
-            # The user's code may have set a handler inside the body; that one stays.
+            # Do not replace a handler that the user's code has set inside the body.
             if signal.getsignal(number) == handle:
                 signal.signal(number, _DEFAULTS[number])
         for line in lines_written:
-            # The process may exit right after this, which would kill the thread before it wrote the line.
+            # Wait until the line is written. The process may exit right after this, which would kill the thread.
             line.acquire(timeout=_MOST_SECS_TO_WRITE)
 
 

@@ -1,7 +1,7 @@
-"""Structures of values: dicts, tuples and lists, nested as deep as wanted.
+"""Functions on nested dicts, tuples and lists ("structures").
 
-Features, labels, weights and the outputs of a module may each be one array or tensor, or several in such a structure.
-Code that treats every array alike walks the structure with these functions instead of asking for its type again.
+Features, labels, weights and the outputs of a module may each be one array or tensor, or a structure of several. Code
+that does the same with every array uses these functions instead of distinguishing the types itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def map(function: Callable[[Any], Any], structure: Any, *, is_leaf: Callable[[An
         return None
     if is_leaf is not None and is_leaf(structure):
         return function(structure)
-    # The common types come first, since a test for Mapping takes several times as long.
+    # Test for the common types first, because a test for Mapping takes several times as long.
     if isinstance(structure, dict):
         return {key: map(function, value, is_leaf=is_leaf) for key, value in structure.items()}
     if isinstance(structure, tuple | list):
@@ -52,7 +52,7 @@ def leaves(structure: Any) -> list[Any]:
 
 
 def slice_rows(structure: Any, start: int, stop: int) -> Any:
-    """Return rows ``start:stop`` of every leaf, as views where a slice of the leaf is one.
+    """Return rows ``start:stop`` of every leaf; slices of tensors and arrays are views.
 
     >>> slice_rows({"x": "abcd", "y": ("efgh", None)}, 1, 3)
     {'x': 'bc', 'y': ('fg', None)}
@@ -61,17 +61,17 @@ def slice_rows(structure: Any, start: int, stop: int) -> Any:
 
 
 def split_rows(structure: Any, parts: int) -> Sequence[Any]:
-    """Return the rows of every leaf in several parts of equal length, each of the form of `structure`.
+    """Split a structure by rows into several parts of equal length, each with the form of `structure`.
 
     Args:
-        structure: Arrays or tensors with ``parts * n`` rows; a part has `n`. Parts are views.
+        structure: Arrays or tensors with ``parts * n`` rows. Each part has `n` rows and is a view.
         parts: Number of parts.
 
     >>> split_rows({"x": "abcdef", "y": None}, 3)
     [{'x': 'ab', 'y': None}, {'x': 'cd', 'y': None}, {'x': 'ef', 'y': None}]
     """
-    # All parts of a leaf at once, and then the leaves of each part: this is several times faster than slicing the
-    # structure once per part, of which an input makes a thousand at a time.
+    # Split each leaf into all parts at once, then put the leaves of each part together. An input splits into a thousand
+    # parts at a time, and slicing the whole structure once per part would take several times as long.
     if structure is None:
         return [None] * parts
     if isinstance(structure, Mapping):

@@ -91,9 +91,9 @@ class WarmStartSettings:
 
     Args:
         ckpt_to_initialize_from: Path of a checkpoint, or of a directory, which stands for its newest checkpoint.
-        vars_to_warm_start: Regular expression, matched at the start of the names of parameters; or a list of
-            expressions, which are matched against buffers as well; or None for no others than the variables named in
-            the two dicts below, which are always copied.
+        vars_to_warm_start: Which variables to copy. A regular expression selects parameters by the start of their
+            names; a list of expressions selects buffers as well; None selects nothing. The variables named in the two
+            dicts below are always copied.
         var_name_to_vocab_info: Maps the name of a variable whose vocabulary changed to its `VocabInfo`.
         var_name_to_prev_var_name: Maps the name of a variable to its name in the checkpoint, if that differs.
 

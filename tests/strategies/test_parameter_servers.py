@@ -209,7 +209,7 @@ def test_all_workers_stop_at_the_last_step_and_when_one_of_them_stops(tmp_path: 
 def test_a_worker_that_starts_after_an_early_end_takes_no_step(tmp_path: Path) -> None:
     results = run(tmp_path, 16, 1000, "repeat=1", "chief=3", "does=stops", "delay=2", "wait=30", workers=1)
     assert max(checkpoint_steps(tmp_path)) == 3
-    assert "the others had ended it." in results[1].told
+    assert "the other processes had ended it." in results[1].told
 
 
 def test_a_chief_that_is_killed_after_its_servers_have_ended_trains_no_further(tmp_path: Path) -> None:

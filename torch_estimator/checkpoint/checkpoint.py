@@ -1,4 +1,4 @@
-"""Reading checkpoints of a model directory, and checking that they fit a model."""
+"""Reading of checkpoints, and the check that a checkpoint fits a model."""
 
 from __future__ import annotations
 
@@ -58,18 +58,21 @@ def is_reached(model_dir: files.PathLike, last_step: int | None) -> bool:
 
 
 def is_complete(path: str) -> bool:
-    """Return whether a checkpoint is complete: its state is written last and removed first."""
+    """Return whether a checkpoint is complete. It is if it has its state, which is written last and removed first."""
     return files.exists(files.join(path, STATE_NAME))
 
 
 def check_some_named(model_dir: files.PathLike) -> None:
-    """Raise where there are checkpoints, but no file ``checkpoint`` that says which one training goes on from.
+    """Check that a model directory without a file ``checkpoint`` has no checkpoints.
+
+    That file says which checkpoint training resumes from. Starting anew next to existing checkpoints would probably be
+    a mistake of the user.
 
     Args:
         model_dir: A model directory without a file ``checkpoint``.
 
     Raises:
-        CheckpointError: There are checkpoints other than those of a process that was killed in its first save.
+        CheckpointError: There are complete checkpoints, other than those of a process killed in its first save.
     """
     url = files.as_url(model_dir)
     noted = noted_unnamed(url)
@@ -84,7 +87,7 @@ def check_some_named(model_dir: files.PathLike) -> None:
 
 
 def names_by_step(names: Sequence[str]) -> str:
-    """Return names of checkpoints by step, the first of them where there are many, for messages."""
+    """Return a list, for messages, of names of checkpoints in the order of their steps; of many, only the first few."""
     ordered = sorted(names, key=lambda name: checkpoint_step(name) or 0)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(ordered[:_MOST_NAMES]) + more
@@ -112,7 +115,7 @@ def load_checkpoint(path_or_dir: files.PathLike) -> Checkpoint:
         try:
             return _load(latest)
         except CheckpointError:
-            # A training process may have removed this checkpoint in the meantime. If so, a newer one is the latest now.
+            # Try again if another checkpoint is the latest now: training may have removed this one in the meantime.
             if latest_checkpoint(path) == latest:
                 raise
     return _load(path)

@@ -145,13 +145,15 @@ def held_checkpoint(model_dir: str) -> str | None:
 
 
 def note_unnamed(model_dir: str, names: Sequence[str]) -> None:
-    """Write down which checkpoints a save makes and removes, so that a restart after a kill can remove them.
+    """Write a file with the names of the checkpoints that a save is about to add or remove.
 
-    To be called before the first of them has its name without being in ``checkpoint``, or loses its place there.
+    If the process is killed during the save, the next one finds these names and can remove the checkpoints that the
+    index does not name. Call this before a checkpoint gets its name that is not in the index yet, and before a name is
+    removed from the index.
 
     Args:
         model_dir: The model directory.
-        names: Of the checkpoints. Without any, the note is removed.
+        names: Names of the checkpoints; if there are none, the file is removed.
     """
     path = files.join(model_dir, _UNNAMED_NAME)
     if names:
@@ -161,7 +163,10 @@ def note_unnamed(model_dir: str, names: Sequence[str]) -> None:
 
 
 def noted_unnamed(model_dir: str) -> list[str]:
-    """Return the names that a killed process wrote down by `note_unnamed`; a name in ``checkpoint`` counts more."""
+    """Return the names that a killed process has written by `note_unnamed`.
+
+    A checkpoint that the index names must be kept even if it is among them.
+    """
     try:
         names = files.read_text(files.join(model_dir, _UNNAMED_NAME)).split("\n")
     except (OSError, UnicodeDecodeError):

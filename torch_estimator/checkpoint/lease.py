@@ -43,7 +43,8 @@ EXPIRES_SECS = 60.0
 
 _RENEW_SECS = EXPIRES_SECS / 4
 _POLL_SECS = 1.0
-# How often and after what pause to lock the file again if it has no valid content, or that of a process that has ended.
+# If the file is locked, but its content is not valid or names a process that has ended, the holder has not written its
+# own name yet. So locking is tried again this many times, with this pause between.
 _TRIES, _RETRY_SECS = 100, 0.02
 
 Check = Callable[[], None]
@@ -90,12 +91,13 @@ def _file_lease(path: str) -> Iterator[None]:
     process, descriptor = os.getpid(), _lock(path)
     try:
         with contextlib.suppress(OSError):
-            # The content is only for error messages of other processes. On a full disk the lock still holds.
+            # Ignore errors, because the content is only for error messages of other processes. The lock itself also
+            # works on a full disk.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, _document(_this_process()), 0)
         yield
     finally:
-        # A process that was forked in the body reaches this line too, but the lease is its parent's.
+        # Do nothing in a process that was forked in the body and reaches this line too: the lease is its parent's.
         if os.getpid() == process:
             with contextlib.suppress(OSError):
                 if _is_same_file(path, descriptor):
@@ -111,7 +113,8 @@ def _lock(path: str) -> int:
     """
     holder: dict[str, Any] = {}
     for _ in range(_TRIES):
-        # The file will be truncated, so O_NOFOLLOW: in a shared directory, another user's link must not lead elsewhere.
+        # Do not follow links (O_NOFOLLOW), because the file will be truncated. In a shared directory, another user
+        # could put a link to a different file here.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         _locked.add(descriptor)
         try:
@@ -123,7 +126,8 @@ def _lock(path: str) -> int:
         except BlockingIOError:
             holder = _parsed(os.pread(descriptor, 4096, 0))
             _close(descriptor)
-            # A new holder may not have written its name yet: the file is then empty, or still names a killed process.
+            # Raise only if the named holder is alive. Right after another process has locked the file, the file is
+            # empty or still names a killed process, so read it again later.
             if holder and not _has_ended(holder):
                 raise _in_use(path, holder) from None
             time.sleep(_RETRY_SECS)
@@ -170,10 +174,10 @@ def _object_lease(path: str) -> Iterator[Check]:
     try:
         yield lease.check
     finally:
-        # A process that was forked in the body reaches this line too, but the lease is its parent's.
+        # Do nothing in a process that was forked in the body and reaches this line too: the lease is its parent's.
         if os.getpid() == process:
             ended.set()
-            # With a time limit, because a store that does not answer must not keep the training from ending.
+            # Limit the wait, because a store that does not answer must not keep the training from ending.
             thread.join(_RENEW_SECS)
             lease.release()
 

@@ -42,7 +42,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """Policy of tf.train.Saver: keep the newest checkpoints, and one older checkpoint per so many hours.
+    """Policy of tf.train.Saver: keep the newest checkpoints, and one older checkpoint per N hours of training.
 
     Args:
         keep_checkpoint_max: Number of newest checkpoints to keep; None or 0 keeps all.
@@ -92,6 +92,6 @@ class RetentionPolicy:
     def _intervals_since(self, last: float, timestamp: float) -> int:
         if self.keep_checkpoint_every_n_hours is None:
             return 0
-        # Whole intervals are counted, so that after a long pause one checkpoint is pinned and not one per interval.
+        # Count whole intervals, so that after a long pause one checkpoint is pinned and not one per interval.
         exact = (timestamp - last) / (self.keep_checkpoint_every_n_hours * _SECONDS_PER_HOUR)
         return int(exact) if exact > 1.0 else 0

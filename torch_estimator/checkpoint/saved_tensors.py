@@ -1,4 +1,7 @@
-"""Tensors of a checkpoint: read when first used, checked against their checksums, joined if several files hold rows."""
+"""Tensors of a checkpoint. Each is read and compared with its checksum when it is first used.
+
+If several files hold rows of one tensor, the rows are concatenated.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ from torch_estimator.errors import CheckpointError
 class TensorFile(Mapping[str, Tensor]):
     """Tensors of one file; each is compared with its checksum when it is first used.
 
-    Checking all of them at once would read the whole file. They are mapped into memory, and an evaluation, for example,
-    never reads the state of the optimizers.
+    The file is mapped into memory, so that only tensors that are used are read. Checking all of them at once would read
+    the whole file.
 
     Args:
         path: Path of the file, for error messages.
@@ -138,7 +141,7 @@ class SavedTensors(Mapping[str, Tensor]):
             if start < offset + rows and stop > offset:
                 found.append(file[name][max(start - offset, 0) : stop - offset])
             offset += rows
-        # An empty range still needs the dtype and the other dimensions, which the first file knows.
+        # For an empty range, return no rows of the first file, which have the right dtype and other dimensions.
         return torch.cat(found or [self._files[name][0][name][:0]])
 
     def without(self, names: Collection[str]) -> SavedTensors:
@@ -149,12 +152,12 @@ class SavedTensors(Mapping[str, Tensor]):
 
 
 def saved_shape(saved: Mapping[str, Tensor], name: str) -> list[int]:
-    """Return the shape of a tensor; one in a file is not read."""
+    """Return the shape of a tensor, without reading it if it is in a file."""
     return saved.shape(name) if isinstance(saved, SavedTensors | TensorFile) else list(saved[name].shape)
 
 
 def saved_rows(saved: Mapping[str, Tensor], name: str, start: int, stop: int) -> Tensor:
-    """Return the rows ``start:stop`` of a tensor; of one in files, only the files that contain them are read."""
+    """Return the rows ``start:stop`` of a tensor, reading only the files that contain these rows."""
     return saved.rows(name, start, stop) if isinstance(saved, SavedTensors) else saved[name][start:stop]
 
 

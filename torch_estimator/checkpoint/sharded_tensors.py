@@ -14,7 +14,8 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 def is_sharded(tensor: object) -> bool:
     """Return whether a tensor is a DTensor, of which this process may hold only a part."""
-    # Not isinstance: importing DTensor takes half a second, also for trainings without sharding.
+    # Test for an attribute of DTensor instead of using isinstance: importing DTensor takes half a second, which
+    # trainings without sharding would pay as well.
     return isinstance(tensor, Tensor) and hasattr(tensor, "device_mesh")
 
 
@@ -42,7 +43,7 @@ def part_to_save(tensors: Mapping[str, Tensor], *, is_chief: bool) -> dict[str, 
     """Return the tensors that this process saves: its rows of sharded tensors and, on the chief, all other tensors.
 
     Raises:
-        InvalidTypeError: A tensor is not divided by rows, as the state of some optimizers.
+        InvalidTypeError: A tensor is divided in another way than by rows, as the state of some optimizers is.
     """
     part: dict[str, Tensor] = {}
     for name, tensor in tensors.items():

@@ -21,7 +21,8 @@ from torch_estimator.errors import InvalidTypeError
 
 _CHUNK_BYTES = 32 * 1024 * 1024
 _PAGE_BYTES = 4096
-# The C library copies pieces of this size with stores that bypass the caches, so the target is not read first.
+# In pieces this large, the C library copies memory with stores that bypass the caches, which is faster because the
+# target need not be read first.
 _PIECE_BYTES = 64 * 1024 * 1024
 _SMALL_BYTES = 1024 * 1024
 _MOST_THREADS = 8
@@ -131,10 +132,10 @@ def touch(memory: Tensor) -> None:
 
 
 def copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Copy the second tensor of each pair into the first, large ones with several threads.
+    """Copy the second tensor of each pair into the first; large tensors are copied by several threads.
 
-    The first is contiguous, on the CPU, and has the dtype of the second. Copies from a GPU may still be running when
-    the function returns.
+    The first tensor must be contiguous, on the CPU, and of the same dtype as the second. Copies from a GPU may still be
+    running when the function returns.
     """
     pieces: list[tuple[_Bytes, _Bytes]] = []
     for target, source in pairs:
@@ -163,7 +164,8 @@ def _copy_in_threads(pieces: Sequence[tuple[_Bytes, _Bytes]]) -> None:
         for target, source in remaining:
             np.copyto(target, source)
 
-    # With less than one piece for each thread, starting threads on a busy machine takes longer than the copy.
+    # Use no more threads than there are whole pieces: on a busy machine, starting a thread takes longer than copying
+    # less than a piece.
     worthwhile = sum(len(target) for target, _ in pieces) // _PIECE_BYTES
     helpers = min(torch.get_num_threads(), _MOST_THREADS, worthwhile) - 1
     if helpers < 1:

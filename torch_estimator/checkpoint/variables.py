@@ -29,7 +29,7 @@ def named_variables(module: nn.Module) -> dict[str, Tensor]:
     Raises:
         InvalidTypeError: The module's state contains something that is not a tensor.
     """
-    # With the buffers that torch leaves out of a state dict: training may change them as well.
+    # Include the buffers that torch leaves out of a state dict, because training may change them as well.
     return _named(module, {**module.state_dict(keep_vars=True), **_non_persistent(module)})
 
 
@@ -163,7 +163,7 @@ def _first_name(name: _Name) -> str:
 
 
 def _whole(name: _Name, parameter: nn.Parameter, key: str, saved: Mapping[str, Tensor]) -> Tensor:
-    """Return one saved slot of a parameter; that of a table is put together from its columns."""
+    """Return one saved slot of a parameter; the slot of a table is put together from those of its columns."""
     saved_name = f"{_first_name(name)}/{key}"
     if is_sharded(parameter) and saved_shape(saved, saved_name) == list(parameter.shape):
         own_rows = torch.zeros_like(parameter.detach())

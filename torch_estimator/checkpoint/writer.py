@@ -1,4 +1,4 @@
-"""Writing checkpoints in a background thread, so that a process killed at any moment leaves a readable checkpoint."""
+"""Writing of checkpoints in a background thread. A process killed at any moment leaves a readable checkpoint."""
 
 from __future__ import annotations
 
@@ -274,14 +274,15 @@ class CheckpointWriter:
     def _make_directory(self, name: str) -> str:
         final = files.join(self._model_dir, name)
         target = self._temporary(name) if files.is_local(final) else final
-        # Whatever has this name is the rest of a killed process: the index does not name it, so no process reads it.
+        # Remove anything that has this name. The index does not name it, so it was left by a killed process and no
+        # other process reads it.
         files.remove_tree(final)
         files.remove_tree(target)
         files.makedirs(target)
         return target
 
     def _write_tensors(self, name: str, *, made: bool) -> str:
-        """Write all but the state, which makes a checkpoint complete; return the directory."""
+        """Write everything except the state, with which a checkpoint becomes complete; return the directory."""
         final = files.join(self._model_dir, name)
         local = files.is_local(final)
         target = self._make_directory(name) if not made else self._temporary(name) if local else final
@@ -316,7 +317,8 @@ class CheckpointWriter:
         path = files.join(self._model_dir, name)
         try:
             if checkpoint_step(name) is not None:
-                # A kill in between leaves what is not complete any more.
+                # Remove the state first. If this process is killed before the rest is removed, the remaining files do
+                # not count as a complete checkpoint.
                 files.remove_tree(files.join(path, STATE_NAME))
             files.remove_tree(path)
         except OSError as error:

@@ -1,7 +1,8 @@
 """Compiled training steps: traced once, compiled beside the training, and cached for later runs.
 
 In a step of a small model, Python takes longer than the computation itself. So on a CPU with Linux the whole step
-(forward pass, loss, gradients, update) becomes a library of machine code, and one call of C takes up to 128 steps.
+(forward pass, loss, gradients, update) is compiled to a library of machine code, and one call of a C function takes up
+to 128 steps.
 The life of a compiled step, in order:
 
 1. `runner_choice` picks the runner of a training by ``RunConfig.compile`` and the device: Python
@@ -25,6 +26,7 @@ The life of a compiled step, in order:
    what Python would compute. If not, `compiled_runner` drops it and begins again at 2.
 9. A step that cannot be compiled runs in Python, and one warning says why.
 
-Users see no difference between the two but speed. Losses and weights agree up to float32 rounding. Random numbers come
-from the same generator in the same order. If a compiled step fails, Python repeats it and raises the error.
+For the user, compiled steps differ from steps in Python only in speed. Losses and weights agree up to float32 rounding.
+Random numbers come from the same generator in the same order. If a compiled step fails, Python repeats its forward pass
+and raises the error.
 """

@@ -24,7 +24,7 @@ TensorLayouts = tuple[TensorLayout, ...]
 
 
 class BatchLayout(NamedTuple):
-    """Layout of a batch: two batches of equal layout can be given to the same compiled step.
+    """Layout of a batch. The same compiled step can take all batches of equal layout.
 
     Attributes:
         structure: JSON that says where each tensor is in the batch: names in their order, nesting, and what is None.

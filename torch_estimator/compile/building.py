@@ -32,7 +32,8 @@ FORMAT = 1
 
 _LOOP_SOURCE = Path(__file__).with_name("run_steps.c")
 
-# Inductor compiles these with atomic additions, which several threads do in an order that differs from run to run.
+# Inductor compiles these operators to atomic additions. Several threads run those in an order that differs from run to
+# run, and so do the rounded sums; a step with such operators is therefore compiled for one thread.
 _ATOMIC_ADDITIONS = ("index_put", "index_add", "scatter_add", "scatter_reduce", "embedding_dense_backward")
 
 
@@ -63,8 +64,9 @@ def build(
     from torch._inductor import config
     from torch._inductor.cpp_builder import get_cpp_compiler
 
-    # Inductor would compile a test program for each instruction set of the processor, which takes 15 seconds. For the
-    # sets that every compiler knows, the processor's own word is enough. The others are tried once per machine.
+    # Avoid most of Inductor's test programs, one per instruction set of the processor, which take 15 seconds to
+    # compile. For sets that every compiler supports, what the processor reports is enough. The other sets are tried
+    # once per machine.
     config.cpp.vec_isa_ok = True
     with contextlib.suppress(Exception):
         _find_instruction_sets(machine_file)
@@ -91,10 +93,10 @@ def build(
 
 
 def _find_instruction_sets(machine_file: Path | None) -> None:
-    """Have Inductor find the instruction sets of this machine, with the answers that a file keeps from earlier runs.
+    """Make Inductor find the instruction sets of this machine, using results of earlier runs from a file.
 
-    Inductor's own cache keeps the test programs and loads them again, so they would need the protection that compiled
-    steps have. Answers of yes and no need none.
+    Inductor has a cache of its own, but that keeps the compiled test programs and loads them again, so they would have
+    to be protected as compiled steps are. The file only contains whether each test succeeded.
     """
     from torch._inductor.cpu_vec_isa import VecISA, valid_vec_isa_list
 
@@ -154,7 +156,7 @@ def _build_loop(compiler: str, target: Path) -> None:
 
 
 def _python_operators(library: Path) -> list[str]:
-    """Return the operators that a library calls through Python's dispatcher, which the loop in C does not have."""
+    """Return the operators that a library calls through Python's dispatcher, which ``run_steps.c`` cannot provide."""
     described = library.with_name(library.name.removesuffix(".so") + ".json")
     if not described.is_file():
         return []

@@ -1,12 +1,12 @@
 """Cache of compiled steps, kept from run to run.
 
-An entry is a folder of machine code that a training loads. So the cache needs the same care as installed programs:
+An entry is a folder of machine code that a training loads, so the cache must be protected as installed programs are:
 
 - It is used only if no other user can change it. Otherwise another user could run code in this user's name.
 - An entry is used only if its files have the digests that `StepCache.keep` wrote. After a power cut an entry may have
   blocks that were never written, and loading it would end the process with a signal.
 
-If the cache cannot be used, nothing is found and nothing is kept: each run compiles in a temporary directory.
+If the cache cannot be used, `find` finds nothing and `keep` keeps nothing: each run compiles in a temporary directory.
 """
 
 from __future__ import annotations
@@ -94,15 +94,14 @@ class StepCache:
             return _unlocked_file()
         path = self._directory / f".{key}.lock"
         try:
-            # The file may be anything that another program has put there, so links are not followed and nothing is
-            # truncated.
+            # Do not follow links, and do not truncate the file: another program may have put anything there.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
             return _unlocked_file()
         file = open(descriptor, "rb")  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Lock files that nobody has locked for a day are removed.
+            # Update the time of the file, because files that were not locked for a day are removed.
             os.utime(descriptor)
         except BlockingIOError:
             file.close()
@@ -143,7 +142,7 @@ class StepCache:
 
     def remove(self, folder: Path) -> None:
         """Remove an entry."""
-        # Renamed first, so that an entry is gone at once even if this user may rename it but not delete all its files.
+        # Rename the entry first, so that it is gone at once even if this user may not delete all of its files.
         gone = self._directory / f".removed-{os.getpid()}-{folder.name}"
         with contextlib.suppress(OSError):
             os.rename(folder, gone)
@@ -212,7 +211,7 @@ def changeable_by_others(directory: Path) -> Path | None:
     user = os.geteuid()
     # In a user namespace that does not map root, root's directories show another owner. That owner is the one of "/".
     trusted = {user, 0, os.lstat("/").st_uid}
-    # From the root downwards: once no other user can rename a part, the parts below it cannot be exchanged.
+    # Check from the root downwards: if no other user can rename a part, the part below it cannot be exchanged.
     for part in (*reversed(directory.parents), directory):
         status = os.lstat(part)
         if not (stat.S_ISDIR(status.st_mode) or stat.S_ISLNK(status.st_mode)):
@@ -286,7 +285,7 @@ def _remove(path: Path) -> None:
 
 
 def _unlocked_file() -> BinaryIO:
-    """Return a file in place of a lock, for when nothing can be locked and nothing kept."""
+    """Return an open file in place of a locked one, for systems or directories in which files cannot be locked."""
     return Path(os.devnull).open("rb")
 
 

@@ -3,12 +3,12 @@
 A compiled step holds everything that Python decided while it was traced: the code of the module and the loss, the
 values of their attributes, the hooks, and the settings of optimizers. A hook of the user may change any of these
 between two steps. Only the following are read anew in every step: the numbers inside tensors, and the settings that
-schedules move (`LiveGroup.MOVING`).
+schedules change (`LiveGroup.MOVING`).
 
 Recomputing the cache key finds every change, but takes as long as many steps. So `ChangeDetector` combines three
 checks:
 
-- Settings of optimizers are compared whenever anything may have moved them. This takes microseconds.
+- Settings of optimizers are compared whenever anything may have changed them. This takes microseconds.
 - After code of the user has run, a `ModelSnapshot` is compared, which takes a fraction of a millisecond. It sees
   attributes, hooks and parameters, but no globals and no classes.
 - If the snapshot differs, the cache key is recomputed at once. If it does not, the key is recomputed all the same, but
@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 from torch_estimator.train.observation import Observer
 from torch_estimator.train.step import TrainStep
 
-# Recomputing the cache key may take one part in so many of the training's time.
+# Recomputing the cache key may take one twentieth of the training's time.
 _SHARE_OF_TIME = 20
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
@@ -67,7 +67,7 @@ class ChangeDetector:
         self.settings_may_differ = False
 
     def note_foreign_code(self) -> None:
-        """Have the next `has_changed` look for changes, because code of the user has run."""
+        """Make the next `has_changed` look for changes, because code of the user has run."""
         self._code_ran = self.settings_may_differ = True
 
     def has_lost_groups(self) -> bool:
@@ -109,9 +109,9 @@ def fixed_settings(step: TrainStep) -> list[Any]:
 class ModelSnapshot:
     """Cheap record of modules, optimizers and functions, and of what they hold.
 
-    Two snapshots of the same objects are equal if, in between, no attribute, parameter, buffer or hook was set or
-    removed, and nothing in the containers and objects that attributes hold, a few levels deep. Values of tensors do
-    not count. Globals, classes and code are not looked at.
+    Two snapshots of the same objects differ if, between them, an attribute, a parameter, a buffer or a hook was set or
+    removed, in these objects or in the containers and objects that their attributes hold, a few levels deep. Numbers in
+    tensors, globals, classes and code are not compared.
 
     Args:
         things: Modules, optimizers, losses, heads or functions.
@@ -147,7 +147,7 @@ class ModelSnapshot:
             self._seen += (value.requires_grad, value.stride() if not value.is_sparse else None)
             return
         if isinstance(value, Optimizer):
-            # Schedules move the settings inside of a group; `ChangeDetector` compares these by itself.
+            # Leave out the settings inside of a group, which schedules change; `ChangeDetector` compares them itself.
             self._seen += map(id, value.param_groups)
             self._held += value.param_groups
             self._visit(value.state, depth)

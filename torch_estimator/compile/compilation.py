@@ -1,15 +1,15 @@
 """The process that traces and compiles a step while the training goes on.
 
-Why a forked process, and not a thread or a new program:
+It is a forked process, and not a thread or a new program, for these reasons:
 
 - Tracing takes real steps. In a fork they change copies of the weights, the optimizers, the random generators and
   every Python object of the user, so that the training never notices them.
-- A fork has the very model, with closures and lambdas that cannot be pickled, and needs no second import of torch.
+- A fork has a copy of the model, even of closures and lambdas that cannot be pickled, and does not import torch again.
 - Inductor and the C++ compiler take seconds of Python, which a thread would take from the training. They can also
   crash, or need more memory than there is; then only the fork dies, and the training goes on in Python.
 
-What a fork costs: only the forking thread exists in it, so anything that waits for another thread of the parent would
-wait without end. That is why the child computes on a single thread and ends with ``os._exit``.
+A fork also has a drawback. Only the forking thread exists in it, so code that waits for another thread of the parent
+would wait for ever. Therefore the child computes on a single thread and ends with ``os._exit``.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class Compilation:
             build(graph, inputs, folder, work=work, machine_file=machine_file, threads=threads)
             return folder if keep is None else keep(folder)
 
-        # An ended child stays in the process table until its parent asks for its status, so ask for those left behind.
+        # Collect the exit status of compilations that were left behind and have ended, because an ended child stays in
+        # the process table until its parent asks for its status.
         _left_running[:] = [one for one in _left_running if not one.is_over()]
         parent = os.getpid()
         with warnings.catch_warnings():
@@ -190,7 +191,7 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         # The parent's handlers would act on the parent's behalf, such as saving a checkpoint on SIGTERM.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        # Ends this process in time even if no parent is left to do it.
+        # Let the kernel end this process after 15 minutes, even if no parent is left to kill it.
         signal.alarm(int(_MAX_SECS) + 1)
         log = os.open(work / _LOG, os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(log, 1)
@@ -203,18 +204,18 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         except (CannotBeCompiled, UserError) as error:
             traceback.print_exc()
             outcome = {"failure": str(error).removesuffix(".")}
-        # Renamed into place, so that the parent never reads half a file.
+        # Write the file under another name and rename it, so that the parent never reads half a file.
         (work / f"{_OUTCOME}.new").write_text(json.dumps(outcome))
         os.rename(work / f"{_OUTCOME}.new", work / _OUTCOME)
     except BaseException:
         traceback.print_exc()
     finally:
         if os.getppid() != parent or (work / _LEFT).exists():
-            # The parent is gone or has left this process behind, so nobody else removes these files. What is kept has
+            # Remove the files here, because the parent is gone or has left this process behind. A finished step has
             # been moved to the cache already.
             shutil.rmtree(work, ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)
-        # Skips the parent's exit handlers and buffers, which a fork has copied.
+        # Exit without running exit handlers and flushing buffers, because the fork has copied those of the parent.
         os._exit(0)
 
 

@@ -34,7 +34,8 @@ logger = logging.getLogger("torch_estimator")
 _SECS_PER_CALL = 0.05
 _MAX_STEPS_PER_CALL = 128
 
-# After so many changes of the model, more are expected, and compiling for each of them would never pay.
+# After this many changes of the model, training stays in Python: more changes are likely, and compiling for each of
+# them would never pay.
 _MOST_CHANGES = 4
 
 # How often the cache is searched again for what another process may have compiled.
@@ -67,7 +68,7 @@ class _LayoutState:
 
 
 class CompiledRunner(StepRunner):
-    """Takes training steps as machine code where there is a compiled step, and in Python otherwise.
+    """Takes training steps as machine code if there is a compiled step for the batch, and in Python if not.
 
     Batches that `ShapePolicy` does not admit run in Python.
 
@@ -83,7 +84,7 @@ class CompiledRunner(StepRunner):
         watched: Objects of the user outside of the module on which the step depends, such as the loss.
 
     Attributes:
-        in_python: Set it to have steps taken in Python although they are compiled.
+        in_python: Set this to True to take steps in Python even if there is a compiled step.
     """
 
     def __init__(
@@ -145,24 +146,24 @@ class CompiledRunner(StepRunner):
 
     @property
     def steps_per_call(self) -> int:
-        """How many steps are best taken with one call of `take`; 1 while steps run in Python."""
+        """Number of steps for which one call of `take` is fastest; 1 while steps run in Python."""
         if all(state.compiled is None for state in self._layouts.values()):
             return 1
         return max(1, min(_MAX_STEPS_PER_CALL, int(_SECS_PER_CALL / self._secs_per_step)))
 
     def invalidate(self) -> None:
-        """Have the next step look for changes, after code that is not this package's has run."""
+        """Make the next step check the model and the optimizers for changes, since code of the user has run."""
         if self._detector is not None:
             self._detector.note_foreign_code()
         self._step.warn_of_thawed()
 
     def refresh_settings(self) -> None:
-        """Have the next step compare the optimizers' settings, after a schedule outside of the step has moved them."""
+        """Make the next step compare the optimizers' settings, since a schedule outside of the step changed them."""
         if self._detector is not None:
             self._detector.settings_may_differ = True
 
     def take(self, batches: Batches, context: RunContext) -> list[float]:
-        """Train on batches one after the other; return the loss of each, up to the first that is not finite."""
+        """Train on batches one after the other and return the loss of each; stop after a loss that is not finite."""
         losses: list[float] = []
         block = self._prepare(batches)
         while len(losses) < batches.count:
@@ -190,7 +191,7 @@ class CompiledRunner(StepRunner):
         return state is not None and state.compiled is not None
 
     def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
-        """Return a function that takes the batch of a number and returns its loss.
+        """Return a function that trains on one of these batches, by number, and returns the loss.
 
         A strategy that exchanges gradients after every step uses it in place of `take`: the addresses of all batches
         are prepared once, and each step is a single call of C.
@@ -247,7 +248,8 @@ class CompiledRunner(StepRunner):
     def _take_in_python(self, batch: TensorBatch, state: _LayoutState | None, context: RunContext) -> float:
         module, started = self._step.module, time.perf_counter()
         context.compiled = False
-        # The step in Python may move schedules on, which can change a setting that compiled code has as a constant.
+        # Compare the settings before the next compiled step. The step in Python advances schedules, which can change a
+        # setting that is a constant in the compiled step.
         self.refresh_settings()
         with (
             sized_threads(module, batch_size(batch.features), beside_input=True),
@@ -270,7 +272,7 @@ class CompiledRunner(StepRunner):
             block: The memory that the batches are in.
             batches: The batches of this call.
             start: Number of the first of them to take.
-            context: Of the training.
+            context: State of the training run.
 
         Returns:
             The losses of the steps taken, and whether the step after them failed.
@@ -283,18 +285,18 @@ class CompiledRunner(StepRunner):
             started = time.perf_counter()
             losses, failed = compiled.take(block.addresses, batches.start + start, settings)
         if len(losses) > 1 or (len(losses) and self._secs_per_step == _SECS_PER_CALL):
-            # A call with a single step is slower per step, so it counts only until there is a better measurement.
+            # Ignore a call with a single step, which is slower per step, unless there is no other measurement yet.
             self._secs_per_step = (time.perf_counter() - started) / len(losses)
         return losses.tolist(), failed
 
     def _observe(self, batch: TensorBatch, context: RunContext) -> None:
-        """Record what the model summarises in an extra forward pass, because compiled code cannot be looked into."""
+        """Record the model's summaries in an extra forward pass in Python, because compiled code records none."""
         with noting_batch(self._step.module, batch.features, batch.labels):
             others = self._compiler.tensors if self._compiler is not None else ()
             context.summaries = self._observer.observe(lambda: self._step.loss(*step_inputs(batch)), others)
 
     def _settings_by_step(self, steps: int) -> np.ndarray:
-        """Return the settings that move from step to step, for the coming steps, and move schedules on.
+        """Return the changing settings of optimizers for each of the coming steps, and advance schedules.
 
         Returns:
             float32 ``[steps, settings]``, such as learning rates. There are fewer steps than asked for if a schedule
@@ -337,8 +339,8 @@ class CompiledRunner(StepRunner):
             return None
         if state is None:
             state = self._layouts[layout] = self._new_state(rows)
-        # The very first step runs in Python if there are optimizers of `torch.optim`: these make their state in it, and
-        # a step can be traced only when all of its tensors are there.
+        # Take the very first step in Python if there are optimizers of `torch.optim`: they create their state in it,
+        # and a step can be traced only after all of its tensors exist.
         if state.compiled is None and not state.failed and (context.global_step or not self._step.other_optimizers):
             self._load_or_compile(state, layout, batches.batch(number), context)
         return state
@@ -359,7 +361,10 @@ class CompiledRunner(StepRunner):
     def _load_or_compile(
         self, state: _LayoutState, layout: BatchLayout, batch: TensorBatch, context: RunContext
     ) -> None:
-        """Load the compiled step if it is in the cache, compile it if that is worth it, and take over what is ready."""
+        """Load the step of a layout from the cache; if it is not there, start to compile it if that is worth it.
+
+        If a compilation has ended since the last call, load its result.
+        """
         if self._step.schedules and any(group.holds_tensors() for group in self._step.groups):
             # The settings of all steps of a call are read before the first of them runs. A tensor would have the value
             # of the last step by then.

@@ -3,7 +3,7 @@
 For a small model, one step of machine code takes a fraction of a millisecond. Calling it from Python would take about
 as long again: a tensor object for each input, a call, and the GIL. So the step is called by a loop in C
 (``run_steps.c``). Python prepares the addresses of all inputs of many steps with a few operations of numpy, and calls
-the loop once. The GIL is released during the call, so that the input thread prepares the next batches meanwhile.
+the loop once. The GIL is released during the call, so that the input thread can prepare the next batches.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class CompiledStep:
     """Takes training steps in machine code, many per call, while other Python threads run.
 
     The inputs of a step are, in this order: the state, whose tensors are the same in all steps and are changed in
-    place; the settings that move from step to step, each a float32 scalar; the tensors of the step's batch.
+    place; the settings that change from step to step, each a float32 scalar; the tensors of the step's batch.
 
     Args:
         folder: Folder that `build` has filled.
         state: The tensors that the step reads and writes, in the order of tracing. They are kept by reference.
-        settings: Number of settings that move from step to step.
+        settings: Number of settings that change from step to step.
         batch: Layout of each tensor of a batch.
 
     Raises:
@@ -85,7 +85,7 @@ class CompiledStep:
             raise StepMismatch(str(folder))
         self._take_steps.restype = ctypes.c_int64
         self._own_inputs = len(batch) + settings
-        # Batches lie one after the other in memory, so the next one begins after all rows of this one.
+        # Batches follow each other in memory, so the distance between two batches is the size of all rows of one.
         sizes = [shape[0] * strides[0] * dtype.itemsize if shape else 0 for shape, strides, dtype in batch]
         self._bytes_per_batch = np.array(sizes, np.int64)
 

@@ -27,7 +27,8 @@ _SMALLER = "smaller"
 # Each shape costs a compilation of many seconds, so input whose batches keep changing their shape stays in Python.
 _MAX_SHAPES = 8
 
-# How often a smaller batch must come before it is compiled: more often than most trainings see a partial last batch.
+# Number of batches of one smaller shape after which that shape is compiled. Most trainings see fewer partial last
+# batches than this.
 _MANY = 200
 # Limits the memory that counting smaller shapes takes.
 _MAX_COUNTED = 64
@@ -166,8 +167,8 @@ class IdleCores:
 
     Args:
         allowed: Numbers of the cores that this process may run on; by default its CPU affinity.
-        proc: Directory where procfs is mounted.
-        groups: Directory where the control groups are mounted, of version 1 or 2.
+        proc: Directory at which procfs is mounted.
+        groups: Directory at which the control groups of version 1 or 2 are mounted.
         clock: Returns seconds of a clock that never goes back.
 
     Attributes:
@@ -268,7 +269,8 @@ def _quota_of_version_2(group: Path) -> _Quota:
         # The first line of the file is "usage_usec <number>".
         return int((group / "cpu.stat").read_text().split()[1]) / 1e6
 
-    # Raises OSError here rather than in the middle of a training if the file cannot be read.
+    # Call the function once, so that a file that cannot be read raises OSError here and not in the middle of a
+    # training.
     used()
     return _Quota(int(quota) / int(period), used)
 

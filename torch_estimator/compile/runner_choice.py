@@ -17,7 +17,7 @@ from torch_estimator.train.model import Model
 from torch_estimator.train.runner import GRADIENTS, UPDATE, EagerRunner, StepRunner
 from torch_estimator.train.step import TrainStep
 
-# How log lines call a part of a step; the number is the batch size or the number of replicas.
+# Names of the parts of a step in log lines; the number is the batch size or the number of replicas.
 _LOG_NAMES = {
     GRADIENTS: "the gradients of batches of {}",
     UPDATE: "the update by the gradients of {} replicas",
@@ -49,7 +49,7 @@ def make_runner(
     """
     if not config.compile:
         return EagerRunner(step)
-    # Users' objects outside of the module on which the step depends, and which a hook may change.
+    # The step also depends on these objects of the user, which are outside of the module and which a hook may change.
     watched = (model.head, model.spec.loss)
     if model.device.type != "cpu" or not SUPPORTED:
         return TorchCompileRunner(step, when=config.compile, before=before, last_step=last_step, watched=watched)

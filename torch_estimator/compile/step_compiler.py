@@ -60,7 +60,7 @@ class StepCompiler:
         return now.digest != self._key.digest or not same_tensors
 
     def load(self, layout: BatchLayout, threads: int) -> CompiledStep | None:
-        """Return the compiled step that an earlier run has left in the cache, or None.
+        """Return the compiled step of an earlier run from the cache, or None if there is none.
 
         Args:
             layout: Layout of the batches.

@@ -38,7 +38,7 @@ class TorchCompileRunner(StepRunner):
     """Takes training steps compiled by `torch.compile`, on a GPU as CUDA graphs.
 
     Batches that `ShapePolicy` does not admit run in Python. Optimizers of `torch.optim` run in Python after each
-    compiled step, because their ``step`` is wrapped in what `torch.compile` cannot trace.
+    compiled step, because `torch.compile` cannot trace the wrapper that torch puts around their ``step``.
 
     Args:
         step: The step to compile.
@@ -170,7 +170,7 @@ class TorchCompileRunner(StepRunner):
             self._step.use_tensors(of_torch=False)
         if shapes not in self._logged_shapes:
             self._logged_shapes.add(shapes)
-            # Compiled code leaves out the check of the loss, so it is made here, in an extra forward pass.
+            # Check the loss here, in an extra forward pass, because compiled code leaves out that check.
             self._observer.observe(lambda: self._step.check_loss(self._step.loss(*inputs)))
             logger.info("Compiling the training step for batches of %d; this takes some seconds.", rows)
         return True

@@ -66,8 +66,8 @@ def check_repeats(
 ) -> Tensor:
     """Take two steps in Python, and check that they leave nothing behind but numbers in tensors.
 
-    Two are needed: some modules do something in their very first step only, and two tensors that are exchanged in
-    every step are where they were after two.
+    One step is not enough, because some modules do something in their very first step only. Two steps without a check
+    between them are not enough either: two tensors that are swapped in every step are back in place after two.
 
     Args:
         step: The step to check.
@@ -101,7 +101,7 @@ def check_repeats(
 
 
 def settings_of_groups(step: TrainStep) -> list[float]:
-    """Return the settings of optimizers that may move from step to step, such as learning rates."""
+    """Return the settings of optimizers that may change from step to step, such as learning rates."""
     return [number for group in step.groups for number in group.numbers()]
 
 
@@ -120,8 +120,8 @@ def refusing_reads() -> Iterator[None]:
     run = vars(torch.autograd)["_engine_run_backward"]
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        # torch leaves the mode while it runs one of its own functions. This one calls functions of the user: hooks of
-        # tensors, and ``backward`` of autograd functions. So the mode is entered again for them.
+        # Enter the mode again for the backward pass. torch leaves the mode while it runs one of its own functions, but
+        # this function calls code of the user: hooks of tensors, and ``backward`` of autograd functions.
         with _RefuseReads():
             return run(*args, **kwargs)
 
@@ -140,8 +140,8 @@ class _RefuseReads(TorchFunctionMode):
             raise CannotBeCompiled(
                 f"it makes a tensor of a list of tensors by {name}(); torch.stack keeps them tensors"
             )
-        # Usually the tracer itself refuses these. It does not see them while torch reads the elements of a list, as
-        # torch.FloatTensor([x]) does, because torch excludes the tracer's dispatch key meanwhile.
+        # Refuse numbers that the tracer does not see. Usually the tracer itself refuses them. But while torch reads the
+        # elements of a list, as in torch.FloatTensor([x]), it excludes the tracer's dispatch key.
         if name in _NUMBERS and torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python):
             raise CannotBeCompiled(_READ_AS_NUMBER)
         return func(*args, **kwargs)
@@ -203,7 +203,7 @@ def _check_constants(graph: GraphModule) -> None:
     """Raise CannotBeCompiled if a graph holds a tensor that is not one of its inputs.
 
     Such a tensor could change later, and the graph would not see it. Tensors that the step makes from Python numbers
-    are constants by nature; the tracer copies those before each use.
+    are allowed; they are recognized by the operators with which the tracer copies them before each use.
     """
     for node in graph.graph.nodes:
         if node.op != "get_attr":
@@ -230,7 +230,7 @@ def _unused_draws(graph: Graph) -> list[Node]:
     owner: dict[Node, Node] = {}
 
     def memory(node: Node) -> Node:
-        """Return the node whose memory this one lies in: a view, or the result of a change in place, has none."""
+        """Return the node that owns the memory of this one; views and results of in-place changes own no memory."""
         while owner[node] is not node:
             owner[node] = node = owner[owner[node]]
         return node

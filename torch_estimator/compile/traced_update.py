@@ -26,7 +26,7 @@ Places = list[tuple[Any, Any, Any]]
 
 
 def prefer_tensor_paths(step: TrainStep) -> None:
-    """Have optimizers of `torch.optim` take those of their code paths that read no tensor as a Python number."""
+    """Make optimizers of `torch.optim` take those of their code paths that do not read a tensor as a Python number."""
     for optimizer in step.other_optimizers:
         for group in optimizer.param_groups:
             for key in ("foreach", "capturable"):
@@ -55,8 +55,8 @@ class TensorSettings(TorchFunctionMode):
     """Lets optimizers use tensors where they were written for Python numbers.
 
     In the body, factors such as ``alpha=`` may be tensors, and comparing a setting with a number, as in
-    ``if weight_decay != 0``, has an answer. The answer is that of the traced step. It holds for later steps, because
-    `LiveGroup` keeps a weight decay of 0 out of the settings that may move.
+    ``if weight_decay != 0``, has the result that it had when the step was traced. It is the same in later steps,
+    because `LiveGroup` makes no tensor of a weight decay of 0.
 
     Args:
         settings: Value of each setting that is a tensor, by ``id`` of the tensor.
@@ -181,7 +181,8 @@ def put_back(step: TrainStep, before: Places) -> None:
     pairs = [(old, new) for _, _, old, new in replaced if isinstance(old, Tensor)]
     old_addresses = {old.data_ptr() for old, _ in pairs}
     with torch.no_grad():
-        # If two tensors have changed places, neither may be written to before the other one was read.
+        # Copy a new value first if it is in the memory of an old tensor. If two tensors were swapped, writing to one of
+        # them would otherwise overwrite the value of the other before it is read.
         values = [new.clone() if new.data_ptr() in old_addresses else new for _, new in pairs]
         for (old, _), value in zip(pairs, values, strict=True):
             old.copy_(value)

@@ -46,7 +46,7 @@ def trace(
 
     Returns:
         The graph and the inputs that it was traced with. The inputs are `state`, then a tensor for each setting that
-        may move, such as learning rates, then the tensors of the batch. The output is the loss, a float32 scalar. The
+        may change, such as learning rates, then the tensors of the batch. The output is the loss, a float32 scalar. The
         graph changes the state in place.
 
     Raises:
@@ -67,7 +67,7 @@ def trace(
         step, lambda: step.update_left(step.compute(*inputs_of_step)[1]), state, compute_key
     )
 
-    # From here on, settings that may move are tensors: inputs of the graph in place of constants.
+    # From here on, settings that may change are tensors, so that they become inputs of the graph and not constants.
     values = trace_checks.settings_of_groups(step)
     setting_tensors = step.use_tensors(of_torch=True)
     settings = dict(zip(map(id, setting_tensors), values, strict=True))
@@ -95,7 +95,7 @@ def trace(
             raise CannotBeCompiled(trace_checks.reason_of(error)) from error
     trace_checks.check_graph(graph, again)
     graph.meta[WRAPS] = any(map(_may_overflow, graph.graph.nodes))
-    # What the tracer notes at each node, such as example tensors, is not needed by the compiler.
+    # Free what the tracer has attached to each node, such as example tensors, which the compiler does not need.
     for node in graph.graph.nodes:
         node.meta.clear()
     trace_checks.check_draws(graph, inputs, random_state, drawn)

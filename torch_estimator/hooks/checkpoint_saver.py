@@ -1,4 +1,4 @@
-"""Saving checkpoints while training runs, with the states of hooks in them."""
+"""Saving of checkpoints while training runs, and of the states of hooks in them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ States = dict[str, list[dict[str, Any] | None]]
 
 
 class Saver(Protocol):
-    """Saves the state of a training; `CheckpointSaverHook` says when."""
+    """Saves the state of a training; `CheckpointSaverHook` decides when."""
 
     def save(self, step: int, *, wait: bool) -> None:
-        """Save the state at a global step; with ``wait``, return when the checkpoint can be read.
+        """Save the state at a global step; if ``wait``, return only after the checkpoint is complete.
 
         Raises:
             NotFinite: A trained variable is NaN or infinite.
         """
 
     def amend(self, step: int) -> None:
-        """Add the states that hooks have changed since the last step was saved."""
+        """If hooks have changed their states since the last step was saved, update them in its checkpoint."""
 
     def refresh(self, context: RunContext) -> None:
         """Update the state and the global step from other processes that hold them."""
 
 
 class CheckpointSaverHook(Hook):
-    """Hook that saves at the start, every so many steps or seconds, and at the end unless the last step is saved.
+    """Hook that saves checkpoints at the start, every N steps or seconds, and at the end if the last step is not saved.
 
     Args:
         saver: Saves the state.
@@ -66,7 +66,8 @@ class CheckpointSaverHook(Hook):
         if every_n_steps:
             self.every_n_steps = self.first_step = every_n_steps
         elif every_secs:
-            # Seconds count from the end of a save, so the hook is called more often and decides itself; see after_step.
+            # Call this hook more often than it saves, and let `after_step` decide: the interval between two saves
+            # starts at the end of a save, not at the call that began it.
             self.every_secs = min(_POLL_SECS, every_secs / 10)
             self.clock = clock
         self._saver = saver
@@ -170,7 +171,8 @@ def _checked_state(hook: Hook) -> dict[str, Any] | None:
     if state is None:
         return None
     try:
-        # Through JSON and back: a copy that the hook does not change, equal to what will be read from the checkpoint.
+        # Convert the state to JSON and back. The result is a copy that the hook cannot change any more, and equals what
+        # will be read from the checkpoint.
         copied = parse_json(json.dumps(state))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidTypeError(f"state() of {_class_name(hook)} must return what JSON can hold: {error}.") from error

@@ -39,7 +39,7 @@ def make_early_stopping_hook(
         should_stop_fn: Function without arguments that returns whether to stop.
         run_every_secs: Seconds between calls.
         run_every_steps: Steps between calls, instead of seconds. A job that is killed and resumed then stops at the
-            same step as an undisturbed one.
+            same step as an uninterrupted one.
 
     Raises:
         InvalidTypeError: ``estimator`` is not an Estimator, or ``should_stop_fn`` is not callable.
@@ -114,7 +114,7 @@ def stop_if_no_increase_hook(
     run_every_secs: float | None = _DEFAULT_SECS,
     run_every_steps: int | None = None,
 ) -> Hook:
-    """Return a hook that ends training once a metric has not increased above its highest value for so many steps.
+    """Return a hook that ends training once a metric has not exceeded its highest value for a number of steps.
 
     The number of steps is ``max_steps_without_increase``; the other arguments are those of `stop_if_higher_hook`.
 
@@ -134,7 +134,7 @@ def stop_if_no_decrease_hook(
     run_every_secs: float | None = _DEFAULT_SECS,
     run_every_steps: int | None = None,
 ) -> Hook:
-    """Return a hook that ends training once a metric has not decreased below its lowest value for so many steps.
+    """Return a hook that ends training once a metric has not fallen below its lowest value for a number of steps.
 
     The number of steps is ``max_steps_without_decrease``; the other arguments are those of `stop_if_higher_hook`.
 
@@ -181,8 +181,9 @@ class _EarlyStoppingHook(Hook):
         if self.every_n_steps is None:
             self._decide(context)
             return
-        # Multiples of global steps, so that a resumed run decides at the same steps as an undisturbed one. If the job
-        # was killed between a checkpoint and the decision about its evaluation, that decision is made here.
+        # Decide at global steps that are multiples of `every_n_steps`, so that a resumed run decides at the same steps
+        # as an uninterrupted one. If training resumes at such a step, decide now: the job may have been killed before
+        # it did.
         over = context.global_step % self.every_n_steps
         self.first_step = self.every_n_steps - over
         if not over:
@@ -266,7 +267,8 @@ class Threshold:
 
     def reason_to_stop(self, results: Results, eval_dir: str) -> str | None:
         """Return the reason to stop, for the log, or None."""
-        # Event files store float32, where a metric of 0.8 is 0.800000012, which must not count as higher than 0.8.
+        # Round the threshold to float32, as event files do with metrics. There a metric of 0.8 is 0.800000012, which
+        # must not count as higher than a threshold of 0.8.
         with np.errstate(over="ignore"):
             threshold = float(np.float32(self.threshold))
         for step, value in self.metric.values(results, eval_dir):
@@ -280,7 +282,8 @@ class Threshold:
 class NoImprovement:
     """Rule that stops training once no value was better than the best one for ``max_steps`` steps.
 
-    Any value is better than NaN. The rule applies to each point of the history, not only to its end.
+    Any value is better than NaN. The rule also applies to earlier parts of the history: training stops even if the
+    metric has improved again after such a period.
     """
 
     metric: Metric
@@ -350,7 +353,7 @@ def _metric_hook(
 
 def _seconds_or_steps(secs: float | None, steps: int | None) -> tuple[float | None, int | None]:
     if steps is not None and secs == _DEFAULT_SECS:
-        # The default of run_every_secs is not in conflict with run_every_steps, which was given.
+        # Ignore the default of run_every_secs if the user gave run_every_steps.
         secs = None
     if (secs is None) == (steps is None):
         raise InvalidValueError(

@@ -11,7 +11,7 @@ from torch_estimator.hooks.schedule import check_number, check_seconds_or_steps
 
 
 class InMemoryEvaluatorHook(Hook):
-    """Hook that evaluates the current weights before the first step, every so many steps, and at the end.
+    """Hook that evaluates the current weights before the first step, every ``every_n_iter`` steps, and at the end.
 
     The evaluation copies the weights into a second module, so that it changes neither buffers nor random states of the
     training. Results are written as summaries into ``estimator.eval_dir(name)``.

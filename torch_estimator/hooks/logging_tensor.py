@@ -16,7 +16,7 @@ logger = logging.getLogger("torch_estimator")
 
 
 class LoggingTensorHook(Hook):
-    """Hook that logs values every so many steps or seconds, or at the end of a run.
+    """Hook that logs values at regular intervals of steps or seconds, or at the end of a run.
 
     It works in training, evaluation and prediction.
 
@@ -31,7 +31,8 @@ class LoggingTensorHook(Hook):
             that of the last step that was logged.
         formatter: Function that makes the line from a dict of values by tag, with tensors as numpy arrays.
         clock: Function that returns the time in seconds.
-        min_log_secs: Minimum of seconds between two lines. Where the last line was left out, it comes at the end.
+        min_log_secs: Minimum time between two lines, in seconds. If the last line was skipped for this reason, it is
+            logged at the end.
 
     Raises:
         InvalidValueError: No or two intervals are given, or the run has nothing of a given name.

@@ -61,7 +61,7 @@ class NotFinite(Exception):
 
 
 def check_finite(variables: Mapping[str, Tensor]) -> None:
-    """Check that variables are finite; of sharded ones, the rows that this process holds.
+    """Check that variables are finite; of a sharded variable, check only the rows that this process holds.
 
     Raises:
         NotFinite: A variable contains NaN or infinity; the error names the first one.
@@ -72,7 +72,8 @@ def check_finite(variables: Mapping[str, Tensor]) -> None:
             continue
         if numbers.is_complex():
             numbers = torch.view_as_real(numbers)
-        # One pass without a copy of the tensor; if any element is NaN, so are the minimum and the maximum.
+        # The minimum and the maximum are enough, because both are NaN if any element is. They take one pass and no copy
+        # of the tensor.
         least, most = map(float, torch.aminmax(numbers))
         if not (math.isfinite(least) and math.isfinite(most)):
             raise NotFinite(name, math.isnan(least))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ProfilerHook(Hook):
-    """Hook that traces one step every so many steps or seconds with `torch.profiler`, on the CPU and the GPU.
+    """Hook that traces single steps with `torch.profiler`, at regular intervals of steps or seconds, on CPU and GPU.
 
     It writes ``<output_dir>/<global step>.pt.trace.json``, which https://ui.perfetto.dev, ``chrome://tracing`` and
     TensorBoard's PyTorch profiler plugin can open. The first step of a run is never traced, because it includes warm-up

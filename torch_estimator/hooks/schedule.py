@@ -42,9 +42,9 @@ class HookSchedule:
     def due_at(self, step: int) -> list[Hook]:
         """Return the hooks that are due at a step of the run, counted from 1, in the order of the hooks.
 
-        Steps must be queried in increasing order. Steps may be skipped: always those that `steps_without` returned, and
-        any others if several processes train one model, where each process sees some of the steps. A hook that was due
-        at a skipped step is then returned at the next query.
+        Steps must be queried in increasing order, but some may be skipped. The steps that `steps_without` has returned
+        may always be skipped. If several processes train one model, each of them queries only some of the steps; a hook
+        that was due at a skipped step is then returned by the next query.
         """
         due = [timed.index for timed in self._timed if timed.is_due_at(step)]
         due += self._counted_at(step)
@@ -70,9 +70,9 @@ class HookSchedule:
         return max(1, several)
 
     def steps_without(self, step: int, most: int) -> int:
-        """Return for how many steps, starting at ``step``, no hook is due, at most ``most``; `due_at` may skip these.
+        """Return the number of steps, starting at ``step`` and at most ``most``, at which no hook is due.
 
-        For hooks with ``every_secs``, the current time decides for all of these steps.
+        `due_at` need not be called for these steps. Hooks with ``every_secs`` are judged by the current time.
         """
         if self._next is not None:
             most = min(most, self._next - step)
@@ -150,7 +150,7 @@ def _check_timing(hook: Hook) -> None:
 
 
 class SecondOrStepTimer:
-    """Timer that triggers every so many seconds or steps, with tf.estimator's interface.
+    """Timer that triggers at regular intervals of seconds or steps, with tf.estimator's interface.
 
     Most hooks do not need a timer: they set `Hook.every_secs` or `Hook.every_n_steps`.
 

@@ -22,7 +22,7 @@ class StepCounterHook(Hook):
         every_n_secs: Seconds from one measurement to the next.
         output_dir: Directory for the summary; None for the run's own directory.
         clock: Function that returns the time in seconds.
-        min_log_secs: Minimum of seconds between two log lines; the summary has every measurement.
+        min_log_secs: Minimum time between two log lines, in seconds; every measurement is written as a summary.
 
     Raises:
         InvalidValueError: A number is not positive.

@@ -15,7 +15,7 @@ SummaryFn = Callable[[RunContext], Mapping[str, Any] | None]
 
 
 class SummarySaverHook(Hook):
-    """Hook that writes summaries every so many steps or seconds, starting with the first step of the run.
+    """Hook that writes summaries at regular intervals of steps or seconds, starting with the first step of the run.
 
     Training adds such a hook itself, for the loss and the summaries that the model records with
     `torch_estimator.summary`, with the interval `RunConfig.save_summary_steps`. Give one to an evaluation to write the

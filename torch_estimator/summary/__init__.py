@@ -80,7 +80,7 @@ def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
     if not isinstance(name, str) or not name:
         raise InvalidTypeError(f"The name of a summary must be a string, but got {name!r}.")
     if isinstance(value, torch.Tensor):
-        # Copied, because later operations of the step may change the tensor in place.
+        # Copy the tensor, because later operations of the step may change it in place.
         value = value.detach().to("cpu", torch.float32 if value.dtype == torch.bfloat16 else value.dtype, copy=True)
         value = value.numpy()
     array = np.array(value)

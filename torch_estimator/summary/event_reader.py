@@ -1,4 +1,4 @@
-"""Reading TensorBoard's event files: curves of numbers, and the results of evaluations."""
+"""Reading of TensorBoard's event files: curves of numbers, and the results of evaluations."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class EvaluationReader:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Numbers at a step or, with None as values, the start of a session at that step."""
+    """Numbers that were written at a step. If `values` is None, the entry is the start of a session at that step."""
 
     step: int
     values: dict[str, float] | None

@@ -1,7 +1,7 @@
-"""Writing TensorBoard's event files, on local and remote file systems.
+"""Writing of TensorBoard's event files, on local and remote file systems.
 
-Of tensorboard only the protocol buffers are used; they are imported with the first event. `data.tfrecord` frames the
-records, and says why tensorboard's writer is not used for that.
+This module uses only the protocol buffers of tensorboard, and imports them with the first event. `data.tfrecord` frames
+the records; its documentation explains why tensorboard's own writer is not used.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class LocalSink:
 
 
 class RemoteSink:
-    """Remote object that is replaced with all records from time to time.
+    """Remote object that is replaced by a newer version with all records every `flush_secs` seconds.
 
     Args:
         path: URL of the object.

@@ -37,7 +37,8 @@ def _histogram(array: np.ndarray[Any, Any]) -> dict[str, Any] | None:
     if not len(numbers):
         return None
     low, high = float(numbers.min()), float(numbers.max())
-    # Not `low + part * (high - low)`, because the difference can overflow. `maximum` keeps rounded edges in order.
+    # Compute the edges without the difference `high - low`, which can overflow. `maximum.accumulate` keeps the rounded
+    # edges in increasing order.
     part = np.linspace(0.0, 1.0, 2 if low == high else _BINS + 1)
     edges = np.maximum.accumulate(low * (1.0 - part) + high * part)
     counts = [len(numbers)] if low == high else np.histogram(numbers, edges)[0].tolist()

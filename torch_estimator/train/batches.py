@@ -1,4 +1,4 @@
-"""Batches between an input and a module: from columns to tensors on the model's device."""
+"""Conversion of batches: from the columns of an input to tensors on the model's device."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class TensorBatch(NamedTuple):
     Attributes:
         features: The module's input: a tensor, or a dict or tuple of tensors.
         labels: A tensor, a dict or tuple of tensors, or None.
-        weights: ``[batch, 1]``, by head with a `MultiHead`, or None; `WeightsAndFeatures` for a loss with features.
-        raw: The raw columns by name that metrics or predictions need, in host memory, or None.
+        weights: ``[batch, 1]``, or None. With a `MultiHead`, a dict by head; `WeightsAndFeatures` if the loss function
+            takes features.
+        raw: The raw columns that metrics or predictions need, by name, in host memory; or None.
     """
 
     features: Any
@@ -43,14 +44,14 @@ class TensorBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Batches of equal length that follow each other, in one piece of memory.
+    """Consecutive batches of equal length in one block of memory.
 
     Attributes:
-        whole: The rows of these batches, and of other batches before and after them.
-        of: How many batches ``whole`` is.
-        start: Index of the first of these batches in ``whole``.
-        count: How many batches these are, 1 or more.
-        lasting: Whether later batches will lie in the same memory.
+        whole: The whole block: the rows of these batches, and of other batches before and after them.
+        of: Number of batches in ``whole``.
+        start: Index in ``whole`` of the first of these batches.
+        count: Number of these batches, 1 or more.
+        lasting: Whether later batches will be in the same block of memory.
     """
 
     whole: TensorBatch
@@ -72,30 +73,37 @@ class Batches:
 
 
 class WeightsAndFeatures(NamedTuple):
-    """The weights of a batch, for a head whose ``loss_fn`` takes features, too: the numeric columns by name."""
+    """Weights and numeric features of a batch, for a head whose ``loss_fn`` takes features as well.
+
+    The features are the numeric raw columns by name.
+    """
 
     weights: Any
     features: dict[str, Tensor]
 
 
 def beside_labels(weights: Any) -> tuple[Any, ...]:
-    """Return the arguments of a head's loss and metrics that follow the labels, from `TensorBatch.weights`."""
+    """Return the arguments that follow the labels in calls of a head's loss and metrics.
+
+    Args:
+        weights: ``weights`` of a `TensorBatch`.
+    """
     return tuple(weights) if isinstance(weights, WeightsAndFeatures) else (weights,)
 
 
 class HostTransform:
-    """The work on raw columns in the input thread: the columns' host halves, weights and labels.
+    """Preparation of raw columns on the CPU, in the input thread: feature transform, weights and labels.
 
     Args:
-        transform: Host half of the feature columns, or None to leave the features as they are.
-        head: Reads the labels and names the column of weights; None leaves labels as they are.
-        with_labels: Whether labels are needed; predicting needs none.
-        raw: Names of the raw columns to keep in addition to what ``transform`` makes; None for all of them.
-        floating: Dtype that `to_tensors` gives to floating features without a transform, and to labels without a head;
-            their numbers must be finite in it.
+        transform: The part of the feature columns that runs here, or None to leave the features unchanged.
+        head: Prepares the labels and names the column of weights; None leaves labels unchanged.
+        with_labels: Whether labels are needed; prediction needs none.
+        raw: Names of raw columns to keep in addition to the output of ``transform``; None keeps all of them.
+        floating: Dtype to which `to_tensors` will convert floating features (if there is no transform) and labels (if
+            there is no head). Numbers that are too large for this dtype are an error.
 
     Attributes:
-        others: Whether columns other than those required are needed, too.
+        others: Whether columns other than those in `required` are needed as well.
         wants_raw: Whether raw columns are kept.
     """
 
@@ -120,7 +128,7 @@ class HostTransform:
 
     @property
     def required(self) -> dict[str, pa.DataType | None] | None:
-        """The raw columns to read, with the types to read them as; None for all columns as they are."""
+        """Raw columns to read, with the type to convert each to; None to read all columns without a conversion."""
         if self._transform is None:
             return None
         required: dict[str, pa.DataType | None] = dict(self._transform.required)
@@ -132,21 +140,25 @@ class HostTransform:
 
     @property
     def list_padding(self) -> dict[str, int]:
-        """The value that fills up lists of ids where they are batched before the columns see them: a missing value."""
+        """Padding value by raw column, for columns that are lists of ids.
+
+        If a `map` of the input takes batches, lists are padded to one length for it, before the feature columns process
+        them. The padding value is -1, which feature columns treat as a missing id.
+        """
         required = {} if self._transform is None else self._transform.required
         lists = {name: kind.value_type for name, kind in required.items() if pa.types.is_list(kind)}
         return {name: -1 for name, kind in lists.items() if pa.types.is_integer(kind)}
 
     @property
     def missing(self) -> dict[str, int]:
-        """The value that a missing integer becomes, by raw column, for columns without an id for missing values."""
+        """Value that replaces a missing integer, by raw column; only for columns that define such a value."""
         features = {} if self._transform is None else self._transform.raw_features
         there = {name: feature.missing for name, feature in features.items()}
         weights = set(self._weight_columns.values())
         return {name: value for name, value in there.items() if value is not None and name not in weights}
 
     def __call__(self, features: Columns, labels: Column | None) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-        """Return the arrays that the module reads, and the labels as the head takes them."""
+        """Return the arrays that the module reads, and the labels in the form that the head takes."""
         if self._transform is None and self._floating is not None:
             _check_columns(features, self._floating, "number")
         prepared: Any = features if self._transform is None else self._transform(features)
@@ -173,14 +185,14 @@ class HostTransform:
 
 
 def to_tensors(features: Any, labels: Any, device: torch.device, floating: torch.dtype | None = None) -> TensorBatch:
-    """Move one batch to a device; arrays of strings stay as they are.
+    """Convert one batch to tensors on a device; arrays of strings are not converted.
 
     Args:
-        features: Features as a Dataset gives them.
-        labels: Labels as a Dataset gives them, or None.
+        features: Features as a Dataset yields them.
+        labels: Labels as a Dataset yields them, or None.
         device: The device.
-        floating: Dtype of floating features on the device. Labels of float64, which is numpy's default, become float32
-            where this is float32. Integers stay integers.
+        floating: Dtype to convert floating features to; None leaves them unchanged. If this is float32, float64 labels
+            become float32 as well, because float64 is only numpy's default. Integers stay integers.
     """
     weights, raw = None, features
     if isinstance(features, Mapping):
@@ -212,7 +224,7 @@ def batch_size(features: Any) -> int:
 def _check_columns(
     columns: Any, dtype: torch.dtype, what: str, *, column: str | None = None, label: str | None = None
 ) -> None:
-    """Raise a `RowError` where a number of a structure of columns would be infinite in a dtype."""
+    """Raise a `RowError` if a number in nested columns is too large for a dtype and would become infinite."""
     if isinstance(columns, Mapping):
         for key, one in columns.items():
             name = {"label" if what == "label" else "column": str(key)}
@@ -240,18 +252,21 @@ def _tensor(value: Any, device: torch.device) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype == object or value.dtype.kind in "SUM":
             return value
-        # Arrow's memory is read-only; a tensor cannot be.
+        # Copy read-only memory, which Arrow's arrays have: torch has no read-only tensors.
         value = torch.from_numpy(value if value.flags.writeable else value.copy())
     if isinstance(value, Tensor) and device.type != "cpu":
         if device.type == "cuda":
-            # From pinned memory the copy is asynchronous.
+            # Pin the memory, because only a copy from pinned memory to the GPU is asynchronous.
             value = value.pin_memory()
         return value.to(device, non_blocking=True)
     return value
 
 
 def _even_lists(labels: Column) -> Column:
-    """Return lists of one length as an array; without a head nothing else would convert them."""
+    """Return labels that are lists of equal length as an array, and other labels unchanged.
+
+    A head does this itself, so this is for models without one.
+    """
     if is_lists(labels) and len(set(list_lengths(labels).tolist())) == 1:
         return as_matrix(labels, None)
     return labels
@@ -298,9 +313,10 @@ _NO_LABELS = object()
 
 @contextmanager
 def noting_batch(module: nn.Module, features: Any, labels: Any = _NO_LABELS) -> Iterator[None]:
-    """Add a note to errors of the body: which module failed, and the shapes and dtypes of its batch.
+    """If the body raises an error, add a note to it: which module failed, and the shapes and dtypes of its batch.
 
-    The error itself stays as it is. Errors of this package, which are written for the user, get no note.
+    The type and the message of the error do not change. Errors of this package get no note, because their messages are
+    written for the user already.
     """
     try:
         yield

@@ -32,7 +32,7 @@ class EvaluationResult(dict[str, float]):
     """Metrics by name.
 
     Attributes:
-        batches: Number of batches that they were computed from; without any, all metrics are 0.
+        batches: Number of batches that the metrics were computed from; if there were none, all metrics are 0.
     """
 
     def __init__(self, metrics: Iterable[tuple[str, float]], *, batches: int) -> None:
@@ -51,20 +51,20 @@ def run_evaluation(
     eval_dir: str | None = None,
     share: EvaluationShare | None = None,
 ) -> EvaluationResult:
-    """Evaluate batch by batch.
+    """Evaluate a model batch by batch and return its metrics.
 
     Args:
-        model: The model, built for evaluation, its weights in place.
+        model: A model that was built for evaluation and has its weights already.
         dataset: The evaluation data.
-        global_step: Step of the weights; part of the result.
-        steps: Batches to evaluate, or None for all.
-        hooks: Hooks, called as in training; ``context.global_step`` stays the weights' step.
+        global_step: Global step of the weights, which becomes part of the result.
+        steps: Number of batches to evaluate, or None for all.
+        hooks: Hooks, called as in training, except that ``context.global_step`` does not change.
         model_dir: The job's directory, for the hooks.
-        eval_dir: The directory where hooks write summaries.
-        share: The processes that share the evaluation, or None; hooks run in the first one only.
+        eval_dir: The directory into which hooks write summaries.
+        share: The processes that share the evaluation, or None; hooks run in the first process only.
 
     Returns:
-        The metrics, ``loss`` (the mean of the batches' losses, each counting the same) and ``global_step``.
+        The metrics, ``loss`` (the mean of the batches' losses, with equal weights) and ``global_step``.
     """
     scores = Scores(model)
     steps = None if steps is None else int(steps)
@@ -102,7 +102,7 @@ def run_evaluation(
 def _evaluate_batches(
     model: Model, dataset: Dataset, scores: Scores, steps: int | None, context: RunContext, schedule: HookSchedule
 ) -> None:
-    """Add up the scores batch by batch, or several batches at once; see `BatchFusion`."""
+    """Compute batches and add them to the scores, one at a time or several at once; see `BatchFusion`."""
     with (
         closing(model.batches(dataset)) as batches,
         torch.inference_mode(),
@@ -134,7 +134,8 @@ def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: 
     """Write the metrics and the checkpoint's path as summaries, and log them."""
     global_step = int(results["global_step"])
     with EventWriter(eval_dir) as events:
-        # First, so that metrics can be assigned to their checkpoint even if this process is killed in between.
+        # Write the path before the metrics. If this process is killed between the two, a reader finds a path without
+        # metrics, but never metrics whose checkpoint is unknown.
         logger.info("Saving 'checkpoint_path' summary for global step %d: %s", global_step, checkpoint_path)
         events.text("checkpoint_path", checkpoint_path, global_step)
         write_results(events, results)
@@ -143,7 +144,7 @@ def write_evaluation(eval_dir: str, results: EvaluationResult, checkpoint_path: 
 def write_results(events: EventWriter, results: EvaluationResult) -> None:
     """Write the metrics as summaries, and log them.
 
-    The zeros of an empty evaluation are not written: in a curve they would look like the best loss.
+    An empty evaluation is not written: its loss of 0 would look like the best one in TensorBoard.
     """
     global_step = int(results["global_step"])
     logger.info(

@@ -1,4 +1,4 @@
-"""Evaluations of checkpoints, by one process or by several that share the batches."""
+"""Evaluation of checkpoints, in one process or in several that share the batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch_estimator.train.random_state import drawing_alike, isolated
 
 
 class CheckpointEvaluator:
-    """Evaluates checkpoints of one model directory; keeps the model from one evaluation to the next.
+    """Evaluates checkpoints of one model directory; uses the same model object for consecutive evaluations.
 
     Args:
         builder: Builds the model.
@@ -31,7 +31,7 @@ class CheckpointEvaluator:
         model_dir: The job's directory.
 
     Attributes:
-        specs: The evaluations of the `train_and_evaluate` that runs; empty outside of one.
+        specs: The evaluations of the `train_and_evaluate` call that is running; empty if none is.
     """
 
     def __init__(self, builder: ModelBuilder, config: RunConfig, model_dir: str) -> None:
@@ -48,17 +48,19 @@ class CheckpointEvaluator:
 
         Args:
             spec: The input, the number of batches, the hooks and the name.
-            path: A checkpoint, or a directory for its newest one; None for the initial weights.
+            path: A checkpoint, or a directory, which stands for its newest checkpoint; None for the initial weights.
             share: The processes that share the evaluation, or None.
-            is_in_job: Whether these processes train the same model, so that it need not be compared.
+            is_in_job: Whether these processes train the model together. They have compared it already, so it is not
+                compared again.
         """
         with isolated(self._config.random_seed), ExitStack() as stack:
             stack.enter_context(nullcontext() if share is None else share.working())
             model = self._model_for(path)
             if share is not None:
-                told, seed = share.agree_on_source(self.relative(path), torch.initial_seed())
-                path = told if told is None or "/" in told else files.join(self._model_dir, told)
-                # Each process has to shuffle the input as the first one does.
+                agreed, seed = share.agree_on_source(self.relative(path), torch.initial_seed())
+                path = agreed if agreed is None or "/" in agreed else files.join(self._model_dir, agreed)
+                # Use the first process's seed everywhere. Every process must shuffle the input in the same order,
+                # because each then evaluates its own part of that order.
                 stack.enter_context(drawing_alike(seed))
             checkpoint = self._builder.restore(model, path, self._model_dir)
             if share is not None and not is_in_job:
@@ -89,16 +91,16 @@ class CheckpointEvaluator:
         hooks: Sequence[Hook],
         eval_dir: str,
     ) -> tuple[Model, EvaluationResult]:
-        """Evaluate weights that are in memory.
+        """Evaluate weights that are in memory, without a checkpoint.
 
         Args:
-            model: What the call before returned, or None.
+            model: The model that the previous call returned, or None.
             weights: Parameters and buffers, by name.
-            input_fn: Returns the evaluation data.
-            global_step: The step of the weights.
-            steps: Number of batches, or None for all.
-            hooks: Called while the evaluation runs.
-            eval_dir: Where hooks write summaries.
+            input_fn: Function that returns the evaluation data.
+            global_step: Global step of the weights.
+            steps: Number of batches to evaluate, or None for all.
+            hooks: Hooks that are called while the evaluation runs.
+            eval_dir: The directory into which hooks write summaries.
 
         Returns:
             The model, for the next call, and the metrics.
@@ -118,14 +120,17 @@ class CheckpointEvaluator:
         return model, results
 
     def request(self, spec: EvalSpec, path: str | None) -> str | None:
-        """Return what other processes of the job need to share an evaluation; None where they do not know it."""
+        """Return a request to evaluate, as JSON, for `evaluate_with_chief` in the job's other processes.
+
+        Returns None if the evaluation is not one of `specs`, because the other processes do not know it then.
+        """
         known = [(one.name, one.input_fn, one.steps, one.hooks) for one in self.specs]
         if (spec.name, spec.input_fn, spec.steps, spec.hooks) not in known:
             return None
         return json.dumps([spec.name, self.relative(path)])
 
     def evaluate_with_chief(self, share: EvaluationShare, request: str) -> None:
-        """Run this process's part of an evaluation that the chief has called for; see `request`."""
+        """Run this process's part of an evaluation that the chief has asked for by `request`."""
         name, path = json.loads(request)
         specs = [one for one in self.specs if one.name == name]
         if not specs:
@@ -134,22 +139,26 @@ class CheckpointEvaluator:
         self.evaluate(specs[0], path, share, is_in_job=True)
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Return the directory of the summaries of evaluations called ``name``."""
+        """Return the directory for the summaries of the evaluations with the name ``name``."""
         return files.join(self._model_dir, f"eval_{name}" if name else "eval")
 
     def forget_model(self) -> None:
-        """Have the next evaluation build its model anew."""
+        """Make the next evaluation build a new model."""
         self._model = None
 
     def relative(self, path: str | None) -> str | None:
-        """Return a path for processes that may see the model directory elsewhere: the name only, if it is in there."""
+        """Return a path for other processes, in which the model directory may have another path.
+
+        For a checkpoint in the model directory this is its name; for any other it is the absolute path.
+        """
         if path is None or files.parent(path) == files.as_url(self._model_dir):
             return path and files.basename(path)
         return os.path.abspath(files.as_url(path)) if files.is_local(path) else path
 
     def _model_for(self, path: str | None) -> Model:
-        # Building a model would take longer than many an evaluation; only its weights change in between. Without a
-        # checkpoint its initial weights are drawn anew each time.
+        # Reuse the model of the previous evaluation, except in two cases. If `model_fn` returned the same module for
+        # training later, evaluating it would change the training, so build another. Without a checkpoint, build a new
+        # model to draw new initial weights. Building a model can take longer than an evaluation.
         trained = self._builder.trained.reference
         if self._model is not None and trained is not None and trained() is self._model.module:
             self._model = None

@@ -10,21 +10,23 @@ from torch_estimator.errors import InvalidValueError
 
 
 def check_leaves(loss: Tensor, module: nn.Module) -> None:
-    """Raise where a loss depends on a parameter that requires gradients and is not one of the module's.
+    """Check that a loss depends on no parameters other than the module's, except frozen ones.
 
-    Such a parameter gets no update and is in no checkpoint. `Estimator.from_module` trains a copy of the module that it
-    is given: a penalty that reads the weights of the original would have no effect.
+    Any other parameter would neither be updated nor saved in checkpoints. This happens easily with
+    `Estimator.from_module`, which trains a copy of the module that it is given: a penalty in the loss that reads the
+    weights of the original module would have no effect.
 
     Args:
-        loss: A scalar whose graph has not been freed yet.
+        loss: A scalar whose autograd graph has not been freed yet.
         module: The trained module.
 
     Raises:
-        InvalidValueError: There is such a parameter.
+        InvalidValueError: The loss depends on a parameter outside of the module that requires gradients.
     """
     known = set(module.parameters())
     for leaf in _leaves(loss):
-        # FullyShardedStrategy computes with gathered parameters, whose memory is free again after the forward pass.
+        # Skip parameters without memory. With FullyShardedStrategy, the graph has the gathered form of each parameter,
+        # which is not in `known` and whose memory is freed after the forward pass.
         if isinstance(leaf, nn.Parameter) and leaf not in known and leaf.untyped_storage().size():
             raise InvalidValueError(
                 f"The loss depends on a parameter of shape {list(leaf.shape)} that is not one of the trained module's, "
@@ -35,14 +37,14 @@ def check_leaves(loss: Tensor, module: nn.Module) -> None:
 
 
 def _leaves(loss: Tensor) -> Iterator[Tensor]:
-    """Yield the tensors at the ends of a loss's graph that accumulate gradients."""
+    """Yield the leaves of a loss's autograd graph: the tensors that accumulate gradients."""
     if loss.grad_fn is None:
         yield loss
         return
     nodes, seen = [loss.grad_fn], {loss.grad_fn}
     while nodes:
         node = nodes.pop()
-        # Only nodes of the kind AccumulateGrad have this attribute.
+        # Only nodes of the type AccumulateGrad, which stand for leaves, have this attribute.
         if (leaf := getattr(node, "variable", None)) is not None:
             yield leaf
         new = {following for following, _ in node.next_functions if following is not None} - seen

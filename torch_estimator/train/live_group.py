@@ -1,4 +1,4 @@
-"""Settings of an optimizer's parameter group, some of which schedules and hooks move between steps."""
+"""Settings of an optimizer's parameter group. Schedules and hooks may change some of them between steps."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ _NOT_SETTINGS = ("params", "param_names")
 
 
 class LiveGroup:
-    """A parameter group of an optimizer, as a training step reads it.
+    """View of an optimizer's parameter group, from which a training step reads the settings.
 
-    A step in Python reads the group itself. A compiled step has the numbers that it read while it was traced as
-    constants, so another number would need another compilation. Therefore it gets settings that may move as tensors
-    without dimensions: the learning rate, the weight decay, and the momentum if one of torch's schedules cycles it.
+    A step in Python reads the group itself. In a compiled step, every number that was read while it was traced is a
+    constant, so another value would need another compilation. Therefore settings that often change are given to it as
+    scalar tensors: the learning rate, the weight decay, and the momentum if one of torch's schedules cycles it.
 
     Args:
         group: The group of the optimizer. Schedules and hooks may change its numbers between steps.
-        of_torch: Whether the optimizer is one of `torch.optim`, which read their settings from the group only.
+        of_torch: Whether the optimizer is one of `torch.optim`. Those read their settings from the group only, so the
+            tensors are put into the group itself instead of a copy.
 
     Attributes:
         MOVING: Keys of all settings that may be tensors in a compiled step.
-        values: The group to give to the optimizer's update, with tensors in place of numbers in a compiled step.
+        values: The group to pass to the optimizer's update; in a compiled step it has tensors in place of numbers.
     """
 
     MOVING = ("lr", "weight_decay", *_CYCLED)
@@ -44,28 +45,28 @@ class LiveGroup:
         return any(group is self._group for group in optimizer.param_groups)
 
     def numbers(self) -> list[float]:
-        """Return the present values of the settings that may move."""
+        """Return the current values of the settings that become tensors in a compiled step."""
         return [float(_read(self._group, key)) for key in self._moving()]
 
     def holds_tensors(self) -> bool:
-        """Return whether the user has set a tensor where a number may move."""
+        """Return whether the user has made a tensor of a setting that is expected to be a changing number."""
         return any(isinstance(_read(self._group, key), Tensor) for key in self.MOVING if key in self._group)
 
     def use_tensors(self) -> list[Tensor]:
-        """Put tensors into `values` from now on; return them in the order of `numbers`."""
+        """Put tensors in the place of numbers into `values`; return the tensors in the order of `numbers`."""
         params = self._group["params"]
         device = params[0].device if params else torch.device("cpu")
         self._filled, self._fixed = self.numbers(), self.fixed()
         self._tensors = [torch.tensor(number, dtype=torch.float32, device=device) for number in self._filled]
         self.values = self._group if self._of_torch else dict(self._group)
         for key, tensor in zip(self._moving(), self._tensors, strict=True):
-            # Schedules cycle the first of two betas. The second stays a Python number: as a float32 tensor,
-            # 1 - 0.999 would be off by 1e-5.
+            # Only the first of the two betas becomes a tensor, because schedules cycle only that one. The second stays
+            # a Python number: with a float32 tensor, 1 - 0.999 would be off by 1e-5.
             self.values[key] = (tensor, *self._group[key][1:]) if key == "betas" else tensor
         return self._tensors
 
     def refresh(self) -> None:
-        """Copy the present settings of the group into the tensors, if there are any."""
+        """Copy the current settings of the group into the tensors, if `use_tensors` has made any."""
         if not self._tensors:
             return
         numbers, fixed = self.numbers(), self.fixed()
@@ -77,7 +78,7 @@ class LiveGroup:
             self._filled = numbers
 
     def fixed(self) -> tuple[Any, ...]:
-        """Return the settings that are constants in a compiled step, and the keys of those that are not."""
+        """Return the keys of the settings that are tensors in a compiled step, then all settings that are constants."""
         moving = self._moving()
         return tuple(moving), *(
             (key, value[1:] if key == "betas" and key in moving else value)
@@ -86,9 +87,9 @@ class LiveGroup:
         )
 
     def _moving(self) -> list[str]:
-        """Return the keys of the settings that may move, in the order of `numbers`."""
-        # A schedule that cycles the momentum adds ``max_momentum`` to the group. With a weight decay of 0 optimizers
-        # skip a part of the update, so it stays a constant.
+        """Return the keys of the settings that become tensors in a compiled step, in the order of `numbers`."""
+        # The momentum is included only if a schedule cycles it; such a schedule adds ``max_momentum`` to the group. A
+        # weight decay of 0 stays a constant, because optimizers then skip a part of the update.
         cycled = _CYCLED if "max_momentum" in self._group else ()
         decay = ("weight_decay",) if self._group.get("weight_decay") else ()
         wanted = ("lr", *decay, *cycled)
@@ -96,6 +97,6 @@ class LiveGroup:
 
 
 def _read(group: Group, key: str) -> Any:
-    """Return the value of a setting that may move; of two betas it is the first."""
+    """Return the number of a setting; for a pair of betas it is the first one."""
     value = group[key]
     return value[0] if key == "betas" else value

@@ -27,7 +27,7 @@ class StopReason(Enum):
     END_OF_INPUT = "the input ended"
     HOOK = "a hook asked for it"
     NAN_LOSS = "the loss or a trained variable became NaN or infinite"
-    OVER = "the others had ended it"
+    OVER = "the other processes had ended it"
     PREEMPTED = "SIGTERM asked for it; start again to go on"
     INTERRUPTED = "Ctrl-C asked for it; train again to go on"
 
@@ -46,19 +46,19 @@ class Steps(Protocol):
 
     @property
     def steps_per_call(self) -> int:
-        """How many steps are best taken with one call of `take`."""
+        """Number of steps for which one call of `take` is fastest."""
 
     def stops(self, context: RunContext) -> bool:
-        """Return whether to end before the next step."""
+        """Return whether to end training before the next step."""
 
     def take(self, most: int) -> Sequence[Tensor | float]:
-        """Take at most so many steps, up to the first whose loss is NaN or infinite; return their losses.
+        """Take up to `most` steps and return their losses; stop after a loss of NaN or infinity.
 
-        There are no losses only where the input has ended.
+        The result is empty only if the input has ended.
         """
 
     def invalidate(self) -> None:
-        """Have the next step look for changes, after a hook of the user's has run."""
+        """Make the next step check the model and the optimizers for changes, since a user's hook has run."""
 
 
 def run_training(
@@ -72,14 +72,14 @@ def run_training(
 
     Args:
         steps: Takes the steps.
-        context: The global step to start from; updated with every step.
+        context: State of the run. It has the global step to start from, which is updated after every step.
         last_step: Global step to stop at, or None.
-        hooks: The hooks, called in this order; at the end the one that saves the last checkpoint is called first.
+        hooks: The hooks, called in this order. Only for ``end``, the hook that saves the last checkpoint comes first.
 
     Raises:
-        NanLossDuringTrainingError: A loss is NaN or infinite, unless ``context.fail_on_nan_loss`` is False. The hooks
-            of that step are not called, so that no checkpoint holds the damage. Or the hook that saves checkpoints has
-            found a trained variable that is NaN or infinite.
+        NanLossDuringTrainingError: A loss, or a trained variable that was to be saved, is NaN or infinite, and
+            ``context.fail_on_nan_loss`` is True. After such a loss no hooks are called, so the damaged weights are not
+            saved.
     """
     start = context.global_step
     for hook in hooks:
@@ -125,14 +125,15 @@ def run_training(
 
 
 class _ForeignHooks:
-    """Knows which hooks run code that is not this package's, and may therefore change anything."""
+    """Finds out which hooks run code of the user, which may change the model or the optimizers."""
 
     def __init__(self) -> None:
-        # Found out once: a hook may hold a list that grows with every step.
+        # Examine each hook only once. Examining takes time in proportion to what the hook holds, which may be a list
+        # that grows with every step.
         self._known: dict[int, bool] = {}
 
     def are_among(self, hooks: Sequence[Hook]) -> bool:
-        """Return whether any of these hooks runs code that is not this package's."""
+        """Return whether any of these hooks runs code of the user."""
         return any(map(self._is_foreign, hooks))
 
     def _is_foreign(self, hook: Hook) -> bool:
@@ -143,7 +144,7 @@ class _ForeignHooks:
 
 
 def _runs_foreign_code(hook: Hook) -> bool:
-    """Return whether a hook is the user's, or calls functions or listeners of the user's."""
+    """Return whether the user has written a hook, or a function or listener that the hook calls."""
     held: list[Any] = []
     for value in vars(hook).values():
         several = value.values() if isinstance(value, dict) else value
@@ -154,10 +155,10 @@ def _runs_foreign_code(hook: Hook) -> bool:
 
 
 class _LossWatch:
-    """Looks for losses that are NaN or infinite.
+    """Detects losses that are NaN or infinite.
 
-    On a CPU it looks at every loss. On a GPU, where reading a loss waits for the device, it looks before hooks are
-    called, and every `_MOST_UNSEEN` steps.
+    On a CPU it checks every loss at once. On a GPU, reading a loss waits for the device, so losses are collected and
+    checked together: before hooks are called, and every `_MOST_UNSEEN` steps.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -165,9 +166,14 @@ class _LossWatch:
         self._unseen: list[Tensor] = []
 
     def sees_damage(self, losses: Sequence[Tensor | float], *, at_once: bool) -> bool:
-        """Return whether a loss so far is NaN or infinite; log it, or raise, as `end_for_loss` does."""
+        """Return whether one of the losses up to now is NaN or infinite; if so, `end_for_loss` logs or raises it.
+
+        Args:
+            losses: Losses of the last steps.
+            at_once: Whether losses on a GPU must be checked now.
+        """
         if not self._unseen and losses and not (isinstance(losses[-1], Tensor) and losses[-1].is_cuda):
-            # Several steps in one call stop at the first such loss.
+            # The last loss is enough: `Steps.take` stops at the first loss that is not finite.
             loss = float(losses[-1])
         else:
             self._unseen += [loss.detach() for loss in losses if isinstance(loss, Tensor)]

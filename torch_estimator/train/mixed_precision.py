@@ -14,12 +14,12 @@ from torch import Tensor, nn
 def in_bfloat16(loss_fn: Callable[..., Tensor], device: torch.device) -> Callable[..., Tensor]:
     """Return a loss function that runs `loss_fn` under autocast.
 
-    The module's outputs are float32 again before the loss reads them: eight bits are too few for a logarithm of a
-    probability. Parameters and their gradients are float32 throughout.
+    The module's outputs are converted back to float32 before the loss reads them, because the 8 bits of precision of
+    bfloat16 are too few for the logarithm of a probability. Parameters and their gradients always stay float32.
 
     Args:
-        loss_fn: ``loss_fn(module, features, labels, weights)`` -> scalar, which calls the module once or more.
-        device: The device that it runs on.
+        loss_fn: ``loss_fn(module, features, labels, weights)`` -> scalar; it calls the module one or more times.
+        device: The device that the module is on.
     """
 
     def loss(module: nn.Module, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
@@ -35,7 +35,8 @@ def _in_float32(outputs: Any) -> Any:
     if type(outputs) is dict:
         return {key: _in_float32(value) for key, value in outputs.items()}
     if isinstance(outputs, MutableMapping):
-        # A mapping of the user's or a library's, whose attributes the loss may read.
+        # Copy the mapping instead of making a dict: its class is the user's or a library's, such as transformers'
+        # ModelOutput, and the loss may read its attributes.
         outputs = copy.copy(outputs)
         for key in outputs:
             outputs[key] = _in_float32(outputs[key])

@@ -1,4 +1,4 @@
-"""A model: the module, its head and its host half, on a device."""
+"""A model: the module on a device, its head, and the preparation of its batches on the CPU."""
 
 from __future__ import annotations
 
@@ -35,27 +35,28 @@ logger = logging.getLogger("torch_estimator")
 _OPTIMIZERS = "optimizers"
 _SEEN_STRINGS = "seen_strings"
 _STRUCTURE = "features"
-_PASSING = "passing_buffers"
+_NON_PERSISTENT = "passing_buffers"
 _LOSS_BUFFERS = "loss_buffers"
 _PREFETCHED_BATCHES = 8
 
 
 class Model:
-    """The model that a ``model_fn`` describes, ready to be run.
+    """The model that a ``model_fn`` describes, ready to run.
 
     Args:
         spec: The `EstimatorSpec` that the ``model_fn`` returned.
-        device: The device, as torch names it; None for the GPU where there is one.
-        moved: Whether the module goes to its device at once. A module that does not fit one device is sharded first.
+        device: The device, as torch names it; None for the GPU, or for the CPU if there is no GPU.
+        moved: Whether to move the module to its device now. A module that does not fit one device must be sharded
+            before it is moved.
 
     Attributes:
-        module: The module, in training mode where the spec is for training.
-        head: The spec's head, or a head made of its functions.
-        spec: The same spec.
-        structure: Structure of the features that the module was trained on, where it takes them as the input has them.
+        module: The module, in training mode if the spec is for training.
+        head: The head of the spec, or a head made of the spec's functions.
+        spec: The spec.
+        structure: Structure of the features that the module was trained on, if there is no feature transform.
     """
 
-    # `loss` reads the head.
+    # The cache key of a compiled step skips these attributes, because `loss` reads only `head`.
     not_in_fingerprint = ("spec", "structure", "_host", "_floating", "_buffers")
 
     def __init__(self, spec: EstimatorSpec, device: str | None = None, *, moved: bool = True) -> None:
@@ -66,7 +67,7 @@ class Model:
         if spec.transform is not None:
             spec.transform.recording = spec.mode == ModeKeys.TRAIN
         self._floating = floating_dtype(self.module)
-        # One for all iterators: a Dataset's cache holds batches that were made with it.
+        # All iterators share one transform, because the cache of a Dataset holds batches that were made with it.
         self._host = HostTransform(
             spec.transform,
             spec.head,
@@ -81,19 +82,19 @@ class Model:
         self.structure: Structure | None = None
 
     def batches(self, dataset: Dataset) -> DatasetIterator:
-        """Iterate over ``dataset``, with the host half applied in an input thread where that is safe."""
-        # A function of the user's may draw from torch's generator, as the training step does. In another thread, chance
-        # would decide which of them draws first.
+        """Return an iterator over the batches of ``dataset``, which are prepared in an input thread if that is safe."""
+        # Do not prefetch if the input runs code of the user. That code may draw from torch's random generator, as the
+        # training step does. In two threads, chance would decide which of them draws first.
         ahead = 0 if dataset.runs_user_code else _PREFETCHED_BATCHES
         return dataset.prefetch(ahead).iterator(self._host, self._on_device)
 
     def note_structure(self, batch: TensorBatch) -> None:
-        """Note the structure of the features, from the first batch of `batches`."""
+        """Record the structure of the features in `structure`, from the first training batch."""
         if self.structure is None and self.spec.transform is None and self.spec.mode == ModeKeys.TRAIN:
             self.structure = describe(getattr(self.module, "inputs_of", _same)(batch.features))
 
     def _on_device(self, batch: Batch) -> TensorBatch:
-        """Move a batch to the model's device, floating features in the dtype of its parameters."""
+        """Move a batch to the model's device, and convert floating features to the dtype of the model's parameters."""
         features = batch.features if self.spec.transform is None else self.spec.transform.padded(batch.features)
         tensors = to_tensors(features, batch.labels, self.device, self._floating)
         return tensors if self._host.wants_raw else tensors._replace(raw=None)
@@ -106,7 +107,8 @@ class Model:
         """Call the spec's optimizer factory.
 
         Raises:
-            InvalidTypeError: It returns anything but optimizers and schedules around them, or cannot be called.
+            InvalidTypeError: The factory returns something other than optimizers and schedules around them, or it does
+                not take the module's parameters as its only argument.
             InvalidValueError: The module has no parameters to train.
         """
         assert self.spec.optimizer is not None
@@ -118,14 +120,14 @@ class Model:
         return optimizers_and_schedules(_made(self.spec.optimizer, named))
 
     def variables(self) -> dict[str, Tensor]:
-        """Return parameters and buffers by name, as views."""
+        """Return parameters and buffers by their names in checkpoints, without copying them."""
         return named_variables(self.module)
 
     def state(self, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Any]:
-        """Return, as JSON, what a checkpoint holds of the model beside tensors."""
+        """Return everything of the model that checkpoints contain and that is not a tensor, as JSON."""
         state: dict[str, Any] = {_OPTIMIZERS: _kinds(optimizers)}
         if passing := non_persistent_names(self.module):
-            state[_PASSING] = sorted(passing)
+            state[_NON_PERSISTENT] = sorted(passing)
         if self.spec.transform is not None:
             state[_SEEN_STRINGS] = self.spec.transform.seen_strings()
         if self.structure is not None:
@@ -138,7 +140,7 @@ class Model:
         """Copy a checkpoint into the module and, if given, the optimizers.
 
         Raises:
-            CheckpointError: It belongs to another model.
+            CheckpointError: The checkpoint belongs to another model.
         """
         variables, checkpoint = self._shared(checkpoint)
         slots = None
@@ -158,19 +160,22 @@ class Model:
             self.spec.transform.restore_seen_strings(checkpoint.state.get(_SEEN_STRINGS, {}))
 
     def restore_carried(self, checkpoint: Checkpoint) -> None:
-        """Copy a checkpoint's state into the optimizer that belongs to the module, as in a Keras model.
+        """Copy a checkpoint's optimizer state into the optimizer that the module itself holds, as a Keras model does.
 
-        An optimizer of another kind than the one trained with stays as it is.
+        If that optimizer is of another kind than the one the checkpoint was trained with, it does not change.
 
         Raises:
-            CheckpointError: Its state has other shapes than the one trained with.
+            CheckpointError: The state of the optimizer has other shapes than the state in the checkpoint.
         """
         optimizers, _ = self.make_optimizers()
         if checkpoint.state.get(_OPTIMIZERS) == _kinds(optimizers):
             restore_slots(self.module, optimizers, checkpoint.slots)
 
     def _shared(self, checkpoint: Checkpoint) -> tuple[dict[str, Tensor], Checkpoint]:
-        """Return the model's variables and a checkpoint, without ``persistent=False`` buffers that only one has."""
+        """Return the model's variables and a checkpoint, without ``persistent=False`` buffers that only one side has.
+
+        Such a buffer also counts as missing if its shapes differ: a module may create or resize it while it runs.
+        """
         saved, variables = checkpoint.variables, self.variables()
         left_out = {
             name
@@ -178,29 +183,29 @@ class Model:
             if name not in saved or saved_shape(saved, name) != list(variables[name].shape)
         }
         variables = {name: tensor for name, tensor in variables.items() if name not in left_out}
-        left_out |= {name for name in checkpoint.state.get(_PASSING, []) if name not in variables}
+        left_out |= {name for name in checkpoint.state.get(_NON_PERSISTENT, []) if name not in variables}
         return variables, dataclasses.replace(checkpoint, variables=without(saved, left_out))
 
     def copy_variables(self, source: Mapping[str, Tensor]) -> None:
         """Copy variables by name into the module.
 
         Raises:
-            CheckpointError: ``source`` lacks one of them, or has it in another shape.
+            CheckpointError: ``source`` lacks a variable of the model, or has it in another shape.
         """
         for tensor in source.values():
             check_whole(tensor, "Evaluating what is in training")
         passing = sorted(set(source) - set(self.variables()))
-        given = Checkpoint(path="in memory", step=0, variables=dict(source), state={_PASSING: passing})
+        given = Checkpoint(path="in memory", step=0, variables=dict(source), state={_NON_PERSISTENT: passing})
         variables, given = self._shared(given)
         check_compatible(given, variables)
         with torch.no_grad():
             _copy(given.variables, variables)
 
     def warm_start(self, checkpoint: Checkpoint, settings: WarmStartSettings) -> None:
-        """Take over another job's weights, but neither its step nor its optimizer state.
+        """Copy weights of another job into the module, but neither its global step nor its optimizer state.
 
         Raises:
-            CheckpointError: It lacks one of them, or has it in another shape.
+            CheckpointError: The checkpoint lacks a variable that is to be copied, or has it in another shape.
             InvalidValueError: ``settings`` do not fit the model.
         """
         names = warm_start(self.module, checkpoint, settings)
@@ -210,7 +215,10 @@ class Model:
 
 
 def _raw_columns(spec: EstimatorSpec) -> Sequence[str] | None:
-    """Return the raw columns that predictions or metrics need in addition to the module's; None for all."""
+    """Return the names of raw columns that predictions or metrics need in addition to the module's features.
+
+    None stands for all raw columns.
+    """
     if spec.mode == ModeKeys.PREDICT:
         return spec.forward_features
     wanted = spec.mode == ModeKeys.EVAL and any("features" in one.arguments for one in spec.extra_metrics)
@@ -227,7 +235,8 @@ def _made(optimizer: Any, named: list[tuple[str, nn.Parameter]]) -> Any:
     except TypeError as error:
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             raise
-        # The call itself failed: it has an argument too many, or too few.
+        # The traceback ends here, so the error is not from inside the factory: it was called with too many or too few
+        # arguments.
         raise InvalidTypeError(f"optimizer cannot be called with the module's parameters: {error}.") from error
 
 
@@ -253,33 +262,34 @@ def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
 
 
 class LossBuffers:
-    """Buffers of a loss module that training changes, such as a running mean.
+    """Buffers of a loss module that training changes, such as a running mean, for saving and restoring them.
 
-    Buffers that stay as they were at first, such as class weights, are left to the program.
+    Buffers that never change, such as class weights, are not saved: a resumed run uses those of its program, which the
+    user may have edited.
 
     Args:
-        loss: The ``loss`` of an `EstimatorSpec`; a loss that is no module has no buffers.
+        loss: The ``loss`` of an `EstimatorSpec`; a loss that is not a module has no buffers.
     """
 
     def __init__(self, loss: object) -> None:
         self._loss = loss if isinstance(loss, nn.Module) else nn.Identity()
-        self._begun = {name: buffer.detach().clone() for name, buffer in self._loss.named_buffers()}
+        self._initial = {name: buffer.detach().clone() for name, buffer in self._loss.named_buffers()}
 
     def state(self) -> dict[str, Any]:
-        """Return, as JSON, what `restore` takes."""
+        """Serialize the buffers that have changed, as JSON; see `restore`."""
         return {
             name: [str(buffer.dtype), list(buffer.shape), _text(buffer)]
             for name, buffer in self._loss.named_buffers()
-            if name not in self._begun or not _are_same(buffer, self._begun[name])
+            if name not in self._initial or not _are_same(buffer, self._initial[name])
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Copy what `state` returned into the buffers of that name, dtype and shape."""
+        """Copy the result of `state` into the buffers; those of another dtype or shape do not change."""
         for name, buffer in self._loss.named_buffers():
             dtype, shape, text = saved.get(name, ("", [], ""))
             if (dtype, shape) == (str(buffer.dtype), list(buffer.shape)):
-                # From now on it counts as changed, even where it happens to equal its first value.
-                self._begun.pop(name, None)
+                # Forget the initial value, so that `state` saves this buffer even if it equals that value again.
+                self._initial.pop(name, None)
                 with torch.no_grad():
                     buffer.copy_(_tensor(text, buffer))
 

@@ -1,4 +1,4 @@
-"""Building of models: calls the ``model_fn`` and the ``input_fn`` of an Estimator, and puts checkpoints into models."""
+"""Construction of models: calls of an Estimator's ``model_fn`` and ``input_fn``, and restoring of checkpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ModelFn = Callable[..., EstimatorSpec]
 
 
 class TrainedModule:
-    """The module that was trained last, by an Estimator or by one that was derived from it."""
+    """Weak reference to the module of the last training; shared by an Estimator and those derived from it."""
 
     def __init__(self) -> None:
         self.reference: weakref.ref[torch.nn.Module] | None = None
@@ -44,9 +44,9 @@ class ModelBuilder:
 
     Args:
         model_fn: The user's function.
-        params: Its ``params``.
-        warm_start: The weights to start with where there is no checkpoint, or None.
-        trained: The module trained last; shared with Estimators derived from this one.
+        params: The ``params`` of ``model_fn``.
+        warm_start: The weights to start with if there is no checkpoint, or None.
+        trained: The module of the last training; shared with Estimators derived from this one.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ModelBuilder:
         """Call the ``model_fn``.
 
         Raises:
-            InvalidValueError: It returns anything but an `EstimatorSpec`.
+            InvalidValueError: The function returns something other than an `EstimatorSpec`.
         """
         spec = self.model_fn(**_named_in(self.model_fn, {"mode": mode, "params": params, "config": config}))
         if not isinstance(spec, EstimatorSpec):
@@ -84,12 +84,12 @@ class ModelBuilder:
         """Build a model.
 
         Args:
-            mode: What for.
+            mode: What the model is for.
             config: The settings that the ``model_fn`` is called with.
-            device: The device, as torch names it; None for the GPU where there is one.
-            restored: Whether the caller restores a checkpoint before the model is used, so that initial values of big
-                tables need not be drawn.
-            moved: Whether the module goes to its device at once.
+            device: The device, as torch names it; None for the GPU, or for the CPU if there is no GPU.
+            restored: Whether the caller will restore a checkpoint before it uses the model. If so, the initial values
+                of large tables are not drawn, which saves time.
+            moved: Whether to move the module to its device now.
         """
         logger.info("Calling model_fn.")
         with tables_of_checkpoint(restored=restored) as left_at_zero:
@@ -97,7 +97,8 @@ class ModelBuilder:
         logger.info("Done calling model_fn.")
         in_module = set(spec.module.modules())
         for table, draw in left_at_zero.items():
-            # A checkpoint holds what is in the module, not, for instance, what a loss of the user's holds.
+            # Draw the initial values after all if the table is outside of the module, for instance in the loss. A
+            # checkpoint contains only the tables of the module.
             if table not in in_module:
                 draw()
         return Model(self._apart_from_training(spec), device, moved=moved)
@@ -107,13 +108,14 @@ class ModelBuilder:
 
         Args:
             input_fn: The user's function.
-            mode: What for.
-            config: The settings that it is called with.
-            task: The place of this process among those that share the input; None where it has all of it.
+            mode: What the data is for.
+            config: The settings that the function is called with.
+            task: Place of this process among those that share the input; None if this process reads all of it.
         """
         size, rank = (1, 0) if task is None else (task.num_workers, task.rank)
         in_sync = 1 if task is None or task.num_ps else size
-        # Replicas of one machine have one input, of which each takes its batches.
+        # Replicas on one machine share one input pipeline, and `divided` gives each replica its part of the batches. In
+        # a cluster, each process has a pipeline of its own.
         shared = task is not None and task.type == REPLICA
         pipelines, pipeline = (1, 0) if shared else (size, rank)
         context = InputContext(num_input_pipelines=pipelines, input_pipeline_id=pipeline, num_replicas_in_sync=in_sync)
@@ -122,11 +124,12 @@ class ModelBuilder:
         return dataset.divided(size, rank) if shared and size > 1 else dataset
 
     def restore(self, model: Model, source: str | None, model_dir: str) -> Checkpoint | None:
-        """Copy a checkpoint into a model; return it, or None where the model has its initial weights.
+        """Copy a checkpoint into a model and return the checkpoint, or None if the model keeps its initial weights.
 
         Args:
             model: The model.
-            source: A checkpoint, or a directory for its newest one; None for the initial weights.
+            source: A checkpoint, or a directory, which stands for its newest checkpoint. None keeps the initial
+                weights, or copies those of the warm start if there is one.
             model_dir: The job's directory, for the log.
         """
         if source is None:
@@ -141,7 +144,14 @@ class ModelBuilder:
         return checkpoint
 
     def _apart_from_training(self, spec: EstimatorSpec) -> EstimatorSpec:
-        """Copy a module that ``model_fn`` returns in every mode: evaluating must not change the one in training."""
+        """Return the spec with a copy of its module if that module is the one being trained.
+
+        A ``model_fn`` may return the same module in every mode. An evaluation works on a copy then, so that it does not
+        change the training.
+
+        Raises:
+            InvalidValueError: A strategy has sharded the module already.
+        """
         if any(map(is_sharded, spec.module.parameters())):
             raise InvalidValueError(
                 f"model_fn returned a {type(spec.module).__name__} that FullyShardedStrategy has spread over the "

@@ -1,8 +1,8 @@
-"""Observation of a model's forward pass, also if its steps are compiled.
+"""Observation of a model's forward pass, even if its steps are compiled.
 
-Hooks may look into the forward pass of a step: with forward hooks on modules, or at what the model summarises with
-`torch_estimator.summary`. Compiled code cannot be looked into. So `Observer` runs an extra forward pass in Python, and
-undoes everything that it changes.
+Hooks may observe the forward pass of a step in two ways: by forward hooks on modules, and by the summaries that the
+model records with `torch_estimator.summary`. Neither works in compiled code. So `Observer` runs an extra forward pass
+in Python, and undoes all changes that this pass makes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Hooks = dict[int, Any]
 
 @contextmanager
 def observed(context: RunContext) -> Iterator[None]:
-    """Record the summaries that the model makes in the body, if a hook has asked for them.
+    """If a hook has asked for it, record the summaries that the model makes in the body.
 
     This is for steps that run in Python; compiled steps need an `Observer`.
     """
@@ -39,17 +39,17 @@ class Observer:
     """Runs extra forward passes of a module.
 
     Args:
-        module: The module. The forward hooks that it has now are part of the model. Hooks that are added later only
-            observe it.
-        watched: Objects of the user that the forward pass uses as well, such as the loss. Buffers of modules among
-            them are restored, too.
+        module: The module. Forward hooks that are registered on it now count as a part of the model. Hooks that are
+            registered later count as observers.
+        watched: Objects of the user that the forward pass also uses, such as the loss. If they are modules, their
+            buffers are restored as well.
     """
 
     def __init__(self, module: nn.Module, watched: Sequence[object] = ()) -> None:
         self._module = module
         self._modules = [module, *(one for one in watched if isinstance(one, nn.Module))]
         self._tables = {table.weight for table in module.modules() if isinstance(table, Table)}
-        # The parameters that a forward pass changes; None until the first pass has shown which.
+        # The parameters that a forward pass changes; None until the first observed pass has shown which these are.
         self._changing: list[Tensor] | None = None
         self._own_hooks = {id(hooks): set(hooks) for hooks in _hooks_of(module)}
 
@@ -57,8 +57,9 @@ class Observer:
         """Run an extra forward pass, undo what it changes, and return the summaries that it made.
 
         Args:
-            forward: Runs the pass.
-            others: Tensors outside of the module that the pass may change. Only those of the first call count.
+            forward: Function that runs the pass.
+            others: Tensors outside of the module that the pass may change. Only those given in the first call are
+                examined.
         """
         with isolated(None), _buffers_restored(self._modules), self._tensors_restored(others), recording() as summaries:
             forward()
@@ -66,9 +67,9 @@ class Observer:
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
-        """Remove the forward hooks that were added to the module later, for the time of the body.
+        """Remove observers (forward hooks that were registered later) while the body runs.
 
-        A compiled step would otherwise depend on them, and be compiled again for each.
+        A compiled step would otherwise depend on them, and be compiled again for each of them.
         """
         added: list[tuple[_Hooks, _Hooks]] = []
         for hooks in _hooks_of(self._module):
@@ -86,7 +87,7 @@ class Observer:
 
     @contextmanager
     def _tensors_restored(self, others: Sequence[Tensor]) -> Iterator[None]:
-        """Restore the parameters and other tensors that the body changes.
+        """Restore the parameters and other tensors that the body has changed.
 
         Some models change parameters in their forward pass, such as a teacher that follows a student. Copying all
         parameters for each pass would take too long, so only those that the first pass changes are copied later.
@@ -96,7 +97,7 @@ class Observer:
         try:
             yield
         finally:
-            # Numbers are compared, because a change through ``.data`` leaves the version counter of a tensor as it is.
+            # Compare the numbers, because a change through ``.data`` does not increase a tensor's version counter.
             changed = [(one, copied) for one, copied in copies if not torch.equal(one, copied)]
             if self._changing is None:
                 self._changing = [one for one, _ in changed]
@@ -105,13 +106,13 @@ class Observer:
                     one.copy_(copied)
 
     def _all_tensors(self, others: Sequence[Tensor]) -> list[Tensor]:
-        """Return parameters and other tensors, without the large tables, which only the update of a step changes."""
+        """Return all parameters and `others`, except large tables, which only the update of a step changes."""
         every = {id(one): one for one in (*self._module.parameters(), *others)}
         return [one for one in every.values() if one not in self._tables]
 
 
 def _hooks_of(module: nn.Module) -> Iterator[_Hooks]:
-    """Yield the tables of forward hooks of all modules in a module."""
+    """Yield the dicts in which torch keeps the forward hooks of a module and of all modules in it."""
     for part in module.modules():
         yield part._forward_hooks
         yield part._forward_pre_hooks
@@ -119,7 +120,7 @@ def _hooks_of(module: nn.Module) -> Iterator[_Hooks]:
 
 @contextmanager
 def _buffers_restored(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Give modules copies of their buffers for the time of the body, then the buffers that they had."""
+    """Replace the buffers of modules by copies while the body runs, and put the original buffers back afterwards."""
     kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
     for part in (part for module in modules for part in module.modules()):
         if part._buffers:

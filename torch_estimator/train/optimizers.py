@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules of a training: taken from the user's factory, saved and restored."""
+"""Optimizers and learning-rate schedules of a training: made by the user's factory, saved and restored."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torch_estimator.train.live_group import LiveGroup
 class Schedules:
     """The learning-rate schedules of one training, advanced after every step.
 
-    A schedule is a function of the steps taken, so the global step in a checkpoint is enough: a new schedule is
-    advanced by as many steps, through the same numbers. A schedule that the user has changed in between goes on as if
-    it had been so from the start.
+    Checkpoints contain no state of schedules. A schedule depends only on the number of steps, so a resumed run makes a
+    new schedule and advances it to the global step of the checkpoint. If the user has changed the schedule before
+    resuming, training continues as if the new schedule had been used from the start.
 
     Args:
-        schedulers: The schedules, just made.
+        schedulers: New schedules, not yet advanced.
 
     Raises:
         InvalidTypeError: A schedule needs a metric at every step.
@@ -40,7 +40,7 @@ class Schedules:
         return iter(self._schedulers)
 
     def go_to(self, global_step: int) -> None:
-        """Advance new schedules by so many steps."""
+        """Advance new schedules to a global step."""
         for _ in range(global_step):
             self.advance()
 
@@ -48,10 +48,11 @@ class Schedules:
         """Advance by one step.
 
         Raises:
-            InvalidValueError: A schedule has no further step.
+            InvalidValueError: A schedule has come to its end.
         """
         for scheduler in self._schedulers:
-            # torch warns where optimizer.step was not called before; the step of this package has taken its place.
+            # Suppress a warning: torch expects a call of `optimizer.step` before that of `scheduler.step`, but
+            # `TrainStep` updates parameters without it.
             scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
             try:
                 scheduler.step()
@@ -66,13 +67,13 @@ def optimizers_and_schedules(made: object) -> tuple[tuple[torch.optim.Optimizer,
     """Return the optimizers and schedules that an optimizer factory made.
 
     Args:
-        made: An optimizer, a schedule around one, or a list of these.
+        made: What the factory returned: an optimizer, a schedule around one, or a list of these.
 
     Raises:
-        InvalidTypeError: It is something else, or a schedule that needs a metric.
+        InvalidTypeError: The factory returned something else, or a schedule that needs a metric.
     """
     flat = list(made) if isinstance(made, list | tuple) and made else [made]
-    # Each optimizer once: a schedule may be listed together with its optimizer.
+    # Take each optimizer once, because the list may contain both an optimizer and a schedule around it.
     optimizers = {id(one): one for one in map(_optimizer_of, flat)}
     return tuple(optimizers.values()), Schedules([one for one in flat if isinstance(one, LRScheduler)])
 
@@ -101,25 +102,26 @@ _PLAIN = (bool, int, float, str)
 _STATE, _GROUPS = "state", "groups"
 
 NUMBERS = "optimizer_numbers"
-"""Key of a checkpoint's state: what `OptimizerNumbers.state` returned."""
+"""Key in a checkpoint's state of the result of `OptimizerNumbers.state`."""
 
 
 class OptimizerNumbers:
-    """Settings of optimizers that training changes, and counts in their state: what is no tensor.
+    """Numbers and strings of optimizers that training may change: settings of groups, and non-tensor state like counts.
 
-    A changed setting is put back only where the program gives it the same initial value as in the run before; otherwise
-    the user has changed the program and wants the new value. Settings that a schedule moves are left to the schedule.
+    `restore` sets a changed setting only if its initial value in this run equals the one in the saved run. Otherwise
+    the user has edited the program and wants the new value. Settings that a schedule changes are neither saved nor
+    restored, because the schedule computes them from the global step.
 
     Args:
-        optimizers: The optimizers, just made.
+        optimizers: New optimizers, before their first step.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers
-        self._begun = [[_settings(group) for group in one.param_groups] for one in optimizers]
+        self._initial = [[_settings(group) for group in one.param_groups] for one in optimizers]
 
     def state(self) -> list[dict[str, Any]]:
-        """Return, as JSON, what `restore` takes."""
+        """Serialize the state and the changed settings, as JSON; see `restore`."""
         return [
             {
                 _STATE: {str(place): numbers for place, numbers in enumerate(map(_plain, _slots(one))) if numbers},
@@ -128,12 +130,12 @@ class OptimizerNumbers:
                     for group, begun in zip(one.param_groups, groups, strict=False)
                 ],
             }
-            for one, groups in zip(self._optimizers, self._begun, strict=True)
+            for one, groups in zip(self._optimizers, self._initial, strict=True)
         ]
 
     def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        """Put back what `state` returned, as far as the optimizers still have such settings."""
-        for one, begun, its in zip(self._optimizers, self._begun, saved, strict=False):
+        """Restore the result of `state`, as far as the optimizers still have these parameters and settings."""
+        for one, begun, its in zip(self._optimizers, self._initial, saved, strict=False):
             for place, slots in enumerate(_slots(one)):
                 slots.update(its[_STATE].get(str(place), {}))
             for group, settings, changed in zip(one.param_groups, begun, its[_GROUPS], strict=False):
@@ -141,12 +143,12 @@ class OptimizerNumbers:
 
 
 def _slots(optimizer: Optimizer) -> list[dict[str, Any]]:
-    # Not optimizer.state[parameter], which would make an empty state.
+    # Use `get`, because `optimizer.state` is a defaultdict: brackets would add an empty state for the parameter.
     return [optimizer.state.get(parameter, {}) for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    # Schedules leave this mark in the groups that they move.
+    # A schedule adds the key "initial_lr" to each group whose settings it changes.
     moved = LiveGroup.MOVING if "initial_lr" in group else ()
     return {key: value for key, value in _plain(group).items() if key not in moved}
 

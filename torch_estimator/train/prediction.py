@@ -38,17 +38,17 @@ def run_prediction(
     """Yield predictions batch by batch, or example by example.
 
     Args:
-        model: The model, built for prediction, its weights in place.
+        model: A model that was built for prediction and has its weights already.
         dataset: The input.
-        global_step: Step of the weights, for the hooks.
+        global_step: Global step of the weights, for the hooks.
         keys: The predictions to yield; None for all.
         hooks: Hooks, called as in training.
         single_examples: Whether to yield single examples instead of batches.
         model_dir: The job's directory, for the hooks.
 
     Raises:
-        InvalidTypeError: A prediction is no tensor.
-        InvalidValueError: None of ``keys`` is among the predictions, predictions are not of one length, or a feature or
+        InvalidTypeError: A prediction is not a tensor.
+        InvalidValueError: None of ``keys`` is among the predictions, predictions differ in length, or a feature or
             layer to forward does not exist or has the name of a prediction.
     """
     all_hooks = (*model.spec.prediction_hooks, *hooks)
@@ -111,14 +111,14 @@ def _predictions(
 
 
 def _forwarded(raw: Any, keys: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Return raw columns to forward with the predictions.
+    """Return copies of the raw columns that `forward_features` adds to the predictions.
 
     Args:
         raw: ``raw`` of the `TensorBatch`.
         keys: Names of the columns; None for all.
 
     Raises:
-        InvalidValueError: The features have no names, or lack one of these.
+        InvalidValueError: The features have no names, or one of the columns is missing.
     """
     if keys is not None and not keys:
         return {}
@@ -129,7 +129,7 @@ def _forwarded(raw: Any, keys: Sequence[str] | None) -> dict[str, np.ndarray]:
             raise InvalidValueError(
                 f"The feature {key!r} is to be forwarded, but the input has only {', '.join(map(str, raw))}."
             )
-    # Copies: the caller may change predictions, but not the input.
+    # Copy the columns, because the caller may change predictions in place, and the input must not change with them.
     return {key: to_numpy(raw[key]).copy() for key in (raw if keys is None else keys)}
 
 
@@ -161,7 +161,7 @@ def _selected(arrays: dict[Any, np.ndarray], keys: Sequence[Any] | None) -> dict
     if keys is None:
         return arrays
     if isinstance(keys, tuple) and keys in arrays:
-        # One key of a MultiHead: (head, key).
+        # A single key of a MultiHead is a tuple (head, key), not a sequence of keys.
         keys = [keys]
     selected = {key: array for key, array in arrays.items() if key in keys}
     if not selected:

@@ -1,4 +1,7 @@
-"""SIGTERM and Ctrl-C: training saves a checkpoint and ends, after SIGTERM with the wish to be started again."""
+"""Handling of SIGTERM and Ctrl-C: training saves a checkpoint and ends.
+
+After SIGTERM, the exit status of the process asks for a restart.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ logger = logging.getLogger("torch_estimator")
 
 
 class Preempted(SystemExit):
-    """Ends the process with `RESTART_ME`, once all that can be saved is saved."""
+    """Exit of the process with the status `RESTART_ME`, raised after everything that can be saved has been saved."""
 
     def __init__(self) -> None:
         super().__init__(RESTART_ME)
@@ -24,14 +27,14 @@ class Preempted(SystemExit):
 
 @contextmanager
 def ending_on_signals(context: RunContext, *, saves: bool) -> Iterator[None]:
-    """Have SIGTERM and the first Ctrl-C end training after the step at hand; see `on_stop_signals`.
+    """Make SIGTERM and the first Ctrl-C in the body end training after the current step; see `on_stop_signals`.
 
     Args:
-        context: Of the training.
-        saves: Whether it saves checkpoints, for the log.
+        context: State of the training run.
+        saves: Whether training saves checkpoints, for the log.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C came while this process waited for others.
+        KeyboardInterrupt: Ctrl-C was pressed while this process was waiting for other processes.
     """
 
     def stop(number: int) -> None:
@@ -50,15 +53,16 @@ def ending_on_signals(context: RunContext, *, saves: bool) -> Iterator[None]:
 
 
 def stop_signal(context: RunContext) -> str:
-    """Return what the log calls the signal that has asked the process to end."""
+    """Return the name, for log lines, of the signal that has asked the process to end."""
     return "Ctrl-C" if context.interrupted else "SIGTERM"
 
 
 def checking_preemption(context: RunContext) -> Callable[[str, float, float], None]:
-    """Return what a group calls while it waits for others.
+    """Return a function that limits waiting for other processes after a signal has asked this process to end.
 
-    The function takes whom this process waits for, since when, and for how many seconds more it may wait after a signal
-    has asked it to end. It raises `Preempted` after these.
+    A process group calls the function again and again while it waits: ``check(whom, since, secs)``. The arguments are
+    the description of the other process, the time at which waiting began (`time.monotonic`), and how many seconds the
+    wait may last after the signal. If that time is over, the function raises `Preempted`.
     """
     noticed: list[float] = []
 

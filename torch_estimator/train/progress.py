@@ -1,4 +1,4 @@
-"""A progress bar on a terminal; elsewhere the log lines are the progress."""
+"""A progress bar for terminals. If stderr is not a terminal, log lines show the progress instead."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SMOOTHING = 0.3
 
 
 class Screen:
-    """The last lines of the terminal that stderr is connected to.
+    """The last lines of the terminal that stderr is connected to, one line per owner.
 
-    Every change is a single write, so that the terminal redraws once.
+    Every change is made by a single write, so that the terminal does not flicker.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Screen:
 
 
 class _Above(logging.Handler):
-    """Log handler that prints above the lines of a screen, in place of another handler."""
+    """Log handler that replaces another one, and prints its lines above the lines of a screen."""
 
     def __init__(self, screen: Screen, original: logging.Handler) -> None:
         super().__init__(original.level)
@@ -70,7 +70,7 @@ class _Above(logging.Handler):
 
 @contextmanager
 def logged_above(screen: Screen, loggers: Sequence[logging.Logger]) -> Iterator[None]:
-    """Have the terminal output of ``loggers`` appear above the lines of ``screen`` in the body."""
+    """Print the terminal output of ``loggers`` above the lines of ``screen`` while the body runs."""
     replaced = [
         (logger.handlers, handler, _Above(screen, handler))
         for logger in loggers
@@ -92,16 +92,16 @@ _SCREEN = Screen()
 
 
 class ProgressBar:
-    """A bar of steps with some figures behind it; invisible where stderr is not a terminal.
+    """Progress bar that counts steps and shows some figures behind the bar; hidden if stderr is not a terminal.
 
-    While it is shown, log lines appear above it.
+    While the bar is shown, log lines appear above it.
 
     Args:
         title: Text in front of the bar.
-        total: Number of steps at its end, or None.
-        initial: Number of steps at its beginning.
-        hidden: Whether another process shows the bar.
-        clock: Returns seconds that only go forward.
+        total: Number of steps at which the bar is full, or None if that is not known.
+        initial: Number of steps at which the bar starts.
+        hidden: Whether to hide the bar because another process shows it.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(
@@ -142,11 +142,16 @@ class ProgressBar:
 
     @property
     def due(self) -> bool:
-        """Whether the bar is shown, and was not drawn within the last tenth of a second."""
+        """Whether the bar is shown and was last drawn a tenth of a second ago or earlier."""
         return self.visible and self._clock() >= self._drawn + _REFRESH_SECS
 
     def move_to(self, step: int, **figures: str) -> None:
-        """Move the bar to a step, if it is due."""
+        """Move the bar to a step and redraw it, if it is due.
+
+        Args:
+            step: Number of steps that are done.
+            figures: Text to show behind the bar, by name.
+        """
         if not self.due:
             return
         now = self._clock()
@@ -174,7 +179,7 @@ class ProgressBar:
 
 
 class ProgressHook(Hook):
-    """Moves a bar along with training."""
+    """Hook that moves a progress bar while training runs."""
 
     every_secs = _REFRESH_SECS
 
@@ -182,6 +187,6 @@ class ProgressHook(Hook):
         self._bar = bar
 
     def after_step(self, context: RunContext) -> None:
-        # Reading the loss waits for the device.
+        # Read the loss only if the bar will be drawn, because reading waits for the GPU.
         if self._bar.due:
             self._bar.move_to(context.global_step, loss=f"{context.loss:.4g}")

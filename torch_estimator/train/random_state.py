@@ -16,9 +16,10 @@ from torch_estimator.errors import CheckpointError
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Run the body with torch's generators seeded; restore the caller's state afterwards.
+    """Seed torch's random generators for the body, and restore the caller's state afterwards.
 
-    Without a seed, one is drawn from the caller's generator, so that the caller's own seeding decides.
+    If ``seed`` is None, a seed is drawn from torch's generator, so that ``torch.manual_seed`` of the caller makes the
+    run reproducible.
     """
     with isolated(int(torch.randint(0, 2**62, ())) if seed is None else seed):
         yield
@@ -26,7 +27,13 @@ def seeded(seed: int | None) -> Iterator[None]:
 
 @contextmanager
 def isolated(seed: int | None) -> Iterator[None]:
-    """Run the body and restore torch's generators: an evaluation must not change the training around it."""
+    """Run the body and restore the state of torch's random generators afterwards.
+
+    An evaluation in the middle of a training must not change which numbers the training draws.
+
+    Args:
+        seed: Seed for the body; None continues with the caller's state.
+    """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):
         if seed is not None:
@@ -36,7 +43,11 @@ def isolated(seed: int | None) -> Iterator[None]:
 
 @contextmanager
 def drawing_alike(seed: int) -> Iterator[None]:
-    """Run the body with torch's, Python's and numpy's generators seeded; restore the latter two afterwards."""
+    """Seed the generators of torch, Python and numpy for the body; afterwards restore those of Python and numpy.
+
+    Processes that call this with the same seed draw the same numbers. The caller restores torch's generators, by
+    `isolated`.
+    """
     states = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -49,7 +60,7 @@ def drawing_alike(seed: int) -> Iterator[None]:
 
 
 def random_state(*, cpu: bool = True) -> dict[str, Any]:
-    """Return the state of torch's generators, as JSON; without ``cpu`` only of those on GPUs."""
+    """Return the state of torch's random generators, as JSON; if ``cpu`` is False, only of those on GPUs."""
     state: dict[str, Any] = {"cpu": _encode(torch.get_rng_state())} if cpu else {}
     if torch.cuda.is_available():
         state["cuda"] = [_encode(one) for one in torch.cuda.get_rng_state_all()]
@@ -57,10 +68,10 @@ def random_state(*, cpu: bool = True) -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Restore a state that `random_state` returned; GPUs that are not there are left out.
+    """Restore a result of `random_state`; states of GPUs that this machine does not have are ignored.
 
     Raises:
-        CheckpointError: It is not such a state.
+        CheckpointError: The argument is not such a state.
     """
     try:
         _set(state)

@@ -1,4 +1,4 @@
-"""Sparse updates: update the rows of a table that a batch looked up, and no others."""
+"""Sparse updates: in each step, update only those rows of a table that the batch looked up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_estimator.optim.clipping import Gradient
 from torch_estimator.train.live_group import LiveGroup
 
 Gathered = list[tuple[Table, Tensor, Tensor]]
-"""Lookups that tables record in a forward pass: the table, the ids, and the rows gathered for them."""
+"""Lookups of one forward pass, recorded by tables: for each lookup the table, the ids, and the rows of these ids."""
 
 Mentions = tuple[Tensor, Tensor]
 """Sparse gradient: ids of rows, int64 ``[lookups]``, and their gradients, float32 ``[lookups, dim]``."""
@@ -24,26 +24,35 @@ class RowUpdate:
 
     Args:
         table: The table.
-        optimizer: The optimizer that holds its weight.
-        group: Settings of the parameter group with the weight.
-        shared: Whether `gradient` also returns the share of each repetition, which clipping by norm needs.
+        optimizer: The optimizer that updates the table's weight.
+        group: Settings of the parameter group that contains the weight.
+        shared: Whether `gradient` also returns the share of each lookup: 1 / n for a row that the batch looks up n
+            times. Clipping by norm needs it, to count each row once.
     """
 
     def __init__(self, table: Table, optimizer: Optimizer, group: LiveGroup, *, shared: bool) -> None:
         self.table = table
         self.optimizer = optimizer
         self._group = group
-        # Sums of gradients of the rows in the current batch; every other entry is stale and never read.
+        # Sums of the gradients of the rows in the current batch. All other rows hold old numbers, which are never read.
         self._sums = torch.zeros_like(table.weight.detach())
         self._counts = torch.zeros_like(self._sums) if shared else None
 
     @property
     def scratch(self) -> list[Tensor]:
-        """The buffers that an update writes; the next update reads nothing of them."""
+        """The buffers that an update writes; their content is not used by the next update."""
         return [self._sums] if self._counts is None else [self._sums, self._counts]
 
     def mentions(self, gathered: Gathered, gradients: Sequence[Tensor | None]) -> Mentions | None:
-        """Return the ids that a batch looked up, with repetitions, and their gradients; None where there are none."""
+        """Return the sparse gradient of this table: all ids that the batch looked up, with repetitions, and gradients.
+
+        Args:
+            gathered: The lookups of all tables.
+            gradients: Gradient of the rows of each lookup; None if the loss does not depend on them.
+
+        Returns:
+            None if the table gets no gradient.
+        """
         dim = self.table.dim
         mine = [
             (ids.reshape(-1), gradient.reshape(-1, dim))
@@ -56,18 +65,18 @@ class RowUpdate:
         return ids, torch.cat([g for _, g in mine]) if len(mine) > 1 else mine[0][1]
 
     def gradient(self, ids: Tensor, gradient: Tensor) -> Gradient:
-        """Add up the gradients of repeated ids.
+        """Return the gradient with the gradients of repeated ids added up; every repetition of an id gets the sum.
 
         Args:
             ids: Ids of the rows, int64 ``[lookups]``.
-            gradient: Their gradients, float32 ``[lookups, dim]``.
+            gradient: Gradients of the rows, float32 ``[lookups, dim]``.
         """
         dim = self.table.dim
         rows = _TracedRows(ids) if torch.compiler.is_compiling() else _Elements(ids, dim)
         return Gradient(rows.added_up(self._sums, gradient), self._share(rows), rows)
 
     def apply(self, gradient: Gradient) -> None:
-        """Give the touched rows and their state to the optimizer, and write them back."""
+        """Copy the rows of a gradient and their optimizer state, update the copies, and write them back."""
         touched = gradient.rows
         assert isinstance(touched, _Elements | _TracedRows)
         weight = self.table.weight.detach()
@@ -76,8 +85,8 @@ class RowUpdate:
         state = {key: touched.of(value) if value.shape == weight.shape else value for key, value in whole.items()}
         self.optimizer.update(rows, gradient.values, state, self._group.values)
         self.optimizer.advance(state, self._group.values)
-        # A row that the batch repeats is written several times, with the same value each time. The padding row is set
-        # to zero; its optimizer state is never used.
+        # Repeated rows need no special case: such a row is written several times, with the same value each time. The
+        # padding row must stay zero, so it is set to zero here; its optimizer state is never used.
         touched.write(weight, rows.masked_fill_(touched.are(self.table.rows), 0.0))
         for key, value in whole.items():
             if value.shape == weight.shape:
@@ -91,10 +100,10 @@ class RowUpdate:
 
 
 class _Elements:
-    """Rows of a table as elements of the flattened table, ``[elements]``, for eager steps.
+    """Rows of a table as elements of the flattened table, ``[elements]``, for steps in Python.
 
-    index_select, index_fill_ and scatter_ on one dimension take a tenth of the time of indexing with brackets, and add
-    up in order.
+    On one dimension, index_select, index_add_ and scatter_ take a tenth of the time of indexing with brackets. They
+    also add up in a fixed order, so that results are reproducible.
     """
 
     def __init__(self, ids: Tensor, dim: int) -> None:
@@ -108,21 +117,22 @@ class _Elements:
         table.view(-1).scatter_(0, self._at, values)
 
     def added_up(self, scratch: Tensor, values: Tensor) -> Tensor:
-        """Return, for each element with repetitions, the sum of all its values."""
+        """Return for each element the sum of the values of all repetitions of that element."""
         sums = scratch.view(-1)
         sums.index_fill_(0, self._at, 0.0)
         sums.index_add_(0, self._at, values.reshape(-1))
         return sums.index_select(0, self._at)
 
     def are(self, row: int) -> Tensor:
-        """Return which elements belong to a row, the last one of the table."""
+        """Return a mask of the elements that belong to a row, which must be the last row of the table."""
         return self._at >= row * self._dim
 
 
 class _TracedRows:
     """Rows of a table, ``[rows, dim]``, for compiled steps.
 
-    A compiled graph does index_put_ on the table in place; for the operations of `_Elements` it would copy the table.
+    A compiled graph runs index_put_ on the table in place. For the operations of `_Elements` it would copy the whole
+    table.
     """
 
     def __init__(self, ids: Tensor) -> None:

@@ -19,7 +19,8 @@ from torch_estimator.train.observation import observed
 from torch_estimator.train.step import TrainStep
 from torch_estimator.train.threads import sized_threads
 
-# If processes exchange gradients, a step has two parts, and each of them has a runner of its own.
+# If processes exchange gradients in each step, the step has two parts, before and after the exchange. Each part has a
+# runner of its own.
 GRADIENTS = "gradients"
 """The part of a step before the exchange: from a batch to gradients."""
 
@@ -33,16 +34,17 @@ class StepRunner:
     A runner is a context manager. Its exit ends or leaves behind the compiler that it has started.
 
     Attributes:
-        in_python: Set it to have steps taken in Python although they are compiled.
+        in_python: Set this to True to take steps in Python even if there is a compiled step.
     """
 
     in_python: bool = False
 
     @property
     def steps_per_call(self) -> int:
-        """How many steps are best taken with one call of `take`.
+        """Number of steps for which one call of `take` is fastest.
 
-        Compiled steps take many per call, so that Python costs little; hooks and signals wait until the call ends.
+        Many compiled steps are taken per call, so that the call itself costs little. Hooks and signals are handled
+        between calls.
         """
         return 1
 
@@ -50,32 +52,39 @@ class StepRunner:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End the compiler, or leave it behind to finish for later runs."""
+        """Stop a compilation that is running, or let it go on for later runs."""
 
     def state(self) -> Any:
-        """Return, as JSON, what a resumed run needs to take each batch in the same way, in Python or compiled."""
+        """Return the state, as JSON, that a resumed run needs to decide for each batch as this run does: Python or not.
+
+        Equal decisions make the results of a resumed run equal bit for bit.
+        """
 
     def take(self, batches: Batches, context: RunContext) -> Sequence[Tensor | float]:
-        """Train on batches one after the other; return the loss of each, up to the first that is not finite."""
+        """Train on batches one after the other and return the loss of each; stop after a loss that is not finite."""
         raise NotImplementedError
 
     def invalidate(self) -> None:
-        """Have the next step look for changes of the model, after code that is not this package's has run."""
+        """Make the next step check the model and the optimizers for changes, since code of the user has run."""
 
     def refresh_settings(self) -> None:
-        """Have the next step read the optimizers' settings, after a schedule outside of the step has moved them."""
+        """Make the next step read the optimizers' settings again, since a schedule outside of the step changed them."""
 
     def is_ready_for(self, batches: Batches, context: RunContext) -> bool:
         """Return whether the first of these batches would be taken as compiled code."""
         return False
 
     def one_by_one(self, batches: Batches, context: RunContext) -> Callable[[int], float] | None:
-        """Return a function that takes the batch of a number and returns its loss; None if `take` has to be used."""
+        """Return a function that trains on one of these batches, by number, and returns the loss.
+
+        Returns:
+            None if `take` has to be used instead.
+        """
         return None
 
 
 class MakeRunner(Protocol):
-    """Function that makes the runner of a step."""
+    """Type of functions that make the runner of a step."""
 
     def __call__(
         self,
@@ -94,8 +103,8 @@ class MakeRunner(Protocol):
             model: The model that the step trains.
             config: Settings of the job, of which ``compile`` chooses the runner.
             before: The runner's `state` in the run before a resume, or None.
-            last_step: Global step at which training ends, if that is known.
-            part: `GRADIENTS`, `UPDATE`, or empty for a whole step.
+            last_step: Global step at which training ends, or None if that is not known.
+            part: `GRADIENTS` or `UPDATE` if the step is one of these parts; empty for a whole step.
         """
 
 
@@ -106,7 +115,7 @@ class EagerRunner(StepRunner):
         self._step = step
 
     def invalidate(self) -> None:
-        """Warn of parameters that were unfrozen, which has no effect; Python sees every other change by itself."""
+        """Warn of parameters that were unfrozen, which has no effect; all other changes take effect by themselves."""
         self._step.warn_of_thawed()
 
     def take(self, batches: Batches, context: RunContext) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Saving of a training: what its session returns, checked and handed to the checkpoint writer."""
+"""Saving of a training: gets the state from its session, checks it, and passes it to the checkpoint writer."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class TrainingSaver:
 
     Args:
         training: The training.
-        session: Says what a checkpoint of it holds.
+        session: Returns the content of checkpoints, which depends on the strategy.
         writer: Writes the checkpoints.
 
     Attributes:
-        writer: The same writer.
-        hook: The hook that says when to save, once it is made.
+        writer: The writer.
+        hook: The hook that decides when to save; the caller sets it.
     """
 
     hook: CheckpointSaverHook
@@ -47,12 +47,12 @@ class TrainingSaver:
         self._session = session
 
     def prepare(self) -> None:
-        """Start to get the memory that a checkpoint is copied to."""
+        """Start to allocate the memory that checkpoints are copied to."""
         training = self._training
         self.writer.prepare(_own(training.model.variables()), _own(training.slots()))
 
     def refresh(self, context: RunContext) -> None:
-        """Update what is saved, and the global step; see `Session.refresh`."""
+        """Update the state to save and the global step from other processes; see `Session.refresh`."""
         self._session.refresh(context)
 
     def save(self, step: int, *, wait: bool) -> None:
@@ -60,7 +60,7 @@ class TrainingSaver:
 
         Args:
             step: The global step.
-            wait: Whether to return only when the checkpoint can be read.
+            wait: Whether to return only after the checkpoint is complete, so that it can be read.
 
         Raises:
             CheckpointError: The previous checkpoint could not be written, or this one cannot.
@@ -80,16 +80,17 @@ class TrainingSaver:
             self.writer.wait()
 
     def amend(self, step: int) -> None:
-        """Replace the states of hooks in the checkpoint of the last step, where they have changed since."""
+        """If hooks have changed their states since the checkpoint of the last step was saved, update them there."""
         states = self._training.hook_states()
         if states != self._training.saved_state.get(_HOOKS, {}):
             self._training.saved_state = {**self._training.saved_state, _HOOKS: states}
             self.writer.amend(step, self._training.saved_state)
 
     def save_content(self, step: int, content: CheckpointContent) -> None:
-        """Save what the caller has at a step, unless that step is saved; return once it can be read.
+        """Save the given content as the checkpoint of a step, unless there is one already; return when it is complete.
 
-        For a chief that has to end while other processes keep it from taking the next step.
+        The chief calls this if it must end while it is waiting for other processes in the middle of a step. The content
+        is then a copy of the state before that step.
         """
         self.writer.wait()
         latest = latest_checkpoint(self._training.model_dir)

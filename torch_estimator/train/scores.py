@@ -26,14 +26,14 @@ from torch_estimator.train.model import Model
 class Scores:
     """The head's metrics, the metrics of `add_metrics`, and the mean of the batches' losses.
 
-    Several batches of one length may be given as one. Where the head treats every example by itself, they are added as
-    one; otherwise they are taken apart again.
+    Several batches of equal length may be added at once. If the head treats every example independently, they are
+    processed together; if not, they are split again.
 
     Args:
-        model: The model, built for evaluation.
+        model: A model that was built for evaluation.
 
     Attributes:
-        batches: Number of batches so far.
+        batches: Number of batches that were added up to now.
         wants_raw: Whether a metric reads the raw columns of a batch.
 
     Raises:
@@ -51,7 +51,13 @@ class Scores:
         self._loss = 0.0
 
     def add_losses(self, outputs: Any, tensors: TensorBatch, batches: int) -> Tensor:
-        """Add the losses of some batches; return the last one."""
+        """Add the losses of one or more batches; return the loss of the last batch.
+
+        Args:
+            outputs: Outputs of the module for all rows of the batches.
+            tensors: The rows of the batches.
+            batches: Number of batches in these rows.
+        """
         with _without_process_group():
             return self._add_losses(outputs, tensors, batches)
 
@@ -69,7 +75,7 @@ class Scores:
         return last
 
     def add(self, outputs: Any, tensors: TensorBatch, batches: int) -> None:
-        """Add the metrics of the same batches."""
+        """Add the metrics of batches whose losses were added by `add_losses`; the arguments are the same."""
         with _without_process_group():
             self._add(outputs, tensors, batches)
 
@@ -84,7 +90,7 @@ class Scores:
                 self._extra.update(one, part)
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics, and the mean ``loss``; zeros where there was no batch."""
+        """Return all metrics and the mean ``loss``; the loss is 0 if there was no batch."""
         with _without_process_group():
             results = {**self._metrics.compute(), **self._extra.compute()}
         results["loss"] = self._loss / self.batches if self.batches else 0.0
@@ -93,7 +99,10 @@ class Scores:
 
 @contextmanager
 def _without_process_group() -> Iterator[None]:
-    """Hide the process group: metrics such as torchmetrics' would wait for processes that do not evaluate."""
+    """Hide torch's process group from the body.
+
+    torchmetrics synchronizes its metrics in a process group, and would wait for processes that do not evaluate.
+    """
     if not (dist.is_available() and dist.is_initialized()):
         yield
         return
@@ -115,14 +124,14 @@ def _apart(outputs: Any, tensors: TensorBatch, batches: int) -> Sequence[tuple[A
 
 
 class ExtraMetrics:
-    """The metric functions of `add_metrics`, called with what they name: labels, predictions, raw features.
+    """The metric functions of `add_metrics`, each called with the arguments it names: labels, predictions, features.
 
     Args:
-        model: The model, built for evaluation.
+        model: A model that was built for evaluation.
 
     Attributes:
         wanted: Whether there are any such functions.
-        wants_raw: Whether one of them takes raw features.
+        wants_raw: Whether one of the functions takes raw features.
     """
 
     def __init__(self, model: Model) -> None:
@@ -133,7 +142,12 @@ class ExtraMetrics:
         self.wants_raw = self.wanted and "features" in self._arguments
 
     def update(self, outputs: Any, batch: TensorBatch) -> None:
-        """Add a batch, with the module's outputs for it."""
+        """Add a batch.
+
+        Args:
+            outputs: Outputs of the module for the batch.
+            batch: The batch.
+        """
         if not self.wanted:
             return
         arguments: dict[str, Any] = {}
@@ -152,14 +166,14 @@ class ExtraMetrics:
         return self._functions.compute()
 
     def _predictions(self, outputs: Any) -> Mapping[str, Any]:
-        """Return predictions as `Estimator.predict` gives them: tensors, and object arrays where they are strings."""
+        """Return predictions as `Estimator.predict` does, but numbers as tensors; strings are object arrays."""
         tensors: dict[str, Tensor] = on_host(self._head.predictions(outputs))
         decoded = self._head.decode({key: tensor.numpy() for key, tensor in tensors.items()})
         return {key: tensors[key] if key in tensors else as_tensor(array) for key, array in decoded.items()}
 
 
 def as_tensor(column: Any) -> Any:
-    """Return a column as a tensor where it has numbers, as an object array where it has strings."""
+    """Return a column of numbers as a tensor, and a column of strings as an object array."""
     if isinstance(column, pa.Array):
         column = to_numpy(column)
     if not isinstance(column, np.ndarray) or column.dtype.kind not in "biuf":

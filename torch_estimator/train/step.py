@@ -1,4 +1,4 @@
-"""The training step: one function from batch to loss that also updates parameters and optimizer state in place."""
+"""The training step: a function of a batch that updates parameters and optimizer state, and returns the loss."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ LossFn = Callable[[nn.Module, Any, Any, Tensor | None], Tensor]
 
 
 class TrainStep:
-    """Forward, loss, backward and update as one function, so that it runs eagerly or compiled as a whole.
+    """Forward pass, loss, backward pass and update as one function, which can run in Python or be compiled as a whole.
 
-    Of a table, only the rows that a batch touches are updated. The step differentiates the gathered rows, adds up the
-    gradients of repeated ids through a scratch buffer, and gives the optimizer those rows only. An optimizer that
-    cannot work on rows, such as any of `torch.optim`, gets the table's dense gradient instead.
+    A table is updated sparsely: only the rows that the batch looked up. The step differentiates with respect to the
+    gathered rows, adds up the gradients of repeated ids, and lets the optimizer update these rows. Optimizers of
+    `torch.optim` cannot update single rows, so they get the dense gradient of the table.
 
     Args:
         module: The model.
         loss_fn: ``loss_fn(module, features, labels, weights)`` -> scalar.
-        optimizers: The optimizers, which together hold every trainable parameter of the module once.
-        schedules: The schedules that every step advances.
+        optimizers: The optimizers. Each trainable parameter of the module is in one of them, and only there.
+        schedules: The schedules, which every step advances.
 
     Attributes:
-        dense: The parameters that are updated whole.
-        tables: The updates of the tables that are updated by rows.
-        owned_groups: The settings of each parameter group, with its optimizer.
-        other_optimizers: The optimizers of `torch.optim`, which a graph cannot contain.
+        dense: Parameters that get a dense gradient.
+        tables: The sparse update of each table that gets one.
+        owned_groups: Each parameter group, with the optimizer it belongs to.
+        other_optimizers: The optimizers of `torch.optim`, whose ``step`` cannot be part of a compiled graph.
     """
 
     def __init__(
@@ -75,9 +75,10 @@ class TrainStep:
         in_rows = {update.table.weight for update in self.tables}
         self.dense = [parameter for parameter in by_parameter if parameter not in in_rows]
         self._dense_groups = [by_parameter[parameter] for parameter in self.dense]
-        self._left = [p for p, (optimizer, _) in by_parameter.items() if not isinstance(optimizer, Optimizer)]
+        self._torch_parameters = [one for one, (owner, _) in by_parameter.items() if not isinstance(owner, Optimizer)]
         self.other_optimizers = [o for o in self.optimizers if not isinstance(o, Optimizer)]
-        # Gradients are in this order: those of `dense`, then those of `tables`.
+        # Lists of gradients have the gradients of `dense` first, then those of `tables`. For each way of clipping, find
+        # the positions of its gradients in such a list.
         owners = [*(optimizer for optimizer, _ in self._dense_groups), *(update.optimizer for update in self.tables)]
         self._clippings = [
             (clipping, [place for place, owner in enumerate(owners) if owner in clipped])
@@ -98,10 +99,11 @@ class TrainStep:
         return self.finish(*computed)
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
-        """Do all of a step that can be compiled.
+        """Run the part of a step that can be compiled.
 
         Returns:
-            The loss, and the gradients for optimizers of `torch.optim`: their ``step`` cannot be part of a graph.
+            The loss, and the gradients for the optimizers of `torch.optim`. `finish` runs these optimizers, because
+            their ``step`` cannot be part of a graph.
         """
         loss, dense, mentions = self.differentiate(features, labels, weights)
         with torch.no_grad():
@@ -111,9 +113,9 @@ class TrainStep:
     def differentiate(
         self, features: Any, labels: Any, weights: Tensor | None
     ) -> tuple[Tensor, list[Tensor | None], list[Mentions | None]]:
-        """Return the loss, the gradient of each parameter of `dense`, and the sparse gradient of each of `tables`.
+        """Return the loss, the gradient of each parameter in `dense`, and the sparse gradient of each of `tables`.
 
-        The gradient of a parameter that the loss does not depend on is None.
+        A gradient is None if the loss does not depend on the parameter.
         """
         gathered: Gathered = []
         with self.recording(gathered):
@@ -129,10 +131,13 @@ class TrainStep:
         return loss, dense, [update.mentions(gathered, of_rows) for update in self.tables]
 
     def check_loss(self, loss: Tensor) -> None:
-        """Raise where no parameter would get a gradient, or a parameter that is not the module's would.
+        """Check that the loss depends on parameters of the module, and on no other parameters.
 
-        The second check walks the whole graph, which would take longer than some steps, so only the first loss is
-        checked, and the first one after `check_again`.
+        The second check walks the whole autograd graph, which can take longer than a step. So it is made only for the
+        first loss, and for the next one after `check_again`.
+
+        Raises:
+            InvalidValueError: The loss depends on no parameter, or on one that does not belong to the module.
         """
         if not loss.requires_grad:
             raise InvalidValueError(
@@ -144,17 +149,17 @@ class TrainStep:
             self._is_checked = True
 
     def check_again(self) -> None:
-        """Have `check_loss` look at the whole graph of the next loss."""
+        """Make `check_loss` walk the whole graph of the next loss."""
         self._is_checked = False
 
     def update(self, optimizer: Optimizer, parameter: Tensor, gradient: Tensor, group: LiveGroup) -> None:
-        """Update one parameter of `dense`."""
+        """Update one parameter of `dense` with an optimizer of this package."""
         state = optimizer.state[parameter]
         optimizer.update(parameter, gradient, state, group.values)
         optimizer.advance(state, group.values)
 
     def apply(self, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> list[Tensor | None]:
-        """Clip gradients as `differentiate` returns them, and update the parameters.
+        """Clip the gradients that `differentiate` has returned, and update the parameters.
 
         Returns:
             The gradients for optimizers of `torch.optim`; see `compute`.
@@ -166,7 +171,7 @@ class TrainStep:
         return self._update_dense(given[: len(dense)])
 
     def clipped(self, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> list[Gradient | None]:
-        """Return the clipped gradients of `dense` and then of `tables`, with those of repeated rows added up."""
+        """Return the clipped gradients: those of `dense`, then those of `tables` with repeated rows added up."""
         given = [
             *(None if gradient is None else Gradient(gradient) for gradient in dense),
             *(
@@ -179,17 +184,17 @@ class TrainStep:
         return given
 
     def loss(self, features: Any, labels: Any, weights: Tensor | None) -> Tensor:
-        """Return the loss of a batch; nothing else of a step is done."""
+        """Return the loss of a batch, without updating anything."""
         return self._loss_fn(self.module, features, labels, weights)
 
     def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
-        """Run the optimizers of `torch.optim` and advance the schedules, after `compute`; return the loss."""
+        """Complete a step after `compute`: run the optimizers of `torch.optim` and advance the schedules."""
         self.update_left(left)
         self.schedules.advance()
         return loss
 
     def warn_of_thawed(self) -> None:
-        """Warn of parameters that a hook has unfrozen, which has no effect."""
+        """Warn if a hook has unfrozen parameters, because they are not trained."""
         thawed = [name for name, parameter in self._frozen if parameter.requires_grad]
         if thawed:
             self._frozen = []
@@ -206,8 +211,8 @@ class TrainStep:
         self.assign([None] * len(left))
 
     def assign(self, left: Sequence[Tensor | None]) -> None:
-        """Set the parameters' ``grad`` to the gradients that `compute` returned."""
-        for parameter, gradient in zip(self._left, left, strict=True):
+        """Set ``grad`` of the parameters in `other_optimizers` to the gradients that `compute` returned."""
+        for parameter, gradient in zip(self._torch_parameters, left, strict=True):
             parameter.grad = gradient
 
     @property
@@ -216,10 +221,10 @@ class TrainStep:
         return [group for _, group in self.owned_groups]
 
     def use_tensors(self, *, of_torch: bool) -> list[Tensor]:
-        """Turn the settings that may change into tensors, and return these; see `LiveGroup.use_tensors`.
+        """Turn the settings that may change into tensors, and return the tensors; see `LiveGroup.use_tensors`.
 
         Args:
-            of_torch: Whether to do so for optimizers of `torch.optim`, too.
+            of_torch: Whether to do the same for optimizers of `torch.optim`.
         """
         return [
             tensor
@@ -229,12 +234,12 @@ class TrainStep:
         ]
 
     def scratch(self) -> list[Tensor]:
-        """Return the tensors that a step writes and that belong neither to the module nor to an optimizer."""
+        """Return the buffers that a step writes and that belong neither to the module nor to an optimizer."""
         return [tensor for update in self.tables for tensor in update.scratch]
 
     @contextmanager
     def recording(self, gathered: Gathered) -> Iterator[None]:
-        """Have the tables record in the body which rows they look up."""
+        """Make the tables append each lookup in the body to `gathered`."""
         for update in self.tables:
             update.table.recorder = gathered
         try:
@@ -272,12 +277,18 @@ class TrainStep:
 
 
 def _readable(gradient: Tensor, optimizer: torch.optim.Optimizer) -> Tensor:
-    """Return a dense gradient for this package's optimizers, which take no sparse ones, as of ``nn.Embedding``."""
+    """Convert a sparse gradient, such as ``nn.Embedding`` makes, to a dense one if the optimizer is of this package."""
     return gradient.to_dense() if gradient.is_sparse and isinstance(optimizer, Optimizer) else gradient
 
 
 def _clip(clipping: Clipping, gradients: list[Gradient | None], places: Sequence[int]) -> None:
-    """Clip the gradients in these places together, in place."""
+    """Clip some gradients of a list together, and replace them in the list.
+
+    Args:
+        clipping: How to clip.
+        gradients: The list.
+        places: Indices of the gradients to clip.
+    """
     present = [(place, one) for place in places for one in [gradients[place]] if one is not None]
     if present:
         for (place, gradient), values in zip(present, clipping([one for _, one in present]), strict=True):

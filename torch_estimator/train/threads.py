@@ -1,4 +1,4 @@
-"""Number of threads for a forward pass or a step."""
+"""Choice of the number of threads for a forward pass or a training step."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ _AS_CHEAP_AS_READING = 50_000
 
 
 def rows_worth_a_call(module: nn.Module) -> int:
-    """Return the number of rows from which the overhead of a call is negligible for a module."""
+    """Return the number of rows above which the overhead of calling a module is negligible."""
     return max(1, _WORTH_A_CALL // max(1, getattr(module, "multiply_adds_per_row", _WORTH_A_CALL)))
 
 
 def threads_for(module: nn.Module, rows: int, *, beside_input: bool = False) -> int:
     """Return the number of threads to run a module on.
 
-    Waking threads for a matrix product of some microseconds costs more than it saves, and much more on a machine with
-    other work: 90 steps/s instead of 570 for the census model at batch 40 on two busy cores. The choice is made only
-    for modules that set ``multiply_adds_per_row``; other modules keep torch's number of threads.
+    For a matrix product of a few microseconds, waking threads costs more than it saves. On a machine with other work it
+    costs far more: 90 steps/s instead of 570 for the census model with batches of 40 rows on two busy cores. So small
+    batches run on one thread. This applies only to modules that set ``multiply_adds_per_row``; other modules keep
+    torch's number of threads.
 
     Args:
         module: The module to run.
         rows: Number of rows in the batch.
-        beside_input: Whether an input thread reads ahead at the same time. A cheap module leaves one core to it.
+        beside_input: Whether an input thread reads ahead at the same time. If so, a cheap module leaves one core to
+            that thread.
     """
     per_row = getattr(module, "multiply_adds_per_row", None)
     threads = torch.get_num_threads()

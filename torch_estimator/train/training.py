@@ -1,4 +1,4 @@
-"""One training: its model, its optimizers and its input, from the state of a checkpoint to the last step."""
+"""One training: builds the model, the optimizers and the input, restores a checkpoint, and trains to the last step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ INPUT_ENDED = "input_ended"
 RANDOM = "random"
 HOOKS = "hooks"
 REPLICAS = "replicas"
-"""The states of all processes but the chief, by rank; None for the chief."""
+"""Key of a list with the state of each process, by rank. The entry of the chief is None: its state is outside."""
 
 INPUT_POSITION = (INPUT, INPUT_ENDED, RANDOM)
 
@@ -56,32 +56,33 @@ INPUT_POSITION = (INPUT, INPUT_ENDED, RANDOM)
 class Training:
     """One training of one model in this process.
 
-    The constructor only notes what is given. After `build_model`, `Session.begin` makes it ready with `warm_start`,
-    `make_optimizers` and `restore`; after `open_input`, `run` trains.
+    The constructor only stores its arguments. The calls that follow are, in this order: `build_model`; `Session.begin`,
+    which calls `warm_start`, `make_optimizers` and `restore`; `open_input`; `run`.
 
     Args:
         builder: Calls the ``model_fn`` and the ``input_fn``.
         task: Place of this process among those that train.
-        config: When to save, log and summarise.
+        config: Settings of the job, such as when to save, log and write summaries.
         model_dir: Directory of the job.
-        checkpoint: The state to start from; None for the initial weights.
+        checkpoint: The checkpoint to start from; None for the initial weights.
         last_step: Global step to end at, or None.
-        max_steps: The ``max_steps`` of the call, from which ``last_step`` may follow, or None.
-        starts_input_over: Where the checkpoint's input had ended: True starts the input over (a new call of ``train``),
-            False takes no further step (an interrupted call goes on).
-        make_runner: Makes what takes the steps, in Python or compiled.
-        evaluator: Evaluates here what the chief has called for.
-        is_over: Returns whether the chief has announced the end of the training; called while servers do not answer.
+        max_steps: Argument ``max_steps`` of the call, or None. ``last_step`` may follow from it.
+        starts_input_over: What to do if the input had already ended when the checkpoint was saved. True (for a new call
+            of ``train``) starts the input over. False (for an interrupted call that is resumed) takes no further step.
+        make_runner: Function that makes the runner, which takes the steps in Python or compiled.
+        evaluator: Runs this process's part of evaluations that the chief asks for.
+        is_over: Function that returns whether the chief has announced the end of the training. It is called while
+            parameter servers do not answer.
 
     Attributes:
-        model: The model, once it is built.
-        saved_step: Step of the newest checkpoint in the directory when the training was started, or None.
+        model: The model; set by `build_model`.
+        saved_step: Global step of the newest checkpoint when the training was started, or None.
         saved_state: This process's part of the state of the last checkpoint, as JSON.
-        optimizers: The optimizers, once they are made.
-        schedules: The schedules around them.
-        hooks: The hooks of the user, once `run` is called.
-        context: What hooks are called with, once `run` is called.
-        saver: Saves checkpoints; None where this process saves none.
+        optimizers: The optimizers; set by `make_optimizers`.
+        schedules: The schedules around the optimizers.
+        hooks: The hooks of the user; set by `run`.
+        context: The context that hooks are called with; set by `run`.
+        saver: Saves checkpoints; None if this process does not save any.
     """
 
     model: Model
@@ -122,7 +123,7 @@ class Training:
         self._numbers = OptimizerNumbers(())
         self._input_ended = self._input_failed = self._may_start_over = False
 
-    # What makes it ready, in this order.
+    # Preparation. These methods are called in this order.
 
     def build_model(self, *, moved: bool) -> None:
         """Call the ``model_fn``; see `ModelBuilder.build`."""
@@ -133,24 +134,28 @@ class Training:
         self._loss_fn = in_bfloat16(model.loss, model.device) if self.config.mixed_precision else model.loss
 
     def warm_start(self) -> None:
-        """Take over another job's weights, if the Estimator has any to start with and there is no checkpoint."""
+        """If there is no checkpoint, copy the weights that ``warm_start_from`` of the Estimator names, if any."""
         settings = self._builder.warm_start
         if self.checkpoint is None and settings is not None:
             self.model.warm_start(load_checkpoint(settings.ckpt_to_initialize_from), settings)
 
     def make_optimizers(self) -> None:
-        """Make the optimizers and schedules. Some keep a copy of the weights that they are made with."""
+        """Make the optimizers and schedules.
+
+        The weights must be in place by then, except those of a checkpoint: some optimizers keep a copy of the weights
+        that they were made with.
+        """
         self.optimizers, self.schedules = self.model.make_optimizers()
         self._numbers = OptimizerNumbers(self.optimizers)
 
     def restore(self, own_state: Mapping[str, Any]) -> None:
-        """Put the checkpoint into the model and the optimizers.
+        """Restore the model, the optimizers and the schedules from the checkpoint, if there is one.
 
         Args:
             own_state: This process's part of the checkpoint's state.
 
         Raises:
-            CheckpointError: It belongs to another model.
+            CheckpointError: The checkpoint belongs to another model.
         """
         if self.checkpoint is None:
             return
@@ -160,20 +165,23 @@ class Training:
         self.saved_state = own_state
 
     def restore_numbers(self, saved: Sequence[Mapping[str, Any]]) -> None:
-        """Put back the settings of optimizers that hooks or optimizers had changed; see `OptimizerNumbers`."""
+        """Restore the settings of optimizers that hooks or the optimizers themselves had changed in the saved run.
+
+        See `OptimizerNumbers`.
+        """
         self._numbers.restore(saved)
 
     def open_input(self, input_fn: InputFn) -> None:
-        """Call the ``input_fn``; `restore_input` then goes to a position in its data."""
+        """Call the ``input_fn``. Call `restore_input` afterwards to continue at a position in the data."""
         self._dataset = self._builder.dataset(input_fn, ModeKeys.TRAIN, self.config, self.task)
         self._batches = self.model.batches(self._dataset)
 
     def restore_input(self, position: Mapping[str, Any], *, starts_over: bool | None = None) -> None:
-        """Go on with the input, and with the random generators, where they stood.
+        """Restore the position in the input, and the state of the random generators.
 
         Args:
-            position: What `input_position` returned; empty for the beginning.
-            starts_over: Whether an input that had ended starts over; None for what the constructor was given.
+            position: Result of `input_position`; empty for the beginning of the input.
+            starts_over: Whether an input that had ended starts over; None stands for the constructor's argument.
         """
         starts_over = self.starts_input_over if starts_over is None else starts_over
         if self.config.resume_input and INPUT in position and not (position.get(INPUT_ENDED) and starts_over):
@@ -182,7 +190,8 @@ class Training:
                 self._may_start_over = starts_over
             except StateMismatch as mismatch:
                 logger.warning("%s Reading the input from its beginning.", mismatch)
-        # Last: restoring the input may need the generators' state at its start.
+        # Set the generators' state last. Restoring the input may run the user's code again from the beginning, and that
+        # code draws from the generators.
         set_random_state(position.get(RANDOM, {}))
 
     def run(
@@ -191,9 +200,9 @@ class Training:
         """Train to the last step, the end of the input, or until a hook or a signal asks to stop.
 
         Args:
-            session: What `Session.begin` has prepared this training for.
+            session: The session whose `Session.begin` was called for this training.
             hooks: The user's hooks.
-            listeners: Called before and after each checkpoint.
+            listeners: Listeners that are called before and after each checkpoint.
 
         Raises:
             NanLossDuringTrainingError: The loss or a trained variable is NaN or infinite; see `run_training`.
@@ -232,7 +241,7 @@ class Training:
                 result = session.end(result)
         return replace(result, reason=StopReason.INTERRUPTED) if context.interrupted else result
 
-    # What sessions read.
+    # Parts that sessions use.
 
     @property
     def model_fn(self) -> ModelFn:
@@ -241,41 +250,52 @@ class Training:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process saves checkpoints, logs and writes summaries for all."""
+        """Whether this process is the one that saves checkpoints, logs and writes summaries."""
         return self.task.rank == 0
 
     @property
     def saves_checkpoints(self) -> bool:
-        """Whether checkpoints are saved at all."""
+        """Whether the settings ask for checkpoints at all."""
         return bool(self.config.save_checkpoints_steps or self.config.save_checkpoints_secs)
 
     @property
     def step_arguments(self) -> tuple[Any, ...]:
-        """What every kind of `TrainStep` of this training is made of: the module, the loss and the optimizers."""
+        """First arguments of every `TrainStep` of this training: the module, the loss function and the optimizers."""
         return self.model.module, self._loss_fn, self.optimizers
 
     def whole_step(self) -> TrainStep:
-        """Return the training step of one process."""
+        """Return the training step for a process that trains alone."""
         return TrainStep(*self.step_arguments, schedules=self.schedules)
 
     def runner(self, step: TrainStep, before: Any, part: str = "") -> StepRunner:
-        """Return what takes the steps, as ``RunConfig(compile=...)`` says; see `MakeRunner`."""
+        """Return the runner for a step, as ``RunConfig(compile=...)`` asks for.
+
+        Args:
+            step: The step.
+            before: The runner's `StepRunner.state` in the run before a resume, or None.
+            part: Part of a step; see `MakeRunner`.
+        """
         return self._make_runner(step, self.model, self.config, before=before, last_step=self.last_step, part=part)
 
     @property
     def averages_losses(self) -> bool:
         """Whether the loss of several batches is the average of their losses, not the sum."""
         head, loss = self.model.head, self.model.spec.loss
-        # Losses of torch name their reduction; a plain function is taken for a mean.
+        # torch's losses have an attribute `reduction`. A plain function has none, and is assumed to return a mean.
         adds = LossReduction.of(head.loss_reduction) is LossReduction.SUM or getattr(loss, "reduction", "") == "sum"
         return not adds
 
     def next_batches(self, most: int) -> Batches | None:
-        """Return the next batches, at most so many and as many as lie in one piece of memory; None at the end."""
+        """Return the next batches, or None at the end of the input.
+
+        Args:
+            most: Maximum number of batches. Fewer are returned if the next ones are not in one block of memory.
+        """
         try:
             batches = self._read(most)
         except Exception as error:
-            # A terminal sends Ctrl-C to every process of the group, also to those that the input has started.
+            # After a stop signal, treat an error of the input as its end. A terminal sends Ctrl-C to every process of
+            # the group, so processes that the input has started were interrupted as well.
             if self.context is None or not self.context.preempted:
                 raise
             name = stop_signal(self.context)
@@ -283,7 +303,8 @@ class Training:
             self._input_failed = True
             return None
         if batches is None and self._may_start_over:
-            # The call before took the very last batch without coming to the end: this one starts from the beginning.
+            # The saved run had read the very last batch, but had not seen the end of the input yet, so the checkpoint
+            # does not say that the input has ended. Start the input over here.
             self._batches.close()
             self._batches = self.model.batches(self._dataset)
             batches = self._read(most)
@@ -303,10 +324,10 @@ class Training:
         return trained_variables(self.model.module, self.optimizers)
 
     def input_position(self, *, cpu_generator: bool = True) -> dict[str, Any]:
-        """Return, as JSON, what `restore_input` takes.
+        """Serialize the position in the input and the state of the random generators, as JSON; see `restore_input`.
 
         Args:
-            cpu_generator: Whether the state of torch's generator on the CPU, 5 kB, is part of it.
+            cpu_generator: Whether to include the state of torch's random generator on the CPU, which is 5 kB.
         """
         return {
             INPUT: self._batches.state(),
@@ -315,14 +336,14 @@ class Training:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return, as JSON, what a checkpoint holds beside tensors, without what the session and hooks add."""
+        """Return the non-tensor content of a checkpoint as JSON, except what the session and the hooks add to it."""
         return {**self.input_position(), NUMBERS: self._numbers.state(), **self.model.state(self.optimizers)}
 
     def hook_states(self) -> dict[str, Any]:
         """Return the states of the user's hooks, as JSON."""
         return hook_states(self.hooks)
 
-    # What runs besides.
+    # Checkpoints that are being written in the background.
 
     def settle(self) -> None:
         """Wait until the checkpoint that is being written, if any, can be read."""
@@ -335,8 +356,8 @@ class Training:
             self.saver.writer.wait()
 
     def _read(self, most: int) -> Batches | None:
-        # Random numbers that a user's own code draws must come between the very steps between which they come in
-        # Python.
+        # Read a single batch at a time if the input runs code of the user. That code may draw random numbers, and it
+        # must draw them between the same steps as in a training that takes one step after the other.
         if most == 1 or self._dataset.runs_user_code:
             batch = next(self._batches, None)
             return None if batch is None else Batches(batch)
@@ -380,7 +401,7 @@ class Training:
         if steps:
             min_secs = self.config._min_log_secs or 0.0
             hooks.append(StepCounterHook(steps, min_log_secs=min_secs))
-            # tf.estimator logs the step before the one just taken: 0, k, 2k, … of a fresh run.
+            # Log the global step before the one just taken, as tf.estimator does: 0, k, 2k, ... in a new training.
             figures: dict[str, Any] = {"loss": "loss", "step": _step_before}
             hooks.append(LoggingTensorHook(figures, steps, min_log_secs=min_secs))
         if bar.visible:
@@ -391,14 +412,14 @@ class Training:
 def own_state(state: Mapping[str, Any], rank: int, size: int, own_keys: Sequence[str] = ()) -> dict[str, Any]:
     """Return one process's part of a checkpoint's state.
 
-    Where the checkpoint was saved by more or fewer processes, the position of the input is left out, with a warning:
-    the batches are divided in another way.
+    If the checkpoint was saved by more or fewer processes, the batches are divided in another way now. So the position
+    of the input is left out, and a warning is logged.
 
     Args:
         state: The state in a checkpoint.
         rank: Rank of the process.
-        size: How many processes train now.
-        own_keys: Keys that each process has for itself, beside the position of its input and its hooks.
+        size: Number of processes that train now.
+        own_keys: Keys whose values each process has separately, in addition to those of its input and its hooks.
     """
     if not state:
         return {}
@@ -418,7 +439,7 @@ def own_state(state: Mapping[str, Any], rank: int, size: int, own_keys: Sequence
 
 
 def log_end(result: TrainingResult) -> None:
-    """Log why training ended; warn where it took no step."""
+    """Log why training ended, or warn if it took no step because there was no input."""
     if result.steps_taken == 0 and result.reason is StopReason.END_OF_INPUT:
         logger.warning("Training took no step: the input is empty or at its end.")
     else:

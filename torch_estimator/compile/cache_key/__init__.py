@@ -9,8 +9,8 @@ computed before anything is traced, from the objects themselves, and it covers:
 - code of installed packages by the version or the sources of the package, and by the settings that the code reads.
 
 It does not cover line numbers, file names, comments, or attributes that a class names in ``not_in_fingerprint``.
-Whatever only its identity distinguishes from others, such as an open file, makes the key meaningless in other processes
-(`CacheKey.portable`). It still shows changes within this process.
+Some objects, such as open files, can be told from others of their type only by their identity. They make the key
+meaningless in other processes (`CacheKey.portable`), but it still shows changes within this process.
 
 `environment_digest` covers the rest: the machine, the compiler, versions, flags of torch, and the user's source files.
 
@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from torch import nn
 
-# These two register what they write for each type; nothing else of them is used here.
+# These two modules are imported because they register functions that write each type; nothing else in them is used
+# here.
 from torch_estimator.compile.cache_key import functions, python_objects
 from torch_estimator.compile.cache_key.environment import environment_digest, machine_digest, torch_flags
 from torch_estimator.compile.cache_key.torch_objects import global_hooks

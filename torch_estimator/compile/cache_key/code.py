@@ -34,7 +34,7 @@ class CodeFacts(NamedTuple):
         digest: SHA-256 of what the code does, wherever it stands in a file.
         globals: Dotted names in the code that begin with a global.
         imports: Modules that the code imports: the level of a relative import, and the name.
-        words: All names and strings in the code. With any of them it may read a member of a module.
+        words: All names and strings in the code. Each of them may be the name of a module's member that the code reads.
     """
 
     code: CodeType

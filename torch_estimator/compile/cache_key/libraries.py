@@ -20,7 +20,8 @@ import torch_estimator
 _OWN = "torch_estimator"
 _STANDARD = "python"
 
-# Packages of thousands of files, which nobody edits in place. The time of their first file is that of the installation.
+# Packages of thousands of files, which nobody edits in place. Instead of all files, only the time of the first one is
+# read, which is the time of the installation.
 _LARGE = frozenset({"torch", "numpy", "pyarrow", "scipy", "pandas", "sklearn", "tensorflow", "jax", "keras"})
 
 
@@ -78,7 +79,8 @@ def library_identity(package: str) -> str:
     if package in _LARGE:
         stat = os.stat(file)
         return f"library {package} {version} {stat.st_size} {stat.st_mtime_ns}"
-    # A package that somebody develops may be edited, or installed anew, under the same version.
+    # Include the sizes and times of the sources: a package in development may be edited, or installed again, without a
+    # new version.
     return f"library {package} {version} {_source_times(file)}"
 
 

@@ -1,7 +1,7 @@
 """Parts of a cache key: tensors, modules, optimizers and their hooks.
 
-Of a tensor everything counts but its numbers. Settings in the groups of optimizers that the compiled step reads anew in
-every step count only as being numbers.
+Everything about a tensor is written except its numbers. For settings of optimizers that the compiled step reads anew in
+every step, the key contains only that they are numbers.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def _state(walk: Walk, optimizer: torch.optim.Optimizer) -> None:
     """Write the state of an optimizer, parameter by parameter."""
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     known = set(map(id, held))
-    # In the order of the groups. The order in `state` depends on which parameter got its first gradient earlier.
+    # Write the state in the order of the groups. The order in `state` depends on which parameter got its first gradient
+    # earlier.
     keys = [*(one for one in held if one in optimizer.state), *(k for k in optimizer.state if id(k) not in known)]
     for place, key in enumerate(keys):
         walk.visit(key, "'s key ", str(place))

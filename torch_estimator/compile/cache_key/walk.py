@@ -85,7 +85,7 @@ class Walk:
 
     Attributes:
         tensors: The tensors found so far, each with the number of its object.
-        memo: What holds for the whole walk and is computed once; the first item of a key names its purpose.
+        memo: Results that are computed once per walk; the first item of a key names their purpose.
     """
 
     def __init__(self, leave_out: frozenset[str] = frozenset()) -> None:
@@ -202,8 +202,9 @@ class Walk:
     def in_stable_order(self, values: Iterable[Any]) -> list[Any]:
         """Return the elements of a set in an order that is the same in every process."""
         if self._sorts_set:
-            # This walk computes the place of an element in a set. The element may hold that set somewhere inside, so
-            # following sets here might never end. Elements that differ in their sets only are in arbitrary order.
+            # Do not follow sets while computing the place of an element in a set. The element may hold that set
+            # somewhere inside, so that the walk might never end. Elements that differ only in the sets that they hold
+            # are therefore in arbitrary order.
             return []
         return sorted(values, key=self._digest_of_element)
 
