@@ -135,7 +135,7 @@ class _CacheWriter:
     def publish(self, identity: bytes) -> None:
         """Write the checksums and rename the file."""
         if self._writer is None:
-            # Write a file without batches if the stream had no chunks, so that the next run does not read its source again.
+            # Write a file without batches if the stream had no chunks, so that the next run does not read the source.
             self._open(pa.schema([]), identity, Layout().to_json())
         assert self._checksums is not None
         self._writer.close()
