@@ -77,7 +77,7 @@ def add_to(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the job; return its exit status."""
-    # The launcher needs POSIX. The other commands run without it.
+    # Import the launcher only here, because it needs POSIX, and the other commands do not.
     from torch_estimator.launch.job import Job, Limits
     from torch_estimator.launch.layout import Program
     from torch_estimator.launch.process import LocalProcess

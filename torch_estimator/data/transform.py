@@ -64,7 +64,7 @@ def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     """Return the chunk transformed.
 
     Raises:
-        DataError: A required column is missing, or a row cannot be used; the message says where the row is.
+        DataError: A required column is missing, or a row cannot be used; the message names the row's file and line.
     """
     features = chunk.features
     required = transform.required

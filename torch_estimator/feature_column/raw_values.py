@@ -261,7 +261,7 @@ def _read_lists(column: RawColumn, key: str, dtype: RawDtype, read: Callable[[An
 
 
 def _values_and_offsets(column: RawColumn, key: str) -> tuple[Any, Offsets]:
-    """Return the values of all rows as one column, and where the values of each row begin."""
+    """Return the values of all rows as one column, and the offset at which the values of each row begin."""
     if not isinstance(column, pa.Array):
         if column.ndim == 2:
             rows, each = column.shape

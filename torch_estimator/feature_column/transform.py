@@ -29,7 +29,7 @@ from torch_estimator.feature_column.layouts import (
 from torch_estimator.feature_column.raw_feature import ARROW_TYPES, RawFeature, merge_raw_features
 from torch_estimator.feature_column.raw_values import RawColumn
 
-Features: TypeAlias = dict[str, Any]  # numpy arrays, and Arrow lists where rows have any number of ids
+Features: TypeAlias = dict[str, Any]  # numpy arrays, and Arrow lists if rows have any number of ids
 
 
 class FeatureTransform:

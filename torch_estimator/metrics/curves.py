@@ -66,7 +66,7 @@ class LabelHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Accuracy, precision and recall at one threshold; each is 0 where its divisor is 0."""
+    """Accuracy, precision and recall at one threshold; each is 0 if its divisor is 0."""
 
     accuracy: float
     precision: float
