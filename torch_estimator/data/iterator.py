@@ -115,7 +115,7 @@ class DatasetIterator:
             state: The position, of this iterator or of one of an equal Dataset.
 
         Raises:
-            StateMismatch: The position belongs to other data or another pipeline. The iterator's position is then unchanged.
+            StateMismatch: The position belongs to other data or another pipeline. The iterator keeps its own position.
         """
         check_signature(state.get("signature") if isinstance(state, dict) else None, self._signature)
         self._stop()

@@ -68,7 +68,7 @@ def lower_features(
 def _wanted(
     transform: FeatureTransform,
 ) -> tuple[dict[str, Sequence[PlacedNumbers]], dict[str, tuple[Sequence[PlacedIds], int]]]:
-    """Return the columns of each output of numbers, and the columns and the missing value's id of each output of ids."""
+    """Return the columns of each output of numbers, and the columns and id of a missing value of each output of ids."""
     numbers: dict[str, Sequence[PlacedNumbers]] = {}
     ids: dict[str, tuple[Sequence[PlacedIds], int]] = {}
     if transform.linear is not None:

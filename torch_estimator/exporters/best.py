@@ -105,7 +105,7 @@ class BestExporter:
         """Export the model if `eval_result` is the best so far; see `Exporter.export`."""
         if getattr(eval_result, "batches", None) == 0:
             # Skip an empty evaluation: it reports loss 0.0, which no later model could beat.
-            logger.warning("%s: nothing is exported, since the evaluation input was empty.", self.name)
+            logger.warning("%s: nothing was exported, because the evaluation input was empty.", self.name)
             return None
         best = _read_best(export_path)
         if best is not None and not self.compare_fn(best_eval_result=best, current_eval_result=dict(eval_result)):

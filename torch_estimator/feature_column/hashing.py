@@ -133,8 +133,8 @@ class StringHasher:
         if not self._warned:
             self._warned = True
             _logger.warning(
-                "Raw column %r has more than %d distinct strings: the export will know the farmhash of the "
-                "first %d only and hash others with murmur3.",
+                "Raw column %r has more than %d distinct strings: the export will contain the farmhash of "
+                "only the first %d, and hash others with murmur3.",
                 self.key,
                 self._limit,
                 self._limit,

@@ -158,8 +158,11 @@ class _CacheWriter:
         Path(self._path).parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(self._path)
         if os.path.exists(self._path):
-            logger.info("Replacing the cache %s: it is of other data, another pipeline or another version.", self._path)
-        # `publish` or `remove` closes the file.
+            logger.info(
+                "Replacing the cache %s: it was written for other data, another pipeline or another version.",
+                self._path,
+            )
+        # Open the file without a `with` block, because `publish` or `remove` closes it.
         self._file = open(self._temporary, "wb")  # noqa: SIM115
         self._checksums = _ChecksumFile(self._file)
         sink = pa.PythonFile(self._checksums, mode="w")

@@ -75,7 +75,7 @@ class _MapStream(PassThroughStream):
             empty += 1
             if empty == _MANY_EMPTY:
                 # Warn once, because this loop never ends if the function removes all rows of an endless input.
-                logger.warning("The function given to map has left no rows of %d batches in a row.", empty)
+                logger.warning("The function given to map has removed all rows of %d consecutive batches.", empty)
         return None
 
     def _mapped(self, chunk: Chunk) -> Chunk:

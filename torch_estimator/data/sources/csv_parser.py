@@ -183,7 +183,7 @@ def _can_cast(text: str, value_type: pa.DataType) -> bool:
 
 
 def _as_integer(text: str) -> int | float | None:
-    """Return an integer as it is, any other number or text as 0.5, and an empty text as None."""
+    """Convert a text that is an integer to `int`, any other number or text to 0.5, and an empty text to None."""
     if _INTEGER.fullmatch(text.strip()):
         return int(text)
     return 0.5 if text else None
