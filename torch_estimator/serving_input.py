@@ -1,6 +1,6 @@
 """Serving input: the inputs of an exported model as raw columns, JSON values or rows of CSV.
 
-Pass one to `Estimator.export_saved_model` or to an exporter.
+Pass a serving input to `Estimator.export_saved_model` or to an exporter.
 
 >>> from torch_estimator import feature_column as fc
 >>> age = fc.numeric_column("age")
@@ -77,7 +77,7 @@ def raw_features(
 def json(
     columns: Any, defaults: Mapping[str, Default] | None = None, transform: nn.Module | None = None
 ) -> ServingInput:
-    """Return a serving input for JSON instances: one input of shape ``[batch]``, a bare value per row, per raw column.
+    """Return a serving input for JSON instances: each raw column is an input ``[batch]`` with a bare value per row.
 
     As with gcloud, an instance must have every input without a default. `Dataset.from_json` is more lenient: it reads
     an absent string or list as missing. To accept such instances, pass ``defaults={"job": "", "tags": []}`` (-1 for an
@@ -99,9 +99,9 @@ def like(features: Any, defaults: Mapping[str, Default] | None = None) -> Servin
     """Return a serving input with the dtypes and shapes of example features, for a module without feature columns.
 
     Args:
-        features: A batch as an input_fn returns it, of which only dtypes and shapes matter. An array or tensor
-            ``[N, ...]`` makes the input ``features``, a tuple of them ``features_0``, ``features_1``, …, and a dict
-            inputs named by its keys.
+        features: A batch of features as an input_fn returns it; only its dtypes and shapes are used. An array or tensor
+            ``[N, ...]`` becomes the input ``features``, a tuple the inputs ``features_0``, ``features_1``, …, and a
+            dict becomes inputs with the names of its keys.
         defaults: As for `raw_features`.
 
     Raises:
@@ -122,7 +122,7 @@ def like(features: Any, defaults: Mapping[str, Default] | None = None) -> Servin
 
 
 def _tensors(columns: Any) -> Any:
-    """Return the first row of each column as a tensor; strings stay as they are."""
+    """Return the first row of each column as a tensor; columns of strings are returned unchanged."""
 
     def tensor(column: Any) -> Any:
         return column if is_strings(column) else torch.from_numpy(column[:1].copy())
@@ -141,11 +141,12 @@ def csv(
     defaults: Mapping[str, Default] | None = None,
     transform: nn.Module | None = None,
 ) -> ServingInput:
-    """Return a serving input with the single input ``csv_row``, strings ``[batch]``, one row of CSV each.
+    """Return a serving input with the single input ``csv_row``: strings ``[batch]``, each of which is a row of CSV.
 
     Fields that the model does not use are ignored. The graph itself splits rows without quotes; `ExportedModel` also
-    reads quoted fields. An empty number gets the value in `defaults`, or else the `default_value` of its column, and is
-    an error without either. An empty integer that only categorical columns read counts as missing and has no id.
+    reads quoted fields. An empty field of a number gets the value in `defaults`, or else the `default_value` of its
+    column, and is an error without either. An empty integer that only categorical columns read counts as missing and
+    has no id.
 
     Args:
         column_names: Names of the fields of a row, in order.
@@ -238,7 +239,7 @@ def _inputs(columns: Any, transform: nn.Module | None) -> tuple[dict[str, RawFea
                 f"the transform {type(transform).__name__} takes {key!r}, but that is {kept.dtype} of shape "
                 f"{kept.shape} per row; a transform takes one number."
             )
-        # For categorical columns -1 means a missing value. For a transform it is an ordinary number.
+        # Drop the mark of missing values: -1 is a missing value for a categorical column, but a number for a transform.
         inputs[key] = RawFeature(key=key, dtype="float32") if kept is None else replace(kept, missing=None)
     return dict(sorted(inputs.items(), key=lambda item: item[0].encode())), transform
 
@@ -285,7 +286,8 @@ def _undeclared(key: str, value: Any) -> RawFeature:
     if not isinstance(value, list | tuple) or not value:
         return RawFeature(key=key, dtype=_dtype_of(key, value))
     kinds = {_dtype_of(key, one) for one in value}
-    # Integers among floats are floats. Strings among numbers are found by the check of the default.
+    # Take the most general type of the values, so that integers among floats become floats. Strings among numbers are
+    # rejected later, by the check of the default.
     return RawFeature(key=key, dtype=max(kinds, key=("int64", "float32", "string").index), shape=(len(value),))
 
 
@@ -298,7 +300,7 @@ def _dtype_of(key: str, value: Any) -> RawDtype:
 
 
 def _checked_default(feature: RawFeature, value: Any) -> Default:
-    """Return a default of an input, checked and in the form that the export stores."""
+    """Check a default of an input; return it in the form that the export stores."""
     items = value if isinstance(value, (list, tuple)) else [value]
     if feature.dtype == "string":
         fits = all(isinstance(item, str) for item in items)

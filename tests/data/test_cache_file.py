@@ -126,7 +126,8 @@ def test_another_pipeline_replaces_the_cache(what: str, tmp_path: Path, caplog: 
         assert not caplog.records
         got(second, file)
         assert (
-            f"Replacing the cache {file}: it is of other data, another pipeline or another version." in caplog.messages
+            f"Replacing the cache {file}: it was written for other data, another pipeline or another version."
+            in caplog.messages
         )
 
 

@@ -419,7 +419,7 @@ def test_an_evaluation_of_nothing_is_not_the_best(tmp_path: Path, caplog: pytest
         te.EvalSpec(lambda: used_up_after_one_evaluation, steps=None, throttle_secs=0, exporters=best),
     )
     assert (metrics["loss"], exports) == (0.0, [None])
-    assert "best: nothing is exported, since the evaluation input was empty." in caplog.messages
+    assert "best: nothing was exported, because the evaluation input was empty." in caplog.messages
     kept = json.loads((tmp_path / "export" / "best" / "best_eval_result.json").read_text())
     assert (kept["global_step"], kept["loss"] > 0) == (3, True)
     assert [point.step for point in read_scalars(tmp_path / "eval")["loss"]] == [3]

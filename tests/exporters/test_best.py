@@ -116,7 +116,7 @@ def test_an_evaluation_of_nothing_is_never_the_best(
     exporter = BestExporter("best", _receiver)
     empty = EvaluationResult([("global_step", 1), ("loss", 0.0)], batches=0)
     assert exporter.export(estimator, export_path, "ckpt", empty, True) is None
-    assert caplog.messages == ["best: nothing is exported, since the evaluation input was empty."]
+    assert caplog.messages == ["best: nothing was exported, because the evaluation input was empty."]
     assert _exported(exporter, estimator, export_path, [0.5]) == [True]
     assert exporter.export(estimator, export_path, "ckpt", empty, True) is None
     assert _exported(exporter, estimator, export_path, [0.4]) == [True]

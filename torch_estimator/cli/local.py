@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _EPILOG = """\
-Each line of a process begins with its role. A process that is killed or fails is restarted, and the others keep
-running: with parameter servers they train on, without any they wait for the process and hand over what it lost; where
-that is impossible, they exit with status 143 and are restarted, too. Status 2 means that the user has to act, and ends
-the job. After the chief has finished, only the evaluator is restarted. The exit status is 0 if all processes have
-finished successfully. Ctrl-C (130) and SIGTERM (143) stop all of them; the second one kills them at once. On Linux they
-are also killed when this command is killed. Processes inherit this command's environment, such as a
-TORCH_ESTIMATOR_KEY_FILE (see estimator make-key)."""
+Each line of output begins with the role of its process. A process that is killed or fails is restarted, and the others
+keep running. With parameter servers they continue to train; without, they wait for the restarted process and send it
+the state that it lost. If that is impossible, they exit with status 143 and are restarted, too. Status 2 means that
+the user has to act, and ends the job. After the chief has finished, only the evaluator is restarted. The exit status
+is 0 if all processes have finished successfully. Ctrl-C (130) and SIGTERM (143) stop all of them; the second one kills
+them at once. On Linux they are also killed when this command is killed. Processes inherit this command's environment,
+such as a TORCH_ESTIMATOR_KEY_FILE (see estimator make-key)."""
 
 
 def add_to(commands: Commands) -> None:
@@ -77,7 +77,7 @@ def add_to(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the job; return its exit status."""
-    # The launcher needs POSIX. The other commands run without it.
+    # Import the launcher only here, because it needs POSIX, and the other commands do not.
     from torch_estimator.launch.job import Job, Limits
     from torch_estimator.launch.layout import Program
     from torch_estimator.launch.process import LocalProcess

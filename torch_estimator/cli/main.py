@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from torch_estimator.cli import local, make_key, predict, show
 from torch_estimator.errors import INTERRUPTED, UserError, printable
 
-# A new command is a module with `add_to`, listed here.
+# Modules of the commands. To add a command, write a module with `add_to` and list it here.
 _COMMANDS = (show, predict, local, make_key)
 
-# The status of a program that SIGPIPE ended, as shells report it.
+# Exit status of a program that SIGPIPE terminated, as shells report it.
 BROKEN_PIPE = 141
 
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"estimator: error: {printable(str(error))}", file=sys.stderr)
         return UserError.exit_status
     except BrokenPipeError:
-        # Python flushes stdout when it exits, and would raise the error again.
+        # Redirect stdout to /dev/null, because Python flushes stdout when it exits, and would raise the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:

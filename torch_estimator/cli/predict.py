@@ -123,7 +123,7 @@ def _json_lines(path: str) -> Iterator[Any]:
 
 
 def _request(path: str) -> tuple[list[Any], str | None]:
-    """Return the instances and the signature's name of a prediction request, as TensorFlow Serving takes it."""
+    """Return the instances and the signature's name in a file that holds a request for TensorFlow Serving."""
     where = _name_of(path)
     try:
         request = parse_json(_text(path))

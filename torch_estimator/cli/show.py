@@ -27,7 +27,7 @@ def add_to(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print one signature, or all."""
+    """Print one signature, or all signatures."""
     directory = newest_export(options.dir)
     manifest = read_manifest(directory)
     if options.signature_def is None:
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def newest_export(path: str) -> str:
-    """Return the export at `path`, or the newest one in that directory, whose choice is reported on stderr."""
+    """Return the export at `path`. If `path` is a directory of exports, choose the newest and say so on stderr."""
     directory, count = find_export(path)
     if count:
         print(f"Using {directory}, the newest of {count} in {path}.", file=sys.stderr)
@@ -74,7 +74,7 @@ def _signature(signature: Signature, *, indent: str) -> Iterator[str]:
 def _tensors(kind: str, tensors: Mapping[str, TensorInfo], indent: str) -> Iterator[str]:
     for name in sorted(tensors):
         info = tensors[name]
-        # A vector is written (-1), as saved_model_cli does, not as Python's (-1,).
+        # Join the sizes without a trailing comma: saved_model_cli writes (-1) for a vector, and Python (-1,).
         shape = ", ".join(map(str, info.shape))
         yield f"{indent}  {kind}['{name}'] tensor_info:"
         yield f"{indent}      dtype: {info.dtype}"

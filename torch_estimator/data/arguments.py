@@ -1,4 +1,4 @@
-"""Checks of arguments: counts, and what users say about columns by name."""
+"""Checks of arguments: counts, column names, and values given by column."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 
 def check_count(what: str, value: object, *, at_least: int) -> None:
-    """Check a whole number.
+    """Check that an argument is an `int` that is not too small.
 
     Args:
         what: Name of the argument, for messages.
@@ -45,7 +45,7 @@ def column_names(what: str, given: Sequence[str]) -> tuple[str, ...]:
 
     Raises:
         InvalidTypeError: The argument is not a sequence of strings.
-        InvalidValueError: A name repeats, or there is none.
+        InvalidValueError: A name repeats, or the sequence is empty.
     """
     if isinstance(given, str) or not all(isinstance(name, str) for name in given):
         raise InvalidTypeError(f"{what} must be a sequence of strings, but got {given!r}.")
@@ -64,11 +64,11 @@ def by_column(given: Any, what: str, names: Sequence[str] | None) -> dict[str, A
     Args:
         given: A dict by column, a list in the order of `names`, or None for no values.
         what: Name of the argument, for messages.
-        names: The columns that a list is about; None where their order is unknown.
+        names: The columns in the order that a list follows; None if their order is unknown.
 
     Raises:
         InvalidTypeError: The argument is neither a dict nor a list.
-        InvalidValueError: A list has another length than `names`, or the order of the columns is unknown.
+        InvalidValueError: A list does not have the length of `names`, or the order of the columns is unknown.
     """
     if given is None:
         return {}

@@ -1,7 +1,7 @@
-"""Numbers between Arrow and numpy, sharing memory.
+"""Conversion of numbers between Arrow and numpy, sharing memory.
 
-`pyarrow.Array.to_numpy` and `pyarrow.array` import pandas where it is installed. That takes a quarter of a second,
-and training does not need pandas.
+`pyarrow.Array.to_numpy` and `pyarrow.array` import pandas if it is installed. That takes a quarter of a second, and
+training does not need pandas.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     """Return the chunks of a column as one array."""
     if column.num_chunks == 1:
         return column.chunk(0)
-    # Where strings take more than 2 GiB together, the result is still a ChunkedArray.
+    # If the strings take more than 2 GiB together, pyarrow returns a ChunkedArray here as well.
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], column.type)

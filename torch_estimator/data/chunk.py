@@ -1,4 +1,4 @@
-"""Chunks: some rows of features and labels, the unit in which rows move through a pipeline.
+"""Chunks: batches or larger groups of consecutive rows, the unit in which rows move through a pipeline.
 
 Features and labels may each be one column, or a dict or tuple of columns (see `columns` for what a column is).
 """
@@ -17,10 +17,12 @@ from torch_estimator.data.columns import Array, as_column
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError, RowError
 
 RowLocator = Callable[[int], str]
-"""Returns where a row of a chunk comes from, such as ``data.csv, line 17``. May read files again, so it is slow."""
+"""Function from the number of a row in a chunk to its origin, such as ``data.csv, line 17``. It is slow, since it may
+read files again.
+"""
 
 LabelColumn = str | Mapping[str, str] | None
-"""The column that the labels were taken from; by the name of the label where there are several."""
+"""The column that the labels were taken from, or a dict of such columns by label if there are several labels."""
 
 
 @dataclass(slots=True)
@@ -31,9 +33,9 @@ class Chunk:
         features: A column, or a dict or tuple of columns.
         labels: The same, or None.
         rows: Number of rows of every column.
-        locate: Returns where a row comes from, for messages.
+        locate: Returns the origin of a row, for messages.
         label_column: The column that the labels were taken from, for messages.
-        lengths: Length of the sequence in every row, int64 ``[rows]``, where batches are made by length; else None.
+        lengths: Length of the sequence in every row, int64 ``[rows]``, if batches are bucketed by length; else None.
     """
 
     features: Any
@@ -82,7 +84,7 @@ class Chunk:
         return Chunk(features, labels, self.rows, self.locate, self.label_column, self.lengths)
 
     def error(self, error: RowError) -> DataError:
-        """Return an error about one row as an error that names the file and line of the row."""
+        """Convert an error about one row to a `DataError` that names the file and line of the row."""
         return DataError(f"{self.locate(error.row)}: {self._column(error)}{error.problem.rstrip('.')}.")
 
     def _column(self, error: RowError) -> str:
@@ -119,12 +121,12 @@ def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def chunk_of(features: Any, labels: Any, locate: RowLocator) -> Chunk:
-    """Make a chunk of arrays, tensors or lists, alone, in dicts or in tuples.
+    """Make a chunk of features and labels: arrays, tensors or lists, alone or in dicts or tuples.
 
     Args:
-        features: Features that a user's code returned.
-        labels: Labels that it returned, or None.
-        locate: Returns where a row comes from.
+        features: Features that a user's function or iterable returned.
+        labels: Labels that the same code returned, or None.
+        locate: Returns the origin of a row.
 
     Raises:
         DataError: A value cannot be a column, or columns differ in length.
@@ -139,7 +141,7 @@ def chunk_of(features: Any, labels: Any, locate: RowLocator) -> Chunk:
 
 
 def as_columns(value: Any, name: str | None = None, *, lists: bool = False) -> Any:
-    """Return a user's features or labels with every array in them as a column; see `columns.as_column`.
+    """Convert every array in a user's features or labels to a column; see `columns.as_column`.
 
     A list is one column here, not a structure of several.
     """
@@ -172,7 +174,7 @@ def as_pair(value: Any) -> tuple[Any, Any]:
     """Split data into features and labels: a tuple or list of two is a pair, anything else is features.
 
     Raises:
-        InvalidValueError: A tuple or list has another length than two.
+        InvalidValueError: A tuple or list does not have two elements.
     """
     if isinstance(value, tuple | list):
         if len(value) != 2:

@@ -1,4 +1,4 @@
-"""Types of columns: from what a user names, what a schema says, or what a sample looks like."""
+"""Types of columns: given by the user, given by a schema, or inferred from a sample."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def as_arrow_type(given: Any, column: str) -> pa.DataType:
 
 
 DEFAULT = b"default"
-"""Key in the metadata of a schema's field. Its value is the default of a missing value, as JSON."""
+"""Key in the metadata of a schema's field. The metadata value is the default for a missing value, as JSON."""
 
 
 def schema_defaults(schema: pa.Schema) -> dict[str, Any]:
@@ -64,17 +64,17 @@ def schema_defaults(schema: pa.Schema) -> dict[str, Any]:
 
 
 MISSING = b"missing"
-"""Key in the metadata of a schema's field. Its value is the integer that a missing one becomes, as JSON."""
+"""Key in the metadata of a schema's field. The metadata value is the integer that replaces a missing one, as JSON."""
 
 
 def schema_missing(schema: pa.Schema | None) -> dict[str, int]:
-    """Return the integers that missing ones without a default become, by column, from a schema's metadata."""
+    """Return, by column, the integers that replace missing ones without a default, from a schema's metadata."""
     metadata = {field.name: field.metadata or {} for field in schema or ()}
     return {name: json.loads(known[MISSING]) for name, known in metadata.items() if MISSING in known}
 
 
 def schema_types(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the types in a schema by column; strings are read dictionary encoded.
+    """Return the types in a schema by column, with strings as dictionary-encoded strings.
 
     Raises:
         InvalidTypeError: The argument is not a schema, or has a type that cannot be read.
@@ -93,7 +93,7 @@ def _schema_type(kind: pa.DataType, column: str) -> pa.DataType:
     if not is_list_type(kind):
         return as_arrow_type(kind, column)
     value_type = as_arrow_type(kind.value_type, column)
-    # Strings in lists are not dictionary encoded.
+    # Read strings in lists as plain strings, because only columns of single strings are dictionary encoded.
     value_type = pa.string() if value_type == STRINGS else value_type
     return pa.list_(value_type, kind.list_size if pa.types.is_fixed_size_list(kind) else -1)
 
@@ -107,7 +107,7 @@ def type_of_default(value: Any) -> pa.DataType | None:
 
 
 def inferred(kind: pa.DataType) -> pa.DataType:
-    """Return the type to read a column as, from the type that Arrow inferred: int64, float32, bool or strings."""
+    """Return the type to read a column as, given the type that Arrow inferred: int64, float32, bool or strings."""
     if pa.types.is_integer(kind):
         return pa.int64()
     if pa.types.is_floating(kind):
@@ -131,7 +131,7 @@ def as_column_type(kind: Any, column: str) -> pa.DataType:
 
 
 def check_default(value: Any, column: str) -> Any:
-    """Return a default.
+    """Check a default and return it.
 
     Raises:
         InvalidTypeError: The default is neither a number nor a string.
@@ -142,7 +142,7 @@ def check_default(value: Any, column: str) -> Any:
 
 
 def default_as(value: Any, kind: pa.DataType, column: str) -> Any:
-    """Return a default as a Python value of the type of its column.
+    """Convert a default to a Python value of its column's type.
 
     Args:
         value: The default.

@@ -60,7 +60,7 @@ def as_column(value: Any, name: str | None = None, *, lists: bool = False, incom
         RowError: A number is missing or masked, or an integer is too large.
     """
     if hasattr(value, "isna") and not isinstance(value.dtype, np.dtype) and value.dtype.kind in "iu":
-        # to_numpy of pandas would convert nullable integers to floats, and missing ones to NaN.
+        # Convert through Arrow, because to_numpy of pandas would make floats of nullable integers and NaN of nulls.
         value = pa.array(value, from_pandas=True)
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()
@@ -115,8 +115,8 @@ def from_arrow(array: pa.Array, *, name: str | None = None, default: Any = None,
     Args:
         array: Strings, numbers, booleans, dates (which become strings), or lists of numbers or strings.
         name: Name of the column, for messages.
-        default: What a missing value becomes. None means '' for strings and an error for numbers.
-        missing: What a missing integer without a default becomes, in a list or not; None for an error.
+        default: Value that replaces a missing one. None means '' for strings and an error for numbers.
+        missing: Integer that replaces a missing one without a default, also in lists; None makes it an error.
 
     Raises:
         RowError: A number is missing and there is no default.
@@ -216,7 +216,7 @@ def _as_array(value: Any, name: str | None) -> Array:
         problem = unequal_rows_problem(value) or str(error).rstrip(".")
         raise InvalidTypeError(f"{_named(name)} cannot be made an array: {problem}.") from error
     if isinstance(value, list | tuple) and array.dtype.kind == "f" and (np.abs(array) >= 2.0**63).any():
-        # numpy converts integers to floats if no integer type can hold all of them.
+        # Check the list for integers, because numpy makes floats of integers if no integer type can hold all of them.
         check_integers(value, name)
     return array
 
@@ -251,7 +251,7 @@ def _strings(array: pa.Array, default: str, name: str | None) -> pa.DictionaryAr
         elif array.type != STRINGS:
             array = pa.DictionaryArray.from_arrays(array.indices.cast(pa.int32()), array.dictionary.cast(pa.string()))
     except pa.ArrowInvalid:
-        # Converting the values one by one finds the one that is not UTF-8.
+        # Convert the values one by one, so that the error names the value that is not UTF-8.
         return pa.array(convert_objects(array.to_pylist(), name), pa.string()).dictionary_encode()
     if array.null_count:
         values = [*array.dictionary.to_pylist(), default]

@@ -1,4 +1,4 @@
-"""The Dataset: where rows come from, and the operations that turn them into batches."""
+"""Dataset: a source of rows, and the operations that turn rows into batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from torch_estimator.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Rows of features and labels, from a source through operations into batches.
+    """Rows of features and labels, which operations turn into batches.
 
     Every method returns a new Dataset. Nothing is read before iterating.
 
@@ -76,16 +76,16 @@ class Dataset:
             column_names: Names of the columns; None takes them from the header.
             header: Whether the first line of each file is a header; None means that it is if `column_names` is None.
             column_types: Type by column (``"string"``, ``"float32"``, ``"int64"``, ...), or a list with the types of
-                all columns. A column without a type gets the one that the model's feature columns read, else that of
-                its default, else int64, float32, bool or strings, inferred from the first rows.
-            defaults: What a missing value becomes: a dict by column, or a list in the order of the columns read. None
-                means that a value is required. One-element lists, as in tf.io.decode_csv, are accepted. Without a
+                all columns. A column without a type gets the type that the model's feature columns read, else the type
+                of its default, else int64, float32, bool or strings, inferred from the first rows.
+            defaults: Values that replace missing ones: a dict by column, or a list in the order of the columns read.
+                None means that a value is required. One-element lists, as in tf.io.decode_csv, are accepted. Without a
                 default, a missing string becomes '', a missing integer that only categorical columns read becomes -1
                 (no id), and any other missing number is an error.
             select_columns: Columns to use; None for all.
-            schema: Columns to use, their types and defaults, in the place of `select_columns` and `column_types`, such
-                as ``te.feature_column.schema(columns)``. The label is read in addition. `defaults` override those of
-                the schema.
+            schema: Columns to use, their types and defaults, instead of `select_columns` and `column_types`, such as
+                ``te.feature_column.schema(columns)``. The label is read in addition. `defaults` override those of the
+                schema.
             list_separator: Text between the values of a list, for columns that hold lists. An empty field is an empty
                 list.
             label: Column to use as label, or several; see `label`.
@@ -128,17 +128,17 @@ class Dataset:
         defaults: Mapping[str, Any] | None = None,
         label: LabelColumns | None = None,
     ) -> Dataset:
-        """Read Parquet files. If shuffled, they are read in whole row groups, a random choice of them at a time.
+        """Read Parquet files. If the Dataset is shuffled, whole row groups are read, a random selection at a time.
 
         Args:
             files: A path, glob or fsspec URL, or several.
             columns: Columns to use; None for all.
-            schema: Columns to use, the types to convert them to and their defaults, in the place of `columns`, such as
+            schema: Columns to use, the types to convert them to and their defaults, instead of `columns`, such as
                 ``te.feature_column.schema(columns)``. The label is read in addition. `defaults` override those of the
                 schema.
-            defaults: What a missing value becomes, by column. Without a default, a missing string becomes '', a missing
-                integer that only categorical columns read becomes -1 (no id), also in lists, and any other missing
-                number is an error.
+            defaults: Values that replace missing ones, by column. Without a default, a missing string becomes '', a
+                missing integer that only categorical columns read becomes -1 (no id), also in lists, and any other
+                missing number is an error.
             label: Column to use as label, or several; see `label`.
 
         Raises:
@@ -172,12 +172,12 @@ class Dataset:
             column_types: Type by column (``"string"``, ``"float32"``, ..., or an Arrow type, such as a type of lists).
                 A column without a type gets one as in `from_csv`.
             select_columns: Columns to use; None for those in the first rows.
-            schema: Columns to use, their types and defaults, in the place of `select_columns` and `column_types`, such
-                as ``te.feature_column.schema(columns)``. The label is read in addition. `defaults` override those of
-                the schema.
-            defaults: What a missing value becomes, by column. Without a default, a missing string becomes '', a missing
-                list an empty one, a missing integer that only categorical columns read becomes -1 (no id), also in
-                lists, and any other missing number is an error.
+            schema: Columns to use, their types and defaults, instead of `select_columns` and `column_types`, such as
+                ``te.feature_column.schema(columns)``. The label is read in addition. `defaults` override those of the
+                schema.
+            defaults: Values that replace missing ones, by column. Without a default, a missing string becomes '', a
+                missing list becomes an empty list, a missing integer that only categorical columns read becomes -1 (no
+                id), also in lists, and any other missing number is an error.
             label: Column to use as label, or several; see `label`.
 
         Raises:
@@ -198,10 +198,10 @@ class Dataset:
 
     @classmethod
     def from_arrays(cls, features: Any, labels: Any = None) -> Dataset:
-        """Use arrays in memory, without copying them where possible.
+        """Use arrays in memory, without copying them if possible.
 
-        A missing integer in a dict of columns is allowed if only categorical columns of the model read it: it has no
-        id, as in files.
+        A missing integer in a dict of columns is allowed if only categorical columns of the model read that column. As
+        in files, a missing integer has no id.
 
         Args:
             features: One column, or a dict or tuple of columns: numpy, torch, Arrow or lists, rows first.
@@ -241,8 +241,8 @@ class Dataset:
         """Use batches that a Python object yields: features, or pairs (features, labels).
 
         A resumed run skips the batches that were used, so the iterable must yield the same batches again. A DataLoader
-        does, also with ``shuffle=True`` or with its own generator. If it draws random numbers from numpy or from
-        Python's `random`, seed these yourself.
+        does so, even with ``shuffle=True`` or with its own generator. If the iterable draws random numbers from numpy
+        or from Python's `random`, seed these yourself.
 
         Args:
             iterable: An iterable, such as a list of batches or a torch DataLoader, or a function that returns one. The
@@ -285,14 +285,14 @@ class Dataset:
         return self._then(label)
 
     def shuffle(self, buffer: int, seed: int | None = None) -> Dataset:
-        """Shuffle rows, in another order in every epoch of a `repeat` that follows.
+        """Shuffle rows, in a new order for every epoch of a `repeat` that follows.
 
         Args:
-            buffer: Minimum number of rows to shuffle at once; 1 does not shuffle. There are always at least about
-                65,536, read from a random choice of small pieces of the files. Data with fewer rows is shuffled
-                completely.
-            seed: Seed of the order. None draws a seed from torch's global generator now and saves it with the position,
-                so that a resumed run continues in the same order.
+            buffer: Minimum number of rows to shuffle at once; 1 does not shuffle. Other numbers below about 65,536 are
+                raised to it. The rows are read from a random selection of small pieces of the files. Data with fewer
+                rows is shuffled completely.
+            seed: Seed of the order. None draws a seed from torch's global generator during this call and saves it with
+                the position, so that a resumed run continues in the same order.
 
         >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4]}).shuffle(4, seed=1).repeat(2).batch(4)
         >>> [sorted(features["x"].tolist()) for features in data]
@@ -306,7 +306,7 @@ class Dataset:
     def repeat(self, count: int | None = None) -> Dataset:
         """Go through the data `count` times; None or -1 repeats without end.
 
-        A batch may have rows of two epochs if `batch` follows `repeat`.
+        If `batch` follows `repeat`, a batch may have rows of two epochs.
 
         >>> data = Dataset.from_arrays({"x": [1, 2, 3]})
         >>> [features["x"].tolist() for features in data.repeat(2).batch(2)]
@@ -333,7 +333,7 @@ class Dataset:
         return replace(self._then(Batching(size=_int(size), drop_remainder=drop_remainder)), _batched=True)
 
     def padded_batch(self, size: int, padding_values: Any = None, drop_remainder: bool = False) -> Dataset:
-        """Make batches as `batch` does, and add the lengths of the lists in each column ``<column>_length``.
+        """Make batches as `batch` does, and add the lengths of each column's lists as ``<column>_length``.
 
         Args:
             size: Rows of a batch.
@@ -369,12 +369,13 @@ class Dataset:
         their lengths are added as ``<column>_length`` (int64 ``[rows]``).
 
         Args:
-            column: A column of lists, whose lengths decide about the bucket.
-            bucket_boundaries: Ascending lengths. A bucket holds lengths from one boundary up to, excluding, the next.
-            bucket_batch_sizes: Rows of a batch, by bucket: one more than boundaries.
+            column: A column of lists, whose lengths determine the bucket of each row.
+            bucket_boundaries: Ascending lengths. A bucket holds the lengths from one boundary up to the next, without
+                the latter.
+            bucket_batch_sizes: Rows of a batch, by bucket. There is one more bucket than there are boundaries.
             padding_values: As in `padded_batch`.
-            pad_to_bucket_boundary: Whether to pad all lists to the bucket's upper boundary minus one, so that there are
-                few shapes. A list as long as the last boundary is then an error.
+            pad_to_bucket_boundary: Whether to pad all lists to the bucket's upper boundary minus one, so that batches
+                have few different shapes. A list as long as the last boundary is then an error.
             drop_remainder: Whether to leave out smaller last batches.
 
         Raises:
@@ -403,9 +404,10 @@ class Dataset:
 
         Args:
             fn: Called with features, or features and labels if there are any, as numpy arrays (strings as object
-                arrays), rows first. Returns the same; if there were no labels, it may return a pair (features, labels).
-                After `batch` it may remove rows, and a batch without rows is skipped. Before `batch` it must return as
-                many rows as it gets, and a column of lists is an object array with one array per row.
+                arrays), rows first. Returns features and labels in the same form; if there were no labels, the function
+                may return a pair (features, labels). After `batch` it may remove rows, and a batch without rows is
+                skipped. Before `batch` it must return as many rows as it gets, and a column of lists is an object array
+                with one array per row.
 
         >>> data = Dataset.from_arrays({"x": [1, 2, 3]}).map(lambda features: {"x": features["x"] * 10}).batch(3)
         >>> [features["x"].tolist() for features in data]
@@ -414,17 +416,17 @@ class Dataset:
         return self._then(Map(function=fn, of_batches=self._batched))
 
     def cache(self, filename: str | os.PathLike[str] | None = None) -> Dataset:
-        """Keep the rows or batches of the operations before it when they are first read, and do not read them again.
+        """Keep the rows or batches of the preceding operations in the first epoch, and reuse them in later epochs.
 
-        A cache before `shuffle` gives another order in every epoch; a cache after it gives the same order. Random
-        choices in a `map` before it are made once.
+        With a cache before `shuffle`, every epoch has a new order; with a cache after `shuffle`, all epochs have the
+        same order. Random choices in a `map` before the cache are made once.
 
         Args:
             filename: A file on this machine, in the Arrow IPC format, for data that does not fit into memory or that
-                many runs read. It is written when all rows were read. It is replaced if the files, the columns that are
-                read or the operations before it change; for a `map`, that is its code and the values that it uses. None
-                keeps rows in memory, after the model's transform of raw columns. All iterators of this Dataset, and of
-                those made from it, share them if they are for the same model.
+                many runs read. The file is written when all rows were read. It is replaced if the files, the columns
+                that are read or the preceding operations change; for a `map`, its code and the values that it uses are
+                compared. None keeps rows in memory, after the model's transform of raw columns. All iterators of this
+                Dataset, and of Datasets made from it, share these rows if they are for the same model.
 
         >>> data = Dataset.from_arrays({"x": [1, 2, 3, 4]}).cache().shuffle(4, seed=1).repeat(2).batch(2)
         >>> len(list(data))
@@ -439,7 +441,7 @@ class Dataset:
         ``class_weight({})`` adds the column that the head needs to data for evaluation.
 
         Args:
-            weights: Label, after the mapping of `label` -> weight.
+            weights: Label -> weight. Labels are those after the mapping of `label`.
             weight_column: Name of the column (float32).
 
         >>> data = Dataset.from_arrays({"x": [1, 2, 3]}, ["no", "yes", "no"]).class_weight({"yes": 3.0}).batch(3)
@@ -449,7 +451,7 @@ class Dataset:
         return self._then(ClassWeight(weights=weights, column=weight_column))
 
     def prefetch(self, n: int) -> Dataset:
-        """Read `n` batches ahead in a thread, or, where that is cheaper, two blocks of consecutive batches."""
+        """Read `n` batches ahead in a thread, or two blocks of consecutive batches if that is cheaper."""
         return self._then(Prefetch(count=_int(n)))
 
     def skip(self, rows: int) -> Dataset:
@@ -471,8 +473,8 @@ class Dataset:
     def divided(self, parts: int, index: int) -> Dataset:
         """Return a Dataset of every ``parts``-th batch, beginning with batch `index`.
 
-        This is a `shard` before the operations on single batches at the end, so that these see only the batches that
-        are kept. A Dataset without batches is returned unchanged.
+        A `shard` is inserted before the trailing operations that work on single batches, so that these see only the
+        batches that are kept. A Dataset without batches is returned unchanged.
         """
         if not self._batched:
             return self
@@ -495,9 +497,9 @@ class Dataset:
         Args:
             transform: A model's preprocessing of raw columns. Without one, batches hold raw columns: numpy arrays, and
                 Arrow arrays of strings.
-            convert: Applied to batches, in the thread that prefetches if there is one. It gets several consecutive
-                batches as one and must treat rows independently. Its result, tensors or arrays in dicts and tuples, is
-                cut into batches again.
+            convert: Function that is applied to batches, in the thread that prefetches if there is one. It gets several
+                consecutive batches as one and must treat rows independently. Its result, tensors or arrays in dicts and
+                tuples, is cut into batches again.
 
         Raises:
             DataError: Files cannot be found or read, or columns are missing.
@@ -539,10 +541,10 @@ def _is_for_each_batch(operation: Operation) -> bool:
 
 
 def _names_columns(label: Any, columns: Mapping[str, Any]) -> bool:
-    """Return whether the label given with a frame names columns; otherwise it holds the values themselves."""
+    """Return whether the argument `label` of `from_pandas` names columns; otherwise it holds the labels themselves."""
     if isinstance(label, Mapping):
         return all(isinstance(name, str) for name in label.values())
-    # A list of strings may also hold the labels.
+    # Take a list of strings as names only if all of them are columns, because it may also hold the labels.
     return isinstance(label, str) or (
         isinstance(label, list | tuple) and all(isinstance(name, str) and name in columns for name in label)
     )

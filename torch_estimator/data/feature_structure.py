@@ -1,7 +1,7 @@
 """Descriptions of the features that a module reads: dtypes and shapes of a tensor, or of a dict or tuple of tensors.
 
-Checkpoints keep them as JSON. ``{"dtype": "float32", "shape": [3]}`` describes a tensor of shape ``[N, 3]``;
-``{"dict": {name: …}}`` and ``{"tuple": […]}`` describe several tensors.
+Checkpoints store the descriptions as JSON. ``{"dtype": "float32", "shape": [3]}`` describes a tensor of shape ``[N,
+3]``; ``{"dict": {name: …}}`` and ``{"tuple": […]}`` describe several tensors.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def leaves(structure: Structure, name: str = "") -> Iterator[tuple[str, Leaf]]:
 
 
 def assemble(structure: Structure, find: Callable[[str, Leaf], Any], name: str = "") -> Any:
-    """Return features of the described form.
+    """Build features of the described structure.
 
     Args:
         structure: The description.
-        find: Returns the tensor for a name and its description; None leaves a key of a dict out.
+        find: Returns the tensor for a name and a description. If it returns None, the key of a dict is left out.
         name: Name of this part of the features.
     """
     if "dict" in structure:

@@ -1,8 +1,8 @@
 """Iterating over the batches of a Dataset, with a position that can be saved.
 
 Consecutive batches of equal length often lie in one piece of memory, because they are slices of the same chunk. The
-iterator reads such a block at once, converts it at once, and cuts it into batches as they are asked for: all of this
-takes much less time than the same work batch by batch.
+iterator reads such a block at once, converts it at once, and cuts it into batches when they are requested. This takes
+much less time than the same work batch by batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DatasetIterator:
 
     Args:
         stream: Stream of batches.
-        signature: What a position depends on.
+        signature: What must be unchanged for a saved position to stay valid.
         convert: Applied to every `Batch`; None leaves batches as they are.
         prefetch: Whether to read and convert in a thread.
     """
@@ -88,14 +88,14 @@ class DatasetIterator:
     def next_in_block(self, count: int) -> tuple[Any, int, int, int]:
         """Return several of the next batches as a range of the block in which they lie.
 
-        The block stays the same object for many calls, so that a caller may keep what it derives from it.
+        The block stays the same object for many calls, so that a caller may keep results computed from the block.
 
         Args:
             count: Maximum number of batches.
 
         Returns:
-            The block as one batch, None at the end; the number of batches in the block, all of one length; the number
-            of the first of the next batches in the block, from 0; and how many batches there are from this one on.
+            The block as one batch, None at the end; the number of batches in the block, all of one length; the index in
+            the block of the first batch that this call returns, from 0; and the number of batches that it returns.
         """
         block = self._current_block()
         if block is None:
@@ -109,13 +109,13 @@ class DatasetIterator:
         return {"signature": self._signature, "position": self._own_position()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go to a position that `state` returned, so that the same batches follow as followed there.
+        """Go to a position that `state` returned, so that the batches after that position are returned again.
 
         Args:
             state: The position, of this iterator or of one of an equal Dataset.
 
         Raises:
-            StateMismatch: The position belongs to other data or another pipeline. The iterator stays where it was.
+            StateMismatch: The position belongs to other data or another pipeline. The iterator keeps its own position.
         """
         check_signature(state.get("signature") if isinstance(state, dict) else None, self._signature)
         self._stop()
@@ -141,7 +141,7 @@ class DatasetIterator:
 
     def _current_block(self) -> _Block | None:
         """Return the block of the next batch; None at the end."""
-        # The caller takes batches by blocks, so cutting the following blocks into batches in advance is of no use.
+        # Stop cutting blocks into batches in advance, because this caller takes batches by blocks.
         self._read.cut = False
         block = self._block
         if block is None or self._used == block.count:
@@ -173,7 +173,7 @@ class DatasetIterator:
                 self._thread = PrefetchThread(self._read, _BLOCKS_AHEAD)
             return self._thread.take()
         except StopIteration as error:
-            # A StopIteration of a user's function would silently end a loop over the batches.
+            # Convert the error, because a StopIteration of a user's function would silently end a loop over batches.
             raise DataError(
                 f"{_raised_at(error)} raised StopIteration in a function of the input; catch it there, or give next() "
                 "a second argument."
@@ -218,7 +218,7 @@ class _Block:
 
 
 class _BlockReader:
-    """Reads the blocks of a stream. Called from the thread that prefetches, it must not refer to the iterator.
+    """Reads the blocks of a stream. The thread that prefetches calls it, so it must not refer to the iterator.
 
     Args:
         stream: Stream of batches.

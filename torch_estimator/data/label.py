@@ -1,4 +1,4 @@
-"""Labels: the columns that are labels, and the numbers that their values stand for."""
+"""Labels: which columns hold labels, and the mapping from their values to numbers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Label:
     """Moves one or several columns from the features to the labels.
 
     Attributes:
-        column: Name of the column. Several (a list of names, or a dict from names of labels to columns) make a dict of
-            labels.
+        column: Name of the column. Several columns (a list of names, or a dict from names of labels to columns) make a
+            dict of labels.
         mapping: Raw value -> number; None leaves the values as they are. With several columns, a dict of such mappings
             by label.
     """
@@ -50,7 +50,7 @@ class Label:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are labels, each once."""
+        """The label columns, each listed once."""
         if isinstance(self.column, Mapping):
             return tuple(dict.fromkeys(self.column.values()))
         return (str(self.column),)
@@ -65,7 +65,7 @@ class Label:
         return f"column {names}" if len(self.columns) == 1 else f"columns {names}"
 
     def select(self, columns: Mapping[str, Column]) -> Any:
-        """Return the labels among some columns: a column of mapped values, or a dict of them.
+        """Select the labels from some columns: return a column of mapped values, or a dict of such columns.
 
         Raises:
             RowError: A value is not in the mapping.
@@ -98,7 +98,7 @@ class Label:
         return ChunkMapStream(self.extract, upstream)
 
     def signature(self) -> str:
-        """Return an empty text: labels do not change what a position means."""
+        """Return an empty string, since a saved position stays valid if the labels change."""
         return ""
 
     def _by_label(self) -> Mapping[str, str]:
@@ -123,7 +123,7 @@ class Label:
 
 
 def label_columns(label: LabelColumns | None) -> tuple[str, ...]:
-    """Return the columns that the argument `label` of a Dataset's method names; none for None."""
+    """Return the columns that the argument `label` of a Dataset's method names; an empty tuple for None."""
     return () if label is None else Label(column=label).columns
 
 
@@ -134,10 +134,10 @@ def _as_label(column: Column, name: str) -> Column:
 
 
 def _mapped(column: Column, mapping: Mapping[Any, float] | None, name: str) -> Column:
-    """Return the numbers that a mapping gives for the values of a column."""
+    """Map the values of a column to numbers."""
     if mapping is None:
         return column
-    # Only the distinct values are looked up in Python.
+    # Look up only the distinct values, because each look-up runs in Python.
     if isinstance(column, np.ndarray):
         distinct, indices = np.unique(column, return_inverse=True)
         values = distinct.tolist()

@@ -1,4 +1,4 @@
-"""Columns of lists: Arrow lists, of any length in each row, until batching pads them to arrays."""
+"""Columns of lists: Arrow lists of any length, which batching pads to arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lists_column(array: pa.Array, convert: Callable[[pa.Array], Any], name: str 
 
     Args:
         array: Lists of numbers or of strings.
-        convert: Makes a column from the values of all lists.
+        convert: Function that makes a column from the values of all lists.
         name: Name of the column, for messages.
 
     Returns:
@@ -46,7 +46,7 @@ def lists_column(array: pa.Array, convert: Callable[[pa.Array], Any], name: str 
     lengths = arrow.to_numpy(pc.fill_null(pc.list_value_length(array), 0))
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     if pa.types.is_null(array.type.value_type) and not offsets[-1]:
-        # All lists are empty, so the type of their values is unknown.
+        # Use Arrow's null type for the values: all lists are empty, so the type of their values is unknown.
         return pa.ListArray.from_arrays(arrow.from_numpy(offsets.astype(np.int32)), pa.nulls(0))
     try:
         values = convert(array.flatten())
@@ -65,7 +65,8 @@ def lists_column(array: pa.Array, convert: Callable[[pa.Array], Any], name: str 
 def concat_lists(columns: list[pa.ListArray]) -> pa.ListArray:
     """Return the rows of several columns of lists as one column.
 
-    Integers become floats where another column has floats. Columns of empty lists, whose type is unknown, fit all.
+    Integers become floats if another column has floats. Columns of empty lists, whose type is unknown, can be joined
+    with columns of any type.
 
     Raises:
         pyarrow.ArrowException: Some columns hold numbers and some strings.
@@ -84,9 +85,9 @@ def list_lengths(column: pa.ListArray) -> Array:
 
 
 def as_lists(column: Any) -> Any:
-    """Return a column as lists, if it has one or several values per row.
+    """Convert a column with one or several values per row to lists.
 
-    One value per row becomes a list of one value, and an array ``[rows, length]`` becomes lists of that length. Other
+    A single value becomes a list of one value, and an array ``[rows, length]`` becomes lists of that length. Other
     columns are returned unchanged.
     """
     if is_lists(column):
@@ -106,7 +107,7 @@ def as_lists(column: Any) -> Any:
 
 
 def _of_objects(values: Array) -> pa.Array | None:
-    """Return objects as an Arrow array of strings, with missing ones empty, or of numbers; None if they are neither."""
+    """Return objects as an Arrow array of numbers or of strings, with missing strings empty; None for other objects."""
     try:
         array = pa.array(values if values.dtype.kind == "O" else values.astype(object), from_pandas=True)
         if pa.types.is_binary(array.type):
@@ -144,7 +145,7 @@ def padded(column: pa.ListArray, *, value: Any = None, length: int | None = None
     Args:
         column: The lists.
         value: Padding value; None for 0, False or ''.
-        length: Length of the result; None for the length of the longest list. Must not be less than that.
+        length: Length of the result, at least that of the longest list; None for the length of the longest list.
 
     Raises:
         ValueError: The value does not have the type of the lists.

@@ -1,4 +1,4 @@
-"""Pipelines: from a source and the operations of a Dataset to the streams that carry them out."""
+"""Pipelines: the streams that perform the operations of a Dataset on its source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Operation(Protocol):
         """Return the stream that applies the operation to `upstream`."""
 
     def signature(self) -> str:
-        """Return what a saved position depends on, or an empty text."""
+        """Return what must be unchanged for a saved position to stay valid, or an empty string."""
 
 
 def make_iterator(
@@ -44,11 +44,11 @@ def make_iterator(
     transform: Transform | None,
     convert: Callable[[Batch], Any] | None = None,
 ) -> DatasetIterator:
-    """Return an iterator over the batches that the operations, in their order, make of the source.
+    """Return an iterator over the batches that the operations, applied in order, make of the source's rows.
 
     The transform is applied to whole windows and as early as possible, which is faster than batch by batch. This is
-    correct because it treats rows independently. Only operations that need raw columns, which are a map and a cache in
-    a file, come before it.
+    correct because the transform treats rows independently. Only operations that need raw columns, which are a map and
+    a cache in a file, come before the transform.
     """
     pipeline = _Pipeline(operations, transform)
     if isinstance(source, IterableSource):
@@ -62,12 +62,12 @@ def make_iterator(
 class _Pipeline:
     """Builds the streams of a Dataset.
 
-    Labels and class weights that come before any map are applied where rows are read, once per window. Their order
+    Labels and class weights that come before any map are applied once per window, right after it was read. Their order
     relative to shuffling or batching does not matter, because they treat rows independently.
 
     Attributes:
-        prefetch: Whether the iterator, instead of a stream, reads ahead in a thread. It hands over many batches at
-            once, which is faster, but not if a user's function produces the batches one by one.
+        prefetch: Whether the iterator, instead of a stream, reads ahead in a thread. The iterator passes on many
+            batches at once, which is faster unless a user's function produces the batches one by one.
     """
 
     def __init__(self, operations: Sequence[Operation], transform: Transform | None) -> None:
@@ -80,7 +80,7 @@ class _Pipeline:
         self._weights = [one for one in early if isinstance(one, ClassWeight)]
         kept = [one for one in operations if not any(one is other for other in early)]
         self._operations = [_pad_like_missing(one, transform) for one in kept]
-        # Whether the transform is applied after one of the operations, instead of where rows are read.
+        # `_late` is whether the transform is applied after one of the operations, instead of right after reading.
         self._late = any(map(_needs_raw_columns, self._operations))
         self.prefetch = False
         self._buckets = next((one for one in operations if isinstance(one, Bucketing)), None)
@@ -90,8 +90,9 @@ class _Pipeline:
         operations = self._operations
         elements = source.stream(own_random=any(isinstance(one, Cache | Shard) for one in self._given))
         if elements.from_loader:
-            # A DataLoader draws from torch's global generator. If a thread did this while a model draws from the same
-            # generator, the results of both would depend on timing. A DataLoader prefetches by itself (num_workers).
+            # Do not prefetch a DataLoader, which draws from torch's global generator. If a thread did this while a
+            # model draws from the same generator, the results of both would depend on timing. A DataLoader can
+            # prefetch by itself (num_workers).
             operations = [operation for operation in operations if not isinstance(operation, Prefetch)]
         stream: Stream = elements
         for label in self._labels:
@@ -113,7 +114,7 @@ class _Pipeline:
         windows = WindowStream(
             reader,
             shuffling=shuffle.shuffling() if shuffle is not None and shuffled else None,
-            # Rows of other shards need not be prepared.
+            # If there is a shard, prepare rows after it, since rows of other shards need not be prepared.
             prepare=self._prepare if not shards else None,
         )
         stream: Stream = windows
@@ -121,7 +122,8 @@ class _Pipeline:
             stream = shard.stream(stream)
         if shards:
             stream = ChunkMapStream(self._prepare, stream)
-        # A position counts windows. How a source is cut into windows may depend on the columns that are read.
+        # Include the number of ranges and windows, because a position counts windows, and the way in which a source is
+        # cut into windows may depend on the columns that are read.
         signature = {**reader.signature(), "pieces": [reader.ranges, windows.count]}
         stream = self._append(stream, operations[shards:], signature, reader)
         return PadStream(stream) if self._mapped else stream, signature
@@ -139,19 +141,19 @@ class _Pipeline:
         )
 
     def _prepare(self, chunk: Chunk) -> Chunk:
-        """Apply everything that treats rows independently: once per window instead of once per batch."""
+        """Apply all operations that treat rows independently, once per window instead of once per batch."""
         for weight in self._weights:
             chunk = weight.apply(chunk)
         if not self._late:
             return self._transformed(chunk)
-        # A user's function expects numpy arrays.
+        # Convert to numpy arrays for a later map, because a user's function expects them.
         return apply_transform(AS_NUMPY, chunk) if self._mapped else chunk
 
     def _transformed(self, chunk: Chunk) -> Chunk:
         if self._transform is None:
             return chunk
         if self._buckets is not None:
-            # The transform may drop the column that decides about the bucket.
+            # Measure the lengths now, because the transform may drop the column that determines the bucket.
             chunk = self._buckets.measure(chunk)
         return apply_transform(self._transform, chunk)
 
@@ -189,9 +191,9 @@ class _Pipeline:
         return cache.file_stream(stream, [_CACHE_FORMAT, reader.identity(), signature, steps])
 
     def _without_prefetch(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Return the operations without those that prefetch, if the iterator prefetches in their place.
+        """Remove the operations that prefetch if the iterator can prefetch in their place.
 
-        With a map they stay, because the user's function may be what takes the time.
+        If there is a map they stay, because the user's function may take most of the time.
         """
         prefetches = [operation for operation in operations if isinstance(operation, Prefetch) and operation.count]
         self.prefetch = bool(prefetches) and not self._mapped
@@ -199,7 +201,7 @@ class _Pipeline:
 
 
 def _pad_like_missing(operation: Operation, transform: Transform | None) -> Operation:
-    """Return an operation that makes batches with the padding that a model's columns take for missing values."""
+    """Return an operation that makes batches, with the padding values that a model's columns treat as missing."""
     values = getattr(transform, "list_padding", None)
     if not values or not isinstance(operation, Batching | Bucketing) or operation.padding.values is not None:
         return operation
@@ -214,8 +216,8 @@ def _needs_raw_columns(operation: Operation) -> bool:
 
 
 def _identity(operation: Operation) -> Any:
-    """Return JSON that is equal in another run only if the operation does the same there."""
+    """Return JSON that is equal in two runs only if the operation does the same in both."""
     if isinstance(operation, Map):
         return ["map", operation.of_batches, function_identity(operation.function)]
-    # A drawn seed of a shuffle is part of the position, which the cache compares, too.
+    # Leave out the drawn seed of a shuffle: it is part of the position, which the cache compares, too.
     return operation.signature() if isinstance(operation, Shuffle | Cache) else repr(operation)

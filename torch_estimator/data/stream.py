@@ -51,10 +51,10 @@ class Stream(ABC):
         """Return the position of the next chunk."""
 
     def block_positions(self, count: int) -> Callable[[int], State]:
-        """Return a function from a number of chunks used, from 1, to the position after them.
+        """Return a function from a number of used chunks, from 1, to the position after them.
 
         The chunks are those of the block that `next_block` returned last. The function may be called after the stream
-        has moved on.
+        has returned further chunks.
 
         Args:
             count: Number of chunks in the block.

@@ -1,8 +1,8 @@
 """TFRecord files: the framing of records, and the CRC-32C checksum in it.
 
-TensorBoard's event files are TFRecord files. tensorboard has a `RecordWriter` as well, but importing it imports absl,
-which takes 0.07 to 0.25 seconds where the first event written here takes 0.03 seconds, import of the protocol buffers
-included. Its checksum, a Python loop over bytes, is six times slower.
+TensorBoard's event files are TFRecord files. The tensorboard package has a `RecordWriter` as well, but importing it
+imports absl, which takes 0.07 to 0.25 seconds. Writing the first event with this module takes 0.03 seconds, including
+the import of the protocol buffers. tensorboard's checksum, a Python loop over bytes, is six times slower.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def crc32c(data: bytes) -> int:
     table = _table()
     state = 0xFFFFFFFF
     for start in range(0, len(data), _BLOCK):
-        # A CRC is linear over XOR: the CRC of a block is the XOR of the CRCs of its bytes, each with zeros elsewhere.
+        # Look up the CRC of each byte at its position, and combine them by XOR. A CRC is linear over XOR: the CRC of a
+        # block is the XOR of the CRCs of its bytes, each with zeros at all other positions.
         block = np.frombuffer(data, np.uint8, min(_BLOCK, len(data) - start), start).astype(np.intp)
         size = len(block)
         block[:4] ^= np.frombuffer(state.to_bytes(4, "little"), np.uint8)[:size]

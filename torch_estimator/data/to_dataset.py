@@ -62,7 +62,7 @@ def _columns(value: Any, name: str | None = None) -> Any:
     if isinstance(value, tuple):
         return tuple(_columns(column, name) for column in value)
     if value is None or _is_array(value) or isinstance(value, list):
-        # The source converts arrays to columns.
+        # Return arrays unchanged, since the source converts them to columns.
         return value
     raise _unusable(value)
 

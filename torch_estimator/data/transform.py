@@ -20,14 +20,14 @@ class Transform(Protocol):
     """Turns raw columns into arrays. It treats every row independently and has no side effects.
 
     Attributes:
-        required: Raw feature columns to read and the types to read them as (None for a column as it is); None for all
-            columns, as they are.
+        required: Raw feature columns to read and the types to read them as (None to keep a column's type); None for all
+            columns without conversion.
 
     A transform may have three more attributes:
 
-    - ``others``: if true, it also gets all other columns, as they are.
-    - ``missing``: column -> the integer that a missing integer becomes.
-    - ``list_padding``: column -> the value that lists are padded with where a `map` sees them as batches.
+    - ``others``: if true, the transform also gets all other columns, without conversion.
+    - ``missing``: column -> the integer that replaces a missing one.
+    - ``list_padding``: column -> the value that lists are padded with if a `map` gets them as batches.
     """
 
     @property
@@ -42,7 +42,7 @@ class Transform(Protocol):
 
 
 class AsNumpy:
-    """The transform to numpy arrays: strings become object arrays of `str`. Lists stay until they are padded."""
+    """Transform to numpy arrays: strings become object arrays of `str`. Lists are unchanged until they are padded."""
 
     required: Required = None
 
@@ -52,7 +52,7 @@ class AsNumpy:
 
 
 AS_NUMPY = AsNumpy()
-"""The only instance that is needed. A cache recognizes it, so that iterators share what was cached."""
+"""Shared instance of `AsNumpy`. All iterators use the same one, so that they share the rows of a cache."""
 
 
 def wants_others(transform: Transform | None) -> bool:
@@ -64,7 +64,7 @@ def apply_transform(transform: Transform, chunk: Chunk) -> Chunk:
     """Return the chunk transformed.
 
     Raises:
-        DataError: A required column is missing, or a row cannot be used; the message says where the row is.
+        DataError: A required column is missing, or a row cannot be used; the message names the row's file and line.
     """
     features = chunk.features
     required = transform.required
@@ -82,7 +82,7 @@ def _plain(column: Column) -> Column:
 
 def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bool) -> dict[str, Column]:
     if not required and not others:
-        # A model without columns may still need the number of rows.
+        # Return a column without values, because a model without columns may still need the number of rows.
         return {"": np.empty((chunk.rows, 0), dtype=np.float32)}
     if not isinstance(chunk.features, dict):
         raise DataError(
@@ -94,7 +94,7 @@ def _select(required: dict[str, pa.DataType | None], chunk: Chunk, *, others: bo
 
 
 def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
-    """Return a column of a chunk, converted where the model reads it as strings or as lists."""
+    """Return a column of a chunk, converted if the model reads it as strings or as lists."""
     if name not in chunk.features:
         raise missing_column(name, f"the features ({chunk.locate(0)})", chunk.features)
     column = chunk.features[name]
@@ -121,7 +121,7 @@ def _required(name: str, kind: pa.DataType | None, chunk: Chunk) -> Column:
 
 
 def _required_lists(lists: pa.ListArray, name: str, kind: pa.DataType, chunk: Chunk) -> Column:
-    """Return lists as they are, or as an array ``[rows, length]`` where the model reads a vector of floats."""
+    """Return lists unchanged, or as an array ``[rows, length]`` if the model reads a vector of floats."""
     value_type = kind.value_type if is_list_type(kind) else kind
     if pa.types.is_null(lists.type.value_type):
         lists = lists.cast(pa.list_(value_type))

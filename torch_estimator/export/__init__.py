@@ -1,9 +1,10 @@
 """Exports: one ONNX graph from raw features to predictions.
 
-`writer` writes an export: `receivers` and the columns lower the inputs into a `graph`, `network` or `any_module` the
-model, the head its predictions. `exported_model` runs an export, with `feeds` and `signatures`.
+`writer` writes an export: `receivers` and `columns` lower the inputs into a `graph`, `network` or `any_module` lowers
+the model, and the head lowers its predictions. `exported_model` runs an export, with `feeds` and `signatures`.
 
-Names are imported when they are first used: running an export needs onnxruntime only, writing one needs torch.
+Names are imported when they are first used, because running an export needs only onnxruntime, but writing one needs
+torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Any module in the graph: its inputs, the module through torch's exporter, and its predictions."""
+"""Lowering of any module, with its inputs and predictions, by means of torch's exporter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WIDENED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleInputs:
-    """Tensors of the graph, and how a module takes them.
+    """Tensors of the graph that are the inputs of a module.
 
     Attributes:
         tensors: The tensors, by name.
@@ -55,8 +55,8 @@ def raw_inputs(received: Received, receiver: ServingInput, structure: Structure 
     Args:
         received: Serving input in the graph.
         receiver: Serving input.
-        structure: Structure of the features that the module was trained on. None takes that of the serving input, or
-            a dict of all its numbers.
+        structure: Structure of the features that the module was trained on. None takes the structure of the serving
+            input, or a dict of all its numbers.
 
     Raises:
         ExportError: The serving input lacks a tensor that the module takes.
@@ -95,12 +95,12 @@ def raw_inputs(received: Received, receiver: ServingInput, structure: Structure 
 def lower_module(
     graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs, predictions: Callable[[Any], Mapping[str, Tensor]]
 ) -> dict[str, Prediction]:
-    """Emit a module and the function that follows it; return the predictions by key.
+    """Emit a module, and the function from its outputs to predictions; return the predictions by key.
 
     Args:
-        graph: Graph that gets the nodes.
+        graph: Graph to which nodes are added.
         module: The module. It is called with features in float32.
-        inputs: Inputs of the module. Floating-point ones are float32.
+        inputs: Inputs of the module. Floating-point inputs are float32.
         predictions: Function from the module's outputs to tensors ``[N, ...]`` by key.
 
     Raises:
@@ -111,7 +111,7 @@ def lower_module(
 
     def call(*tensors: Tensor) -> tuple[Tensor, ...]:
         outputs = run(cast(inputs.assemble(tensors), torch.float32))
-        # torch may trace the function several times: keep the results of the last.
+        # Clear the results of an earlier call: torch may trace the function several times, and the last trace counts.
         found.clear()
         widened = {}
         for key, value in predictions(outputs).items():
@@ -136,10 +136,10 @@ def lower_module(
 def logits_of(module: nn.Module, joined: Callable[[Any], Tensor] | None = None) -> Callable[[Any], dict[str, Tensor]]:
     """Return a function from a module's outputs to its logits, for `lower_module`.
 
-    It raises an ExportError unless the logits are float32 ``[N, width]``.
+    The returned function raises an ExportError unless the logits are float32 ``[N, width]``.
 
     Args:
-        module: The module, which messages name.
+        module: The module, for error messages.
         joined: Function that joins the outputs of a module for several heads into one tensor of logits.
     """
 
@@ -157,7 +157,7 @@ def logits_of(module: nn.Module, joined: Callable[[Any], Tensor] | None = None) 
 
 
 def _in_single_precision(module: nn.Module) -> Callable[[Any], Any]:
-    """Return the module as a function with float32 parameters.
+    """Return a function that calls the module with float32 parameters.
 
     onnxruntime lacks most operators in half precision and many in double precision.
     """
@@ -176,7 +176,7 @@ def _widened(key: str, value: Any) -> Tensor:
 
 
 def _row_shape(key: str, value: Tensor) -> tuple[int, ...]:
-    """Return the shape of a traced prediction without the batch, the only size that may be symbolic."""
+    """Return the shape of a row of a traced prediction; raise if a size other than the batch's is symbolic."""
     if value.dim() == 0 or not isinstance(value.shape[0], torch.SymInt):
         raise ExportError(
             f"the prediction {key!r} must have one row per example to be exported, but is {_shown(value)}."
@@ -197,7 +197,7 @@ def _shown(value: Any) -> str:
 
 
 def _input_names(structure: Structure, given: list[str]) -> dict[str, str]:
-    """Return the input's name for each tensor of a structure. Features without names take the inputs in order."""
+    """Return the name of the input for each tensor of a structure. Inputs match unnamed features in order."""
     wanted = [name for name, _ in leaves(structure)]
     strings = [name for name, leaf in leaves(structure) if leaf["dtype"] == "string"]
     if "dict" in structure or set(wanted) <= set(given):

@@ -1,8 +1,8 @@
-"""Feature columns in the graph: raw columns to the ids and numbers that `FeatureTransform` gives.
+"""Lowering of feature columns: the graph computes the same ids and numbers as `FeatureTransform`.
 
-Each column writes its own computation (see `feature_column.column`). This module does what concerns all columns of a
-model at once: it inlines their normalizers by one trace, computes the ids of all columns as one wide tensor, and puts
-ids and numbers where the model's layout has them.
+Each column writes its own computation (see `feature_column.column`). This module does the work that is done for all
+columns of a model together: it inlines their normalizers in one trace, computes the ids of all columns as one wide
+tensor, and puts ids and numbers into the places of the model's layout.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def lower_features(
     graph: GraphBuilder, transform: FeatureTransform, raw: Mapping[str, RawTensor]
 ) -> dict[str, Inlined]:
-    """Write what a transform computes into a graph; return each of its outputs by key.
+    """Write the computation of a transform into a graph; return its outputs by key.
 
     Args:
         graph: The graph to add nodes to.
@@ -68,7 +68,7 @@ def lower_features(
 def _wanted(
     transform: FeatureTransform,
 ) -> tuple[dict[str, Sequence[PlacedNumbers]], dict[str, tuple[Sequence[PlacedIds], int]]]:
-    """Return the columns of each output of numbers, and those of each output of ids with the id of a missing value."""
+    """Return the columns of each output of numbers, and the columns and id of a missing value of each output of ids."""
     numbers: dict[str, Sequence[PlacedNumbers]] = {}
     ids: dict[str, tuple[Sequence[PlacedIds], int]] = {}
     if transform.linear is not None:
@@ -86,12 +86,12 @@ def _wanted(
 
 
 class ColumnLowering:
-    """What the columns of a model share in a graph; implements `feature_column.lowering.Lowering`.
+    """Part of a graph that the columns of a model share; implements `feature_column.lowering.Lowering`.
 
     Args:
         graph: The graph to add nodes to.
         raw: Raw columns by key.
-        seen_strings: For keys hashed with farmhash, the strings whose hashes the graph will know.
+        seen_strings: For keys hashed with farmhash, the strings whose hashes the graph will contain.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ColumnLowering:
         self._normalized: dict[NumberColumn, str] = {}
 
     def inline_normalizers(self, columns: Iterable[NumberColumn]) -> None:
-        """Inline the normalizers of all columns together: each trace by torch's exporter takes most of a second."""
+        """Inline the normalizers of all columns in one trace, since each trace takes most of a second."""
         normalized = [column for column in dict.fromkeys(columns) if column.normalizer_fn is not None]
         if not normalized:
             return
@@ -149,9 +149,9 @@ class ColumnLowering:
 
 
 class _IdMatrix:
-    """The ids of all columns with a fixed number of them, side by side: int64 ``[N, slots of all]``, -1 for no id.
+    """Ids of all columns with a fixed number of ids, side by side: int64 ``[N, slots of all columns]``, -1 for no id.
 
-    Every output then is one Gather from this tensor, and all hashes of the model are computed together.
+    Each output is thus one Gather from this tensor, and all hashes of the model are computed together.
     """
 
     def __init__(self, lowering: ColumnLowering, columns: Iterable[CategoricalColumn]) -> None:
@@ -177,7 +177,10 @@ class _IdMatrix:
         self._tensor = concat(self._graph, pieces) if pieces else ""
 
     def place(self, placed: Sequence[PlacedIds], padding: int) -> str:
-        """Return the rows of one table that columns address, int64 ``[N, slots]``."""
+        """Return the name of a tensor of row indices into one table, int64 ``[N, slots]``.
+
+        For each slot, the index is the id plus the column's offset, or `padding` if the id is missing.
+        """
         graph = self._graph
         columns = [slot for item in placed for slot in self._slots[item.column]]
         offsets = [item.offset for item in placed for _ in range(item.column.slots)]

@@ -1,13 +1,13 @@
-"""Directory of an export: its name, the unfinished directory it is written into, and its completion.
+"""Directory of an export: its name, the unfinished directory into which it is written, and its completion.
 
-Exports below one base are named by their time in seconds since 1970, ten digits. On a local file system an export is
-written into ``temp-<name>`` and renamed when it is complete. In an object store, which cannot rename, its signatures
-are uploaded last: a directory without them is no export.
+An export is named by the time at which it is written, in seconds since 1970, with ten digits. On a local file system an
+export is written into ``temp-<name>`` and renamed when it is complete. In an object store, which cannot rename, the
+signatures are uploaded last: a directory without signatures is not an export.
 
-A writer that is killed leaves an unfinished directory behind. The next writer removes it, but must not remove one that
-another process is still writing. Each writer therefore holds a lock on its directory, which the kernel releases when
-the process dies. On network file systems the lock may not be visible to other machines. There only the age decides: an
-unfinished directory that has not changed for an hour is removed.
+A writer that is killed leaves an unfinished directory behind. The next writer removes it, but must not remove a
+directory that another process is still writing. Each writer therefore holds a lock on its directory, which the kernel
+releases when the process dies. On network file systems the lock may not be visible to other machines. There, an
+unfinished directory is removed if it has not changed for an hour.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _NAME = re.compile(r"[0-9]{10}")
 _TEMPORARY = "temp-"
 _MOST_NAMES_TRIED = 10
 
-# Contains the id of the running kernel, the same in all its containers. A free lock proves that the writer is dead only
-# if it ran on the same kernel.
+# Name of a file that contains the id of the writer's kernel, which is the same in all containers on the machine. A free
+# lock proves that the writer is dead only if the writer ran on the same kernel.
 _OWNER = ".owner"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def export_names(export_dir_base: files.PathLike) -> list[str]:
     """Return the names of the exports in a directory, the oldest first."""
-    # Some object stores list a directory as 'name/'.
+    # Strip slashes, because some object stores list a directory as 'name/'.
     names = (name.strip("/") for name in files.listdir(export_dir_base))
     return sorted(name for name in names if _NAME.fullmatch(name))
 
@@ -85,7 +85,8 @@ def owned(temporary: str) -> Iterator[None]:
     owner = os.path.join(temporary, _OWNER)
     with _locked(temporary) as locked:
         if locked and kernel:
-            # Only now, with the lock held: a directory with this file and a free lock counts as abandoned.
+            # Write the file only when the lock is held, because a directory with this file and a free lock counts as
+            # abandoned.
             files.write_file(owner, [kernel])
         try:
             yield
@@ -97,7 +98,7 @@ def owned(temporary: str) -> Iterator[None]:
 def remove_leftovers(base: str, now: float) -> None:
     """Remove the unfinished exports in a local directory that no process is writing any more.
 
-    Errors are ignored, since a directory that stays does not hinder a new export.
+    Errors are ignored, since a leftover directory does not prevent a new export.
 
     Args:
         base: Directory of the exports.
@@ -110,9 +111,9 @@ def remove_leftovers(base: str, now: float) -> None:
 
 
 def _free_name(base: str, clock: Callable[[], float], is_free: Callable[[str], bool]) -> str:
-    """Return a path named by the current second, or by one of the next if that is taken.
+    """Return a path named by the current second, or by a later second if that name is taken.
 
-    The name is always later than that of the newest export, so that the newest name is the newest export.
+    The name is always later than that of the newest export, so that the order of names is the order of exports.
     """
     first = max([int(clock()), *(int(name) + 1 for name in export_names(base)[-1:])])
     for second in range(first, first + _MOST_NAMES_TRIED):
@@ -128,7 +129,7 @@ def _free_name(base: str, clock: Callable[[], float], is_free: Callable[[str], b
 def _claim(final: str) -> bool:
     """Reserve a local name by creating its unfinished directory; return whether that succeeded.
 
-    Of several processes that choose the same name, mkdir succeeds in one.
+    If several processes choose the same name, mkdir succeeds in only one of them.
     """
     if files.exists(final):
         return False
@@ -137,7 +138,7 @@ def _claim(final: str) -> bool:
     except FileExistsError:
         return False
     if files.exists(final):
-        # Another process completed its export between the two checks.
+        # Give the name up, because another process completed an export of that name between the two checks.
         os.rmdir(_temporary(final))
         return False
     return True
@@ -174,7 +175,7 @@ def _remove_if_abandoned(temporary: str, now: float) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[bool | None]:
-    """Try to lock a directory for the block: yield True if that succeeded, None if there are no locks here."""
+    """Try to lock a directory for the block. Yield whether that succeeded, or None if locks are not supported."""
     if fcntl is None:
         yield None
         return
@@ -201,7 +202,7 @@ def _kernel() -> bytes:
 
 
 def _owner(temporary: str) -> bytes | None:
-    """Return the id of the kernel on which the writer of a directory ran, if it left one."""
+    """Return the id of the kernel on which the writer of a directory ran, or None if it did not write the id."""
     try:
         return files.read_bytes(os.path.join(temporary, _OWNER))
     except OSError:

@@ -97,7 +97,7 @@ class ExportedModel:
         called = self.signature(signature)
         feeds, rows = self._feeds(inputs, called)
         if rows == 0:
-            # Some operators of onnxruntime fail on empty batches.
+            # Answer an empty batch without running the graph, because some operators of onnxruntime fail on it.
             shapes = {name: [0, *(max(size, 0) for size in info.shape[1:])] for name, info in called.outputs.items()}
             return {name: np.empty(shapes[name], NUMPY_TYPES[info.dtype]) for name, info in called.outputs.items()}
         tensors = list(dict.fromkeys(info.tensor for info in called.outputs.values()))
@@ -153,10 +153,11 @@ class ExportedModel:
 
 
 def find_export(path: files.PathLike) -> tuple[str, int]:
-    """Return the directory of an export, and from how many it was chosen.
+    """Return the directory of an export, and the number of exports from which it was chosen.
 
     Args:
-        path: Directory of an export (chosen from 0), or a directory of numbered exports, of which the newest is chosen.
+        path: Directory of an export, in which case that number is 0, or a directory of numbered exports, of which the
+            newest is chosen.
 
     Raises:
         ExportError: There is no export at `path`.
@@ -194,9 +195,9 @@ def read_manifest(directory: str) -> Manifest:
 
 
 def _onnxruntime() -> Any:
-    """Import onnxruntime with its telemetry off, unless the user has set its variable."""
-    # By default, version 1.31 and later store a device id and events under ~/.cache/Microsoft and upload them. The
-    # variable is read when onnxruntime is imported.
+    """Import onnxruntime with its telemetry off, unless the user has set the environment variable for it."""
+    # Turn telemetry off before the import, at which onnxruntime reads this variable. By default, version 1.31 and later
+    # store a device id and events under ~/.cache/Microsoft and upload them.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 

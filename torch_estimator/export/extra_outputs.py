@@ -22,14 +22,14 @@ _Outputs = Callable[[Any], Mapping[str, Tensor]]
 
 
 class LayerRecorder:
-    """Record of the tensors of some layers, made while a model is lowered into the graph.
+    """Records the tensors of some layers while a model is lowered into the graph.
 
-    A lowering by hand knows each layer's tensor and calls `record`. For a module that torch's exporter lowers, `lower`
-    adds the layers to the module's outputs.
+    Code that lowers a model layer by layer knows each layer's tensor and calls `record`. For a module that torch's
+    exporter lowers, `lower` adds the layers to the module's outputs.
 
     Args:
         module: The model.
-        layers: Name of the layer for each key of an output.
+        layers: Key of an output -> name of the layer.
 
     Raises:
         InvalidValueError: The model has no such layer.
@@ -42,7 +42,7 @@ class LayerRecorder:
         self._outputs: dict[str, Prediction] = {}
 
     def record(self, graph: GraphBuilder, paths: Collection[str], tensor: str, width: int) -> None:
-        """Record a tensor if it is the output of a wanted layer.
+        """Record a tensor if it is the output of a requested layer.
 
         Args:
             graph: The graph.
@@ -57,11 +57,11 @@ class LayerRecorder:
                 self._outputs[key] = Prediction(tensor=part, dtype="DT_FLOAT", row_shape=(stop - start,))
 
     def lower(self, emit: Callable[[Callable[[_Outputs], _Outputs]], dict[str, Prediction]]) -> dict[str, Prediction]:
-        """Lower a module through torch's exporter, and record the wanted layers inside it.
+        """Lower a module through torch's exporter, and record the requested layers inside it.
 
         Args:
             emit: Function that lowers the module. Its argument wraps the function from the module's outputs to
-                predictions, so that the predictions include the wanted layers.
+                predictions, so that the predictions include the requested layers.
 
         Returns:
             The result of `emit`, without the layers.
@@ -92,7 +92,7 @@ class LayerRecorder:
 
 
 def lower_forwarded(keys: Sequence[str] | None, received: Received, receiver: ServingInput) -> dict[str, Prediction]:
-    """Return inputs as outputs, in the type and the shape of the serving input. A CSV field becomes ``[N, 1]``.
+    """Return inputs as outputs of the graph, with the type and shape of the serving input. A CSV field is ``[N, 1]``.
 
     Args:
         keys: Names of the inputs; None for all.

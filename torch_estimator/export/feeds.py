@@ -1,8 +1,8 @@
-"""Values that a caller gives to an export, checked and turned into the arrays that onnxruntime takes.
+"""Check of a caller's inputs, and their conversion to the arrays that onnxruntime takes.
 
 `as_tensor` converts a batch of equally shaped rows, `as_lists` rows of different lengths, `read_rows` rows of CSV.
 
-onnxruntime turns bytes and None into their `repr` and reads past the end of fixed-width strings. Strings are therefore
+onnxruntime converts bytes and None to their `repr` and reads past the end of fixed-width strings. Strings are therefore
 always passed as object arrays of `str`.
 """
 
@@ -23,7 +23,7 @@ from torch_estimator.export.signatures import NUMPY_TYPES, CsvFormat, TensorInfo
 Array = npt.NDArray[Any]
 
 PADDING: dict[str, Any] = {"DT_STRING": "", "DT_FLOAT": 0.0, "DT_DOUBLE": 0.0, "DT_INT64": -1, "DT_INT32": -1}
-"""Value that stands for a missing one in a list, by type."""
+"""Value that stands for a missing value in a list, by type."""
 
 _WANTED = {
     "DT_STRING": "strings",
@@ -47,7 +47,7 @@ NUMBER_PATTERNS = {
     "DT_FLOAT": rf"{_SPACE}[+-]?(([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|nan|NaN|inf|Infinity){_SPACE}",
     "DT_INT64": rf"{_SPACE}[+-]?[0-9]+{_SPACE}",
 }
-"""Regular expressions of the numbers in CSV. The graph checks the same ones: onnxruntime would read "12abc" as 12."""
+"""Regular expressions of numbers in CSV, which the graph checks as well: onnxruntime would read "12abc" as 12."""
 
 _NUMBERS = {dtype: re.compile(pattern) for dtype, pattern in NUMBER_PATTERNS.items()}
 
@@ -83,7 +83,7 @@ class ListFeed:
 
     Attributes:
         tensor: Values, ``[rows, n]``, where n is the longest length, at least 1.
-        lengths: Length of each row, int64 ``[rows]``. In an array given by the caller, padding counts.
+        lengths: Length of each row, int64 ``[rows]``. If the caller passed a padded array, the padding counts.
     """
 
     tensor: Array
@@ -123,7 +123,7 @@ def matched(feeds: Mapping[str, ListFeed], infos: Mapping[str, TensorInfo]) -> d
 
     Args:
         feeds: Rows by input.
-        infos: Description of every input; `TensorInfo.lengths_of` names the values of weights.
+        infos: Description of every input. For an input of weights, `TensorInfo.lengths_of` names the input of values.
 
     Raises:
         InvalidValueError: A list of weights has another length than its list of values.
@@ -160,7 +160,7 @@ class CsvRowError(InvalidValueError):
 def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | None:
     """Check rows of CSV; return their fields, ``[rows, fields]``, if the graph cannot split them.
 
-    The graph splits at commas and knows no quotes. The result is None if no row has quotes.
+    The graph splits at commas and does not handle quotes. The result is None if no row has quotes.
 
     Raises:
         CsvRowError: A row has a wrong number of fields, a broken quote, or text in place of a number.
@@ -258,14 +258,15 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _first_wrong(array: Array, value: Any, info: TensorInfo) -> Any:
-    """Return the first value of a wrong type, for the message. The array is the converted value."""
+    """Return the first value of a wrong type, for the error message. `array` is `value` as converted by numpy."""
     if isinstance(value, (list, tuple)):
         kinds = (int, np.integer) if info.dtype in ("DT_INT64", "DT_INT32") else (int, float, np.number)
         for item in _flat(value):
             if isinstance(item, bool) or not isinstance(item, kinds):
                 return item
         if kinds == (int, np.integer):
-            # All are integers, but too large for numpy's integer types, so that numpy made them floats.
+            # Return the largest integer. All values are integers, but numpy converted them to floats, because one is
+            # too large for its integer types.
             return int(max(_flat(value), key=lambda item: abs(int(item))))
     return array.flat[0]
 
@@ -304,7 +305,7 @@ def _list(row: Any) -> list[Any]:
 
 
 def _flat_info(info: TensorInfo) -> TensorInfo:
-    """Return the description of the values without their division into rows."""
+    """Return the description of an input's values if they are not divided into rows."""
     return dataclasses.replace(info, shape=(-1,))
 
 

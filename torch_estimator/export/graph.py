@@ -44,8 +44,8 @@ _ELEMENT_TYPES = {
 class GraphBuilder:
     """Nodes, constants, inputs and outputs of one graph. A tensor is represented by its name.
 
-    An operator with the same inputs and attributes as an earlier one is not emitted again: `op` returns the earlier
-    tensor. Two columns that hash the same key thus share the hash.
+    If an equal operator with the same inputs and attributes was emitted before, `op` returns the earlier tensor. Two
+    columns that hash the same key thus share the hash.
 
     >>> graph = GraphBuilder()
     >>> x = graph.input("x", TensorInfo(dtype="DT_FLOAT", shape=(-1, 1), tensor="x"))
@@ -78,7 +78,7 @@ class GraphBuilder:
         return self._known[identity]
 
     def constant(self, value: Any, dtype: npt.DTypeLike | None = None, *, hint: str = "constant") -> str:
-        """Add an initializer (numbers or strings); return its name. Small equal ones are shared."""
+        """Add an initializer (numbers or strings); return its name. Equal small initializers are shared."""
         array = np.asarray(value, dtype=dtype)
         identity: Any = (str(array.dtype), array.shape, array.tobytes()) if array.size <= 64 else None
         if array.dtype.kind in "OU":
@@ -98,7 +98,7 @@ class GraphBuilder:
         return name
 
     def optional_input(self, name: str, default: Array) -> str:
-        """Declare an input that has the value `default` if a caller omits it; its first dimension varies."""
+        """Declare an input that has the value `default` if a caller omits it; its first dimension may vary in size."""
         self._claim(name)
         tensor = _tensor(default, name)
         shape = [f"{name}_rows", *default.shape[1:]]
@@ -160,7 +160,7 @@ class GraphBuilder:
         for one in self._nodes:
             if one.name == node:
                 noted = {prop.key: prop.value for prop in one.metadata_props}
-                # The last entry is the name of the operator itself.
+                # Leave out the last entry, which is the name of the operator itself.
                 return list(ast.literal_eval(noted.get(_SCOPES, "[]")))[:-1]
         return []
 
@@ -170,7 +170,7 @@ class GraphBuilder:
         return sum(len(tensor.raw_data) for tensor in self._initializers)
 
     def _with_output_names(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """Return a node in which tensors that are outputs of the graph have their output names."""
+        """Return a copy of a node in which the tensors that are outputs of the graph have their output names."""
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         for names in (copy.input, copy.output):
@@ -179,7 +179,7 @@ class GraphBuilder:
         return copy
 
     def _claim(self, name: str) -> None:
-        """Reserve the name of an input, which cannot be changed."""
+        """Reserve the name of an input. Unlike other names, it must be used without a change."""
         if name in self._names:
             raise ExportError(f"the name {name!r} is used twice among the inputs and outputs of the export.")
         self._names.add(name)
@@ -189,7 +189,8 @@ def _tensor(array: Array, name: str) -> onnx.TensorProto:
     if array.dtype.kind in "OU":
         values = [text.encode() for text in array.ravel().tolist()]
         return helper.make_tensor(name, STRING, array.shape, values)
-    # Raw bytes, because make_tensor would otherwise build a list of Python numbers: gigabytes for a large table.
+    # Pass raw bytes, because make_tensor would otherwise build a list of Python numbers, which takes gigabytes for a
+    # large table.
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     return helper.make_tensor(name, kind, array.shape, np.ascontiguousarray(array).tobytes(), raw=True)
 
@@ -216,7 +217,7 @@ def _renamed(node: onnx.NodeProto, outer: dict[str, str], prefix: str) -> onnx.N
 
 
 def _rename_subgraph(graph: onnx.GraphProto, outer: dict[str, str], prefix: str) -> None:
-    """Prefix the names in a branch or loop body, which also sees the tensors of the outer graph."""
+    """Prefix the names in a branch or loop body, whose nodes may also use tensors of the outer graph."""
     names = dict(outer)
     for value in (*graph.input, *graph.initializer):
         names[value.name] = prefix + value.name

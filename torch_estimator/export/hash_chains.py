@@ -1,4 +1,4 @@
-"""Hash buckets and crosses in the graph: the hashes of all columns are computed together, as columns of one tensor."""
+"""Lowering of hash buckets and crosses: the hashes of all columns are computed together, as columns of one tensor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HashChains:
     Args:
         graph: The graph to add nodes to.
         raw: Raw columns by key.
-        seen_strings: For keys hashed with farmhash, the strings whose hashes the graph will know.
+        seen_strings: For keys hashed with farmhash, the strings whose hashes the graph will contain.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class HashChains:
         return self._without_missing(chains, ids)
 
     def lower_products(self, start: int, leaves: Sequence[ListLeaf], buckets: int) -> str:
-        """Return the ids of a cross some of whose leaves hold lists, int64 ``[N, n]``; the last leaf varies fastest.
+        """Return the ids of a cross with leaves that hold lists, int64 ``[N, n]``; the last leaf varies fastest.
 
         Args:
-            start: Number that the first leaf's values are combined with.
-            leaves: Lists, every value of which is combined with every value of the others.
+            start: Start value of the hash, with which the first leaf's values are combined.
+            leaves: Leaves. Every value of a leaf is combined with every value of the other leaves in the same row.
             buckets: The modulus.
         """
         graph = self._graph
@@ -93,7 +93,7 @@ class HashChains:
         return self._graph.op("Reshape", tensor, self._graph.constant([0, -1], np.int64))
 
     def _is_missing(self, key: str) -> str:
-        """Return where a raw column has a missing value: ``''`` or -1."""
+        """Return whether each value of a raw column is missing: ``''`` or -1."""
         raw = self._raw[key]
         sign = (
             self._graph.constant(-1, np.int64) if raw.dtype == "int64" else self._graph.constant(np.array("", object))
@@ -111,7 +111,7 @@ class HashChains:
             pieces.append(self._hashes(hashed))
             place.update((value, index) for index, value in enumerate(hashed))
         for tensor in dict.fromkeys(value.tensor for value in wanted if isinstance(value, ComputedSlot)):
-            # A cross takes every slot of a column, so the whole tensor is used.
+            # Use the whole tensor, because a cross takes every slot of a column.
             slots = sorted(v.slot for v in wanted if isinstance(v, ComputedSlot) and v.tensor == tensor)
             first = len(place)
             place.update((ComputedSlot(tensor=tensor, slot=slot), first + slot) for slot in slots)
@@ -132,16 +132,17 @@ class HashChains:
         return concat(graph, columns)
 
     def _farmhash(self, key: str, unseen: str) -> str:
-        """Return the farmhash of strings seen in training, and `unseen` for others.
+        """Return the farmhash of strings that were seen in training, and `unseen` for other strings.
 
-        No ONNX operator computes farmhash; the graph has a table of the known hashes.
+        No ONNX operator computes farmhash, so the graph has a table of the hashes of seen strings.
         """
         graph = self._graph
         strings = list(self._seen.get(key, ()))
         if not strings:
             return unseen
         hashes = hash_strings(strings, "farmhash").view(np.int64)
-        # Any 64-bit number may be a hash. The table's default must be a number that no seen string has as its hash.
+        # Choose the table's default, which marks unseen strings. Any 64-bit number may be a hash, so take the first
+        # negative number that is not the hash of a seen string.
         taken = set(hashes.tolist())
         absent = next(number for number in range(-1, -len(taken) - 2, -1) if number not in taken)
         found = graph.op(
@@ -153,14 +154,15 @@ class HashChains:
             default_int64=absent,
         )
         is_unseen = graph.op("Equal", found, graph.constant(absent, np.int64))
-        # onnxruntime has no Where for unsigned numbers; a cast keeps the bits.
+        # Cast to signed numbers, which keeps the bits, because onnxruntime has no Where for unsigned numbers.
         either = graph.op("Where", is_unseen, graph.op("Cast", unseen, to=INT64), found)
         return graph.op("Cast", either, to=UINT64)
 
     def _combined(self, chains: Sequence[HashChain], values: str, place: Mapping[ChainValue, int]) -> str:
         """Return the chains before the modulus, uint64 ``[N, len(chains)]``.
 
-        All chains advance together: in step i one FingerprintCat64 combines the i-th value of every chain that has one.
+        All chains are computed together: step i is a single FingerprintCat64 over the i-th values of all chains that
+        have one.
         """
         graph = self._graph
         pieces: list[str] = []
@@ -196,7 +198,12 @@ class HashChains:
         return graph.op("Mul", self._shift_mix(graph.op("Mul", values, multiplier)), multiplier)
 
     def _fingerprint_cat(self, first: str, mixed: str) -> str:
-        """Return FingerprintCat64 of `first` and a second argument, of which `_mixed` was taken."""
+        """Return FingerprintCat64 of `first` and a second argument.
+
+        Args:
+            first: First argument.
+            mixed: Result of `_mixed` for the second argument.
+        """
         graph = self._graph
         multiplier = graph.constant(FINGERPRINT_MULTIPLIER, np.uint64)
         result = graph.op("BitwiseXor", graph.op("BitwiseXor", first, multiplier), mixed)
@@ -209,7 +216,7 @@ class HashChains:
         return graph.op("BitwiseXor", value, shifted)
 
     def _without_missing(self, chains: Sequence[HashChain], ids: str) -> str:
-        """Replace ids by -1 in rows where one of a chain's `missing` keys is missing."""
+        """Replace a chain's id by -1 in rows in which one of its `missing` keys has a missing value."""
         graph = self._graph
         keys = list(dict.fromkeys(key for chain in chains for key in chain.missing))
         if not keys:
@@ -244,7 +251,7 @@ def murmur3(graph: GraphBuilder, strings: str) -> str:
 
 
 def text(graph: GraphBuilder, raw: RawTensor) -> str:
-    """Return a raw column as strings; integers become decimals."""
+    """Return a raw column as strings; integers are written in decimal."""
     return raw.tensor if raw.dtype == "string" else graph.op("Cast", raw.tensor, to=STRING)
 
 
@@ -254,7 +261,7 @@ def concat(graph: GraphBuilder, pieces: Sequence[str]) -> str:
 
 
 def select(graph: GraphBuilder, tensor: str, columns: Sequence[int], width: int) -> str:
-    """Return some columns of a tensor ``[N, width]``; the tensor itself if these are all, in order."""
+    """Return some columns of a tensor ``[N, width]``, or the tensor itself if `columns` are all columns in order."""
     if list(columns) == list(range(width)):
         return tensor
     return graph.op("Gather", tensor, graph.constant(list(columns), np.int64), axis=1)

@@ -1,4 +1,4 @@
-"""Heads in exports: the graph that a head adds its predictions to, and the signatures of the exported model.
+"""Lowering of heads: the graph to which a head adds its predictions, and the signatures of the exported model.
 
 Each head adds its predictions itself, in `torch_estimator.heads.Head.lower`.
 """
@@ -30,7 +30,7 @@ _DTYPES = {
 
 
 class HeadGraph:
-    """Graph as heads see it: `torch_estimator.heads.serving.Graph` describes the methods."""
+    """Graph that is passed to heads; `torch_estimator.heads.serving.Graph` describes the methods."""
 
     def __init__(self, graph: GraphBuilder) -> None:
         self._graph = graph
@@ -40,8 +40,9 @@ class HeadGraph:
     def trace(
         self, function: Callable[[Tensor], Mapping[str, Tensor]], logits: Prediction, *, what: str
     ) -> dict[str, Prediction]:
-        """Add a torch function of the logits by way of torch's ONNX exporter."""
-        # Keys, dtypes and shapes are needed before torch exports the function. Two rows suffice to learn them.
+        """Add a torch function of the logits by means of torch's ONNX exporter."""
+        # Run the function on two rows to get the keys, dtypes and shapes of its results, which are needed before torch
+        # exports it.
         with torch.no_grad():
             example = function(torch.zeros(2, *logits.row_shape))
         inputs = [Inlined(tensor=logits.tensor, row_shape=logits.row_shape, dtype="float32")]
@@ -73,9 +74,9 @@ def lower_predictions(head: Any, graph: GraphBuilder, logits: Prediction) -> dic
 def signatures(head: Any, predictions: dict[str, TensorInfo], inputs: dict[str, TensorInfo]) -> dict[str, Signature]:
     """Return the signatures of an export by name.
 
-    Classification and regression take each example as one string. If the inputs are anything else, only ``predict``
-    remains, which then is ``serving_default`` as well. Predictions that do not come from the head are outputs of every
-    signature that predicts.
+    The methods classify and regress take each example as one string. If the inputs are anything else, the only
+    signature is ``predict``, which is then ``serving_default`` as well. Predictions that the head did not make are
+    outputs of every signature of the method predict.
 
     Args:
         head: Head of the model.
@@ -103,7 +104,7 @@ def signatures(head: Any, predictions: dict[str, TensorInfo], inputs: dict[str, 
 
 
 def tensor_info(prediction: Prediction, tensor: str) -> TensorInfo:
-    """Return how a signature describes a prediction that is the graph output `tensor`."""
+    """Return the description of a prediction that is the graph output `tensor`, for a signature."""
     return TensorInfo(dtype=prediction.dtype, shape=(-1, *prediction.row_shape), tensor=tensor)
 
 

@@ -17,7 +17,7 @@ class InstanceError(InvalidValueError):
     """An instance does not fit a signature.
 
     Args:
-        problem: The message, without the place of the instance.
+        problem: The message, which does not name the file and line of the instance.
         index: Index of the instance, from 0.
     """
 
@@ -73,7 +73,7 @@ def _row(instance: Any, signature: Signature) -> dict[str, Any]:
 
 
 def _as_object(instance: Any, signature: Signature) -> Mapping[str, Any]:
-    """Return an instance as an object; wrap a bare value under the name of the only input."""
+    """Return an instance as an object; wrap a bare value in an object with the name of the only input."""
     if isinstance(instance, Mapping) and set(instance) != {"b64"}:
         return instance
     if len(signature.inputs) != 1:

@@ -1,6 +1,7 @@
-"""Models in the graph: the premade ones lowered by hand, any other module through torch's exporter.
+"""Lowering of models: premade models by hand-written code, any other module through torch's exporter.
 
-The lowering by hand is lean: about half the latency of the graph that torch's exporter makes of the same model.
+The graph of the hand-written code has about half the latency of the graph that torch's exporter makes of the same
+model.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ def lower_network(
     """Emit a model; return its logits, float32 ``[N, width]``.
 
     Args:
-        graph: Graph that gets the nodes.
+        graph: Graph to which nodes are added.
         module: A premade model (with attributes `linear` and `dnn`), or any module from features to logits.
         inputs: Inputs of the module.
         width: Number of logits.
-        recorder: Records the outputs of inner layers; None if none are wanted.
+        recorder: Records the outputs of inner layers; None if no inner layer is an output.
         joined: Function that joins logits given by head into one tensor; None for a module with one output.
     """
     if isinstance(module, Baseline):
@@ -98,7 +99,7 @@ def lower_functions(
 
 
 def _baseline(graph: GraphBuilder, module: Baseline, anything: str) -> Prediction:
-    """Emit the bias once per row. `anything` is a tensor that has the number of rows."""
+    """Emit the bias once per row. `anything` is any tensor with the right number of rows."""
     bias = array(module.baseline.bias)
     batch = graph.op("Shape", anything, start=0, end=1)
     shape = graph.op("Concat", batch, graph.constant([len(bias)], np.int64), axis=0)
@@ -117,7 +118,7 @@ def is_canned(module: Any) -> bool:
 def _after_input_layer(
     graph: GraphBuilder, module: nn.Module, inputs: ModuleInputs, recorder: LayerRecorder
 ) -> tuple[nn.Module, ModuleInputs]:
-    """Lower the input layer of a module with feature columns by hand; return the rest of the module and its input."""
+    """Emit the input layer of a module with feature columns; return the rest of the module and its inputs."""
     if not isinstance(module, ColumnsThenModule):
         return module, inputs
     layer = module.input_layer
@@ -172,7 +173,7 @@ def _weights(graph: GraphBuilder, bag: Bag, features: Mapping[str, str]) -> str:
 
 
 def _pooled(graph: GraphBuilder, rows: str, weights: str, combiner: Combiner) -> str:
-    """Emit what `pool` computes: float32 ``[N, dimension]`` from rows ``[N, n, dimension]`` and weights ``[N, n]``."""
+    """Emit the function `pool`: float32 ``[N, dimension]`` from rows ``[N, n, dimension]`` and weights ``[N, n]``."""
     if combiner != "sum":
         weights = graph.op("Relu", weights)
     axis = graph.constant([1], np.int64)
@@ -209,12 +210,14 @@ def _dense(graph: GraphBuilder, dense: Any, value: str) -> str:
 
 
 def _product(graph: GraphBuilder, value: str, kernel: FloatArray, bias: FloatArray | None = None) -> str:
-    """Emit ``value @ kernel + bias``, rounded as torch rounds it."""
+    """Emit ``value @ kernel + bias`` with the same rounding as in torch."""
     constants = [kernel] if bias is None else [kernel, bias]
     if kernel.shape[1] > 1:
-        # onnxruntime and torch add the products in the same order here, and so get the same bits.
+        # Use float32 for several columns, because onnxruntime and torch then add the products in the same order, with
+        # the same result bit for bit.
         return graph.multi("Gemm", [value, *(graph.constant(c, hint="dense") for c in constants)], outputs=1)[0]
-    # For one column their orders differ. In double precision the order does not show in the float32 result.
+    # Use double precision for one column, for which the orders differ. The order then does not change the float32
+    # result.
     wide = [graph.op("Cast", value, to=DOUBLE), *(graph.constant(c, np.float64, hint="dense") for c in constants)]
     return graph.op("Cast", graph.multi("Gemm", wide, outputs=1)[0], to=FLOAT)
 
@@ -256,15 +259,16 @@ def _input_layer(graph: GraphBuilder, layer: InputLayer, features: Mapping[str, 
     if layout.numeric:
         pieces.append(features[DNN_NUMERIC])
         rows += by_source[DNN_NUMERIC]
-    # Keep the order of training: the order of a sum decides its rounding, and with raw numbers of 1e5 different
-    # rounding shows in the probabilities.
+    # Keep the order of training, because the rounding of a sum depends on its order. With raw numbers of 1e5, different
+    # rounding is visible in the probabilities.
     in_order = sorted(range(len(rows)), key=rows.__getitem__)
     return select(graph, concat(graph, pieces), in_order, len(rows))
 
 
 def _counts(graph: GraphBuilder, ids: str, placed: Sequence[PlacedIds], width: int) -> str:
     """Emit how often each id occurs in a row, float32 ``[N, width]``."""
-    # Each position is compared with the one slot that can hold its id: a sixth of the work of OneHot and a sum.
+    # Compare each position with the only slot that can hold its id, which takes a sixth of the time of OneHot and a
+    # sum.
     positions = graph.constant([list(range(width))], np.int64, hint="positions")
     most = max(item.column.slots for item in placed)
     total = ""
@@ -272,7 +276,7 @@ def _counts(graph: GraphBuilder, ids: str, placed: Sequence[PlacedIds], width: i
         slots = [item.start + min(turn, item.column.slots - 1) for item in placed for _ in range(item.rows)]
         hit = graph.op("Equal", graph.op("Gather", ids, graph.constant(slots, np.int64), axis=1), positions)
         if turn:
-            # The slots of columns that have fewer are counted already.
+            # Mask the columns with fewer slots than this turn, because all their slots have been counted.
             open_ = [[turn < item.column.slots for item in placed for _ in range(item.rows)]]
             hit = graph.op("And", hit, graph.constant(open_, np.bool_))
         count = graph.op("Cast", hit, to=FLOAT)
@@ -303,7 +307,7 @@ def _embeddings(graph: GraphBuilder, weight: str, layout: EmbeddingTableLayout, 
 def _combiner(
     graph: GraphBuilder, columns: Sequence[PlacedIds], combiners: Sequence[Combiner], rows: int, ids: str
 ) -> str:
-    """Emit the share of each slot in each column's vector, float32 ``[N, columns, slots]``."""
+    """Emit the weight with which each slot counts in each column's vector, float32 ``[N, columns, slots]``."""
     member = np.zeros((1, len(columns), columns[-1].stop), np.float32)
     power = np.zeros((1, len(columns), 1), np.float32)
     exponents = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}

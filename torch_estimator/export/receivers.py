@@ -1,4 +1,4 @@
-"""Serving inputs in the graph: from the values that a caller sends to raw columns, ``[N, width]``."""
+"""Lowering of serving inputs: the graph converts the values that a caller sends to raw columns, ``[N, width]``."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def lower_receiver(graph: GraphBuilder, receiver: ServingInput) -> Received:
 
 
 def check_raw(raw: Mapping[str, RawTensor], needed: Mapping[str, RawFeature]) -> None:
-    """Check that the serving input has every raw column in the type and width that the model reads.
+    """Check that the serving input has every raw column that the model reads, with the right type and width.
 
     Raises:
         ExportError: A column is missing or has another type or width.
@@ -128,9 +128,9 @@ def _lower_csv(
 ) -> tuple[dict[str, TensorInfo], dict[str, RawTensor], CsvFormat]:
     """Emit a CSV input; return the signature's inputs, the raw columns and the format.
 
-    The graph splits rows at commas and knows no quotes. A row with a wrong number of fields, with a quote, or with text
-    in place of a number makes onnxruntime fail. A caller that splits the rows itself, as `ExportedModel` does for
-    quoted ones, passes the fields in a second, optional input.
+    The graph splits rows at commas and does not handle quotes. A row with a wrong number of fields, with a quote, or
+    with text in place of a number makes onnxruntime fail. A caller may split the rows itself and pass the fields in a
+    second, optional input, as `ExportedModel` does for rows with quotes.
     """
     names = receiver.column_names
     info = TensorInfo(dtype="DT_STRING", shape=(-1,), tensor=_CSV_ROW)
@@ -174,7 +174,7 @@ def _fill_empty(graph: GraphBuilder, values: str, defaults: list[str]) -> str:
 def _parse_numbers(graph: GraphBuilder, values: str, dtype: str) -> str:
     """Emit the conversion of text to numbers."""
     good = graph.op("RegexFullMatch", values, pattern=NUMBER_PATTERNS[DTYPES[dtype]])
-    # Replace bad text by an empty string, on which Cast fails.
+    # Replace text that is not a number by an empty string, on which Cast fails.
     checked = graph.op("Where", good, values, graph.constant(np.array("", dtype=object)))
     return graph.op("Cast", checked, to=INT64 if dtype == "int64" else FLOAT)
 
@@ -189,8 +189,8 @@ def _given_fields(fields: str, width: int) -> onnx.GraphProto:
 def _split_rows(graph: GraphBuilder, row: str, width: int) -> onnx.GraphProto:
     """Return the branch that splits rows at commas.
 
-    ONNX has no operator that raises an error. If a row is bad, the branch gathers fields that do not exist, and the
-    name of that node, which the error shows, says what is wrong.
+    ONNX has no operator that raises an error. If a row cannot be split, the branch gathers fields that do not exist.
+    The error shows the name of that node, which describes the problem.
     """
     count = graph.constant(width, np.int64)
     columns = graph.constant(list(range(width)), np.int64)

@@ -1,4 +1,4 @@
-"""Description of an export, its inputs and outputs: the content of ``signatures.json``."""
+"""Description of an export with its inputs and outputs, which is the content of ``signatures.json``."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class CsvField:
 
     Attributes:
         dtype: Type of the value, for instance ``DT_FLOAT``.
-        default: Text that replaces an empty field. None makes an empty number an error.
+        default: Text that replaces an empty field. None makes an empty field of a number an error.
     """
 
     dtype: str

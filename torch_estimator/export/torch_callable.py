@@ -1,4 +1,4 @@
-"""Copy a torch function into the graph through torch's ONNX exporter, and explain why that fails if it does."""
+"""Copy a torch function into the graph through torch's ONNX exporter, and explain the error if that fails."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def inline(
     """Copy a torch function into the graph; return the names of its output tensors.
 
     Args:
-        graph: Graph that gets the nodes.
+        graph: Graph to which nodes are added.
         function: Function of one tensor per input, which returns a tensor or a tuple of tensors. All have the batch
             as their first dimension.
         inputs: Tensors of the graph to which the function is applied.
@@ -113,7 +113,10 @@ def quiet() -> Iterator[None]:
 
 
 class _Function(nn.Module):
-    """Function as a module, as torch's exporter wants it. A module that it calls is registered for messages."""
+    """Function wrapped as a module, which torch's exporter requires.
+
+    A module that the function calls is registered as a submodule, so that error messages can name its parts.
+    """
 
     def __init__(self, function: Callable[..., Any], module: nn.Module | None) -> None:
         super().__init__()
@@ -134,14 +137,14 @@ def _raise_user_error(error: BaseException) -> None:
 
 
 def describe_problem(error: BaseException, root: nn.Module, trace: Callable[[], Any]) -> str:
-    """Return in words why an export failed and what to do, without a full stop.
+    """Return a description of why an export failed and what to do, without a full stop.
 
-    An operator without an ONNX form is named, otherwise the line of the user's module that failed.
+    The description names the operator that has no ONNX form, or else the line of the user's module that failed.
 
     Args:
         error: Exception of torch's exporter, with its causes.
         root: Module that was exported. Its parts are named by their path below it.
-        trace: Function that exports `root` to torch's operators. It may fail.
+        trace: Function that exports `root` to a program of torch's operators. It may fail.
     """
     chain = list(_causes(error))
     for one in chain:
@@ -152,7 +155,7 @@ def describe_problem(error: BaseException, root: nn.Module, trace: Callable[[], 
     cause = chain[-1]
     frame = _innermost(cause, {id(module): path for path, module in root.named_modules() if path})
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    # The first line of torch's message often says only that something failed, the second what.
+    # Take two lines of torch's message: the first often says only that something failed, and the second what failed.
     problem = f"{type(cause).__name__}: {' '.join(lines[:2]).rstrip('.')}" if lines else type(cause).__name__
     if _DATA_DEPENDENT in problem:
         problem += "; write it with torch operations whose flow does not depend on the values"
@@ -170,7 +173,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def in_module(scopes: Sequence[str]) -> str:
-    """Return a phrase with the innermost of the user's modules, given the paths of all modules that were running."""
+    """Return a phrase that names the innermost of the user's modules, given the paths of all running modules."""
     path = _below_root(scopes[-1]) if scopes else ""
     return f" in its module {path}" if path else ""
 
@@ -194,7 +197,7 @@ def _innermost(error: BaseException, paths: dict[int, str]) -> tuple[nn.Module, 
         module = step.tb_frame.f_locals.get("self")
         code = step.tb_frame.f_code
         if isinstance(module, nn.Module) and code.co_name in ("forward", "call"):
-            # Keras layers are not submodules of the exported module, but have a name.
+            # Take the name of a Keras layer, which is not a submodule of the exported module.
             path = paths.get(id(module), getattr(module, "name", None))
             if isinstance(path, str):
                 found = (module, path, linecache.getline(code.co_filename, step.tb_lineno).strip())
@@ -212,7 +215,7 @@ def _traced(trace: Callable[[], Any], name: str, target: str) -> tuple[str, tupl
     """
     base = target.split(".")[1] if "." in target else target
     nodes: list[Any] = []
-    # Without a trace the message still names the operator.
+    # Ignore a failing trace: the message then names only the operator.
     with contextlib.suppress(Exception):
         program = trace()
         nodes += program.graph.nodes

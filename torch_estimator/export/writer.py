@@ -1,4 +1,4 @@
-"""Write an export: build the graph and its signatures, write them into a new directory, and load them once."""
+"""Write an export: build the graph and its signatures, write them into a new directory, and load them as a test."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ from torch_estimator.serving_input import ServingInput
 PRODUCER = "torch-estimator"
 ASSETS_EXTRA = "assets.extra"
 
-# A protobuf message is limited to 2 GiB. Larger models keep their tensors in a second file.
+# Largest model that is written as one protobuf message, which is limited to 2 GiB. Larger models keep their tensors in
+# a second file.
 LARGEST_MODEL = 2**31 - 2**24
 
-# The message of onnxruntime for an operator that it does not have for a dtype.
+# Matches the message of onnxruntime about an operator that it does not implement for a dtype.
 _NOT_IMPLEMENTED = re.compile(r"implementation for (\w+)\(\d+\) node with name '([^']*)'")
 
 
@@ -57,8 +58,8 @@ def write_export(
 ) -> str:
     """Write a model as one ONNX graph from raw inputs to predictions; return the new directory.
 
-    The export gets its name after it was written, checked and loaded once. Unfinished exports that killed processes
-    left in the same directory are removed.
+    The export gets its final name after it was written, checked and loaded once. Unfinished exports that killed
+    processes left in the same directory are removed.
 
     Args:
         export_dir_base: Directory or URL of the exports. The new one is a directory in it, named by the time in
@@ -66,7 +67,7 @@ def write_export(
         module: Model from features to logits.
         transform: Transform from raw columns to features, or None if the module takes raw numbers.
         head: Head, from logits to predictions.
-        receiver: Serving input: the inputs of the export.
+        receiver: Serving input, which defines the inputs of the export.
         assets_extra: Files to copy into ``assets.extra``, by their path in it.
         global_step: Step of the checkpoint, recorded in the export.
         forward: Names of the inputs that are outputs as well; None for all.
@@ -131,7 +132,7 @@ def build(
         predictions |= more
     outputs = {}
     for key, prediction in predictions.items():
-        # ONNX does not allow an input and an output of the same name.
+        # Rename an output that has the name of an input, which ONNX does not allow.
         name = graph.name(key if key not in received.inputs else f"{key}_out")
         outputs[key] = tensor_info(prediction, name)
         graph.output(name, prediction.tensor, outputs[key])
@@ -159,11 +160,11 @@ def _inputs(
     if transform is None:
         return raw_inputs(received, receiver, structure)
     if isinstance(transform, RowCount):
-        # Any input gives the number of rows, which is all that a baseline needs.
+        # Return any input: a baseline needs only the number of rows.
         for raw in received.raw.values():
             return named_inputs({ROWS: Inlined(tensor=raw.tensor, row_shape=(0,), dtype="float32")})
         raise ExportError("a baseline needs a serving input with at least one column, to know how many rows there are.")
-    # Imported here, since the export of a plain module needs no feature columns.
+    # Import this module only here, since the export of a module without feature columns does not need it.
     from torch_estimator.export.columns import lower_features
 
     check_raw(received.raw, transform.raw_features)
@@ -171,7 +172,7 @@ def _inputs(
 
 
 def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform | None) -> dict[str, TensorInfo]:
-    """Return the inputs, with `TensorInfo.lengths_of` set for weights: the list of values that they belong to."""
+    """Return the inputs. For inputs of weights, `TensorInfo.lengths_of` is set to the name of the input of values."""
     result = dict(inputs)
     for bag in transform.bags if transform is not None else ():
         column = bag.column
@@ -183,7 +184,7 @@ def _with_lengths(inputs: Mapping[str, TensorInfo], transform: FeatureTransform 
 
 
 def _hashing(transform: FeatureTransform | None) -> Hashing:
-    """Return how the columns hash strings."""
+    """Return the hash functions with which the columns hash strings."""
     if transform is None:
         return Hashing()
     functions: dict[str, str] = {}
@@ -232,7 +233,7 @@ def _write_model(graph: GraphBuilder, directory: str, version: str) -> None:
 
 
 def _load_once(directory: str, graph: GraphBuilder) -> None:
-    """Load the export, since onnxruntime may lack an operator that valid ONNX contains."""
+    """Load the export as a test, since onnxruntime may lack an operator of the graph even if the ONNX is valid."""
     from torch_estimator.export.exported_model import ExportedModel
 
     try:

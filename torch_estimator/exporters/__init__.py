@@ -1,4 +1,4 @@
-"""Exporters: export the model at the end, after every evaluation, or whenever it is the best so far."""
+"""Exporters: export the model at the end of training, after every evaluation, or whenever it is the best so far."""
 
 from torch_estimator.exporters.best import BestExporter, loss_smaller
 from torch_estimator.exporters.exporter import Exporter

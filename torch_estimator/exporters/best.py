@@ -54,9 +54,10 @@ def loss_smaller(best_eval_result: Mapping[str, Any], current_eval_result: Mappi
 
 @dataclass(frozen=True, slots=True)
 class BestExporter:
-    """Exporter of the best model so far, which keeps the newest exports.
+    """Exports a model whenever it is better than all before it; deletes all but the newest `exports_to_keep` exports.
 
-    The first evaluated model is exported, and every later one that `compare_fn` finds better than the best before.
+    The first evaluated model is always exported. `compare_fn` decides whether a later one is better than the best so
+    far.
     After an export its result is written to ``<export_path>/best_eval_result.json``, so that a restarted job does not
     export a worse model.
 
@@ -103,8 +104,8 @@ class BestExporter:
     ) -> str | None:
         """Export the model if `eval_result` is the best so far; see `Exporter.export`."""
         if getattr(eval_result, "batches", None) == 0:
-            # An empty evaluation reports loss 0.0, which nothing could beat.
-            logger.warning("%s: nothing is exported, since the evaluation input was empty.", self.name)
+            # Skip an empty evaluation: it reports loss 0.0, which no later model could beat.
+            logger.warning("%s: nothing was exported, because the evaluation input was empty.", self.name)
             return None
         best = _read_best(export_path)
         if best is not None and not self.compare_fn(best_eval_result=best, current_eval_result=dict(eval_result)):
@@ -115,7 +116,8 @@ class BestExporter:
             assets_extra=self.assets_extra,
             checkpoint_path=checkpoint_path,
         )
-        # Written after the export: a kill between the two repeats the export. The other order would lose it.
+        # Write the result after the export. If the job is killed between the two, the export is repeated; in the other
+        # order it would be lost.
         _write_best(export_path, eval_result)
         remove_old_exports(export_path, self.exports_to_keep)
         return path

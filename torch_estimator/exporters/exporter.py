@@ -1,4 +1,4 @@
-"""Exporter protocol, and the settings and the cleanup that the exporters here share.
+"""Exporter protocol; checks of settings and removal of old exports for the exporters of this package.
 
 A new exporter is a class with `name` and `export`, in a file of its own. It needs no registration: pass it to
 `EvalSpec(exporters=...)`. An exporter that is part of the package is imported in ``exporters/__init__.py`` and listed
@@ -51,7 +51,7 @@ class Exporter(Protocol):
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | None:
-        """Export the model, or decide not to.
+        """Export the model, if this evaluation calls for an export.
 
         Args:
             estimator: The Estimator that was evaluated.
@@ -107,7 +107,7 @@ def check_exports_to_keep(exports_to_keep: int | None) -> None:
 
 
 def remove_old_exports(export_dir_base: files.PathLike, exports_to_keep: int | None) -> None:
-    """Remove all exports but the newest ones. An export that cannot be removed is logged.
+    """Remove all exports but the newest ones. If an export cannot be removed, this is logged.
 
     Args:
         export_dir_base: Directory of the exports. Only directories named like an export, by ten digits, are removed.

@@ -11,7 +11,7 @@ from torch_estimator.exporters.exporter import ExportableEstimator, check_settin
 
 @dataclass(frozen=True, slots=True)
 class FinalExporter:
-    """Exporter of the final model, once training has ended.
+    """Exports the final model when training has ended.
 
     >>> from torch_estimator import feature_column as fc, serving_input
     >>> receiver = serving_input.raw_features([fc.numeric_column("age")])

@@ -16,7 +16,7 @@ from torch_estimator.exporters.exporter import (
 
 @dataclass(frozen=True, slots=True)
 class LatestExporter:
-    """Exporter of every evaluated model, which keeps the newest exports.
+    """Exports every evaluated model; deletes all but the newest `exports_to_keep` exports.
 
     >>> from torch_estimator import feature_column as fc, serving_input
     >>> receiver = serving_input.raw_features([fc.numeric_column("age")])

@@ -1,6 +1,6 @@
 """Feature columns: how raw columns become the numbers that a model computes with.
 
-`column` has the base classes, and says how to add a column. A new public name is one line here.
+`column` has the base classes, and describes how to add a column. To make a new name public, add one line here.
 """
 
 from typing import Any, NoReturn
@@ -47,7 +47,7 @@ from torch_estimator.feature_column.weighted import weighted_categorical_column 
 
 
 def input_layer(*_: Any, **__: Any) -> NoReturn:
-    """Refuse tf.feature_column's function, which made variables wherever it was called.
+    """Raise an error: tf.feature_column's function made variables, which belong to a module here.
 
     Raises:
         InvalidTypeError: Always; the message names the module that holds these variables here.
@@ -60,7 +60,7 @@ def input_layer(*_: Any, **__: Any) -> NoReturn:
 
 
 def linear_model(*_: Any, **__: Any) -> NoReturn:
-    """Refuse tf.feature_column's function; see `input_layer`.
+    """Raise an error in place of tf.feature_column's function; see `input_layer`.
 
     Raises:
         InvalidTypeError: Always.

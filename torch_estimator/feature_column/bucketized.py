@@ -1,4 +1,4 @@
-"""Numbers cut into ranges, and how to choose the cuts."""
+"""Numbers divided into ranges, and a function that chooses the boundaries."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from torch_estimator.feature_column.ids import Ids
 from torch_estimator.feature_column.lowering import Lowering
 from torch_estimator.feature_column.raw_feature import RawFeature
 
-# Up to this many boundaries, comparing all numbers with each is several times faster than a binary search.
+# Up to this number of boundaries, comparing all numbers with each boundary is several times faster than a binary
+# search.
 _FEW_BOUNDARIES = 64
 
-# scikit-learn merges buckets that are narrower than this.
+# Smallest width of a bucket. scikit-learn merges buckets that are narrower.
 _NARROWEST = 1e-8
 
 
@@ -112,7 +113,8 @@ class BucketizedColumn(CategoricalColumn):
         numbers = lowering.numbers(self.source_column)
         if self.slots > 1:
             numbers = graph.op("Unsqueeze", numbers, graph.constant([-1], np.int64))
-        # NaN must be in the last bucket, as in `_buckets`. So boundaries above a number are counted: none is above NaN.
+        # Count the boundaries above a number, and subtract. No boundary is above NaN, so NaN gets the last bucket, as
+        # in `_buckets`.
         above = lowering.cast(graph.op("Less", numbers, graph.constant(self.boundaries, np.float32)), "int64")
         count = graph.op("ReduceSum", above, graph.constant([-1], np.int64), keepdims=int(self.slots == 1))
         last = [(slot + 1) * self.buckets - 1 for slot in range(self.slots)]
@@ -157,10 +159,10 @@ def _buckets(boundaries: npt.NDArray[np.float32], numbers: npt.NDArray[np.float3
 def quantile_boundaries(values: Any, num_buckets: int) -> list[float]:
     """Return boundaries that cut numbers into buckets of equal size, for `bucketized_column`.
 
-    They are those of scikit-learn's ``KBinsDiscretizer(num_buckets, strategy="quantile")``: the quantiles between the
-    smallest and the largest number, averaged where a quantile falls between two numbers (the method
-    ``"averaged_inverted_cdf"`` of ``numpy.percentile``). Where many numbers are equal, there are fewer boundaries. If
-    most numbers are zero, cut the others: ``[1, *quantile_boundaries(gains[gains > 0], 100)]``.
+    They are the same as those of scikit-learn's ``KBinsDiscretizer(num_buckets, strategy="quantile")``: the quantiles
+    between the smallest and the largest number, averaged if a quantile falls between two numbers (the method
+    ``"averaged_inverted_cdf"`` of ``numpy.percentile``). If many numbers are equal, there are fewer boundaries. If most
+    numbers are zero, cut only the others: ``[1, *quantile_boundaries(gains[gains > 0], 100)]``.
 
     Boundaries are part of the model: compute them once, on the training data.
 
@@ -187,7 +189,7 @@ def quantile_boundaries(values: Any, num_buckets: int) -> list[float]:
     edges = np.percentile(numbers, np.linspace(0, 100, num_buckets + 1), method="averaged_inverted_cdf")
     wide_enough = np.ediff1d(edges, to_begin=np.inf) > _NARROWEST
     edges = edges[wide_enough]
-    # Columns compare in float32, in which different float64 numbers may be equal.
+    # Drop boundaries that are equal as float32, in which columns compare; they may differ as float64.
     apart = np.ediff1d(edges.astype(np.float32), to_begin=np.float32(np.inf)) > 0
     return [float(edge) for edge in edges[apart][1:-1]]
 
@@ -197,7 +199,8 @@ def _finite_numbers(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     try:
         numbers = np.asarray(values)
         if numbers.dtype.kind not in "biuf":
-            # Numbers with nulls are an object array, which is fine. Strings are not, even those that look like numbers.
+            # Accept an object array, since numbers with nulls become one, but reject strings, even those that look like
+            # numbers.
             if any(isinstance(value, str | bytes) for value in numbers.ravel()):
                 raise TypeError
             numbers = numbers.astype(np.float64)

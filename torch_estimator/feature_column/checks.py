@@ -54,7 +54,7 @@ def check_text(text: str, what: str) -> None:
 
 
 def check_number_dtype(dtype: str, of: str) -> None:
-    """Raise InvalidValueError unless a name from `dtype_name` is a number's; `of` says whose dtype it is."""
+    """Raise InvalidValueError unless a name from `dtype_name` is numeric; `of` is the object in the message."""
     if not (is_integer(dtype) or is_float(dtype)):
         raise InvalidValueError(f"dtype of {of} must be an integer or floating-point type, but got {dtype!r}.")
 

@@ -29,7 +29,7 @@ class Chunk:
 
     Args:
         columns: Raw columns by key, all with the same number of rows.
-        rows: That number.
+        rows: Number of rows.
     """
 
     def __init__(self, columns: Mapping[str, RawColumn], rows: int) -> None:
@@ -44,13 +44,13 @@ class Chunk:
         return self._done[key]  # type: ignore[return-value]
 
     def encoded(self, encoder: Callable[[Chunk], _T]) -> _T:
-        """Return an encoder's result over this chunk; it is called only the first time."""
+        """Return an encoder's result over this chunk. The encoder is called only the first time."""
         if encoder not in self._done:
             self._done[encoder] = encoder(self)
         return self._done[encoder]  # type: ignore[return-value]
 
     def values(self, key: str, dtype: RawDtype) -> Distinct:
-        """Return a raw column of ``"string"`` or ``"int64"`` by distinct values."""
+        """Return a raw column of type ``"string"`` or ``"int64"`` as distinct values with codes."""
         read = distinct_strings if dtype == "string" else distinct_integers
         return self.once((key, dtype), lambda: read(self._columns[key], key))
 
@@ -63,7 +63,7 @@ class Chunk:
         return self.once((key, "numbers", shape), lambda: numbers(self._columns[key], key, shape))
 
     def list_values(self, key: str, dtype: RawDtype) -> Lists[Distinct]:
-        """Return a raw column of lists of ``"string"`` or ``"int64"`` by distinct values."""
+        """Return a raw column of lists of ``"string"`` or ``"int64"`` as distinct values with codes."""
         return self.once((key, dtype, "lists"), lambda: list_values(self._columns[key], key, dtype))
 
     def list_numbers(self, key: str) -> Lists[npt.NDArray[np.float32]]:

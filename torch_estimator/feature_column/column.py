@@ -2,20 +2,20 @@
 
 A feature column has four jobs, and its class does all of them, in one file:
 
-- say which raw columns it reads (`raw_features`), from which follow parsing schemas and serving inputs;
-- say where it enters a model (`add_to_linear`, `add_to_network`);
+- name the raw columns that it reads (`raw_features`), from which parsing schemas and serving inputs are derived;
+- add its numbers or ids to the inputs of a model (`add_to_linear`, `add_to_network`);
 - compute numbers or ids from raw columns on the host, before a batch is made (`encode`, `encoder`, `list_encoder`);
 - write the same computation into an ONNX graph (`lower`), so that an export takes raw values.
 
-To add a column, derive from one of four classes here and fill in what they leave open:
+To add a column, derive from one of four classes here and implement their abstract members:
 
 - `NumberColumn` gives a fixed number of floats for each row (see ``numeric.py``);
 - `KeyColumn` gives ids of the values of one raw column, which may hold lists (see ``identity.py``, the shortest);
 - `CategoricalColumn` gives ids in any other way (see ``bucketized.py``);
 - `DenseColumn` turns the ids of another column into numbers for a network (see ``indicator.py``).
 
-Then name the new class in ``__init__.py``. Where arguments need no conversion beyond what `__post_init__` does, the
-class itself is tf.feature_column's function (``indicator_column = IndicatorColumn``); else a function converts them.
+Then name the new class in ``__init__.py``. If `__post_init__` can convert all arguments, the class itself serves as
+tf.feature_column's function (``indicator_column = IndicatorColumn``); otherwise a function converts them.
 Columns are frozen dataclasses because they are compared and used as keys: equal columns share one encoder.
 ``tests/feature_column/test_own_column.py`` adds a `NumberColumn` and a `KeyColumn`, from training to serving.
 """
@@ -50,7 +50,7 @@ Normalizer: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 class LinearInputs(Protocol):
-    """The inputs of a linear model, to which each column adds what it gives."""
+    """The inputs of a linear model, to which each column adds its numbers or ids."""
 
     def add_numbers(self, column: NumberColumn) -> None:
         """Give the model the numbers of a column, each with a weight."""
@@ -62,7 +62,7 @@ class LinearInputs(Protocol):
 
 
 class NetworkInputs(Protocol):
-    """The inputs of a network, to which each column adds what it gives."""
+    """The inputs of a network, to which each column adds its numbers, counts or vectors."""
 
     def add_numbers(self, column: NumberColumn) -> None:
         """Give the network the numbers of a column."""
@@ -81,15 +81,15 @@ class Column:
     """A feature column.
 
     Attributes:
-        name: Name, unique within a model's half; part of the names of variables.
+        name: Name, which is unique within the linear or the network half of a model, and part of variables' names.
         raw_features: The raw columns that it reads.
     """
 
     __slots__ = ()
 
     if TYPE_CHECKING:
-        # Declared for mypy only. At runtime a property here would become the default value of a dataclass field that
-        # has the same name in a derived class.
+        # Declare these properties for mypy only. At runtime, a property here would become the default value of a
+        # dataclass field that has the same name in a derived class.
         @property
         def name(self) -> str: ...
         @property
@@ -124,15 +124,15 @@ class NumberColumn(Column):
 
     Attributes:
         shape: Shape of one row's value; by default one number.
-        normalizer_fn: Maps a float32 tensor ``[rows, *shape]`` to one of the same shape, row by row, or None. It is
-            applied to what `encode` and `lower` give; an export traces those of all columns together, because a trace
-            takes most of a second.
+        normalizer_fn: Function that maps a float32 tensor ``[rows, *shape]`` to one of the same shape, row by row, or
+            None. It is applied to the results of `encode` and `lower`. An export traces the functions of all columns
+            together, because one trace takes most of a second.
     """
 
     __slots__ = ()
 
     if TYPE_CHECKING:
-        # For mypy only; see `Column`.
+        # Declare these properties for mypy only; see `Column`.
         @property
         def shape(self) -> tuple[int, ...]: ...
         @property
@@ -164,7 +164,7 @@ class NumberColumn(Column):
 
     def _normalized(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         if self.normalizer_fn is not None:
-            # A copy, so that a function that works in place cannot change the caller's data.
+            # Pass a copy, so that a function that works in place cannot change the caller's data.
             given = torch.from_numpy(values.copy())
             with torch.no_grad():
                 result = self.normalizer_fn(given)
@@ -202,7 +202,7 @@ class CategoricalColumn(Column):
     __slots__ = ()
 
     if TYPE_CHECKING:
-        # For mypy only; see `Column`.
+        # Declare these properties for mypy only; see `Column`.
         @property
         def num_buckets(self) -> int: ...
         @property
@@ -225,7 +225,7 @@ class CategoricalColumn(Column):
 
     @property
     def is_bag(self) -> bool:
-        """Whether ids are lists or have weights. Such a column has tensors of its own in the model's input."""
+        """Whether rows hold lists of ids, or ids have weights. Such a column has tensors of its own in a model."""
         return self.multivalent or self.weight_feature is not None
 
     @property
@@ -235,11 +235,11 @@ class CategoricalColumn(Column):
 
     @property
     def missing_key(self) -> str | None:
-        """Key of the raw column whose missing values leave a cross without an id; None if every value counts."""
+        """Key of a raw column; rows with a missing value in it have no id in a cross. None if there is no such key."""
         return None
 
     def cross_leaves(self) -> Sequence[str | CategoricalColumn]:
-        """Return the leaves that this column adds to a cross: itself, or for a crossed column its own leaves.
+        """Return the leaves that this column adds to a cross: the column itself, or the leaves of a crossed column.
 
         Raises:
             InvalidValueError: The column cannot be crossed.
@@ -271,7 +271,8 @@ class CategoricalColumn(Column):
     def lower(self, lowering: Lowering) -> LoweredIds:
         """Write what `encoder` computes into a graph.
 
-        A column that reads one raw column should work elementwise: given lists ``[N, n]`` it then gives ids ``[N, n]``.
+        A column that reads one raw column should work elementwise, so that it computes ids ``[N, n]`` of lists
+        ``[N, n]``.
         """
         raise ExportError(f"a column of the kind {type(self).__name__} cannot be exported.")
 
@@ -307,7 +308,7 @@ class KeyColumn(CategoricalColumn):
     key: str
 
     if TYPE_CHECKING:
-        # For mypy only; see `Column`.
+        # Declare this property for mypy only; see `Column`.
         @property
         def dtype(self) -> RawDtype: ...
     else:
@@ -330,12 +331,12 @@ class KeyColumn(CategoricalColumn):
 
     @property
     def missing_key(self) -> str | None:
-        """The key, because a missing value leaves a cross without an id."""
+        """The key, because a cross of this column has no id if the value is missing."""
         return self.key
 
     @property
     def missing_value(self) -> Any:
-        """The value that marks a missing one: ``''`` or -1."""
+        """The value that stands for a missing value: ``''`` or -1."""
         return "" if self.dtype == "string" else -1
 
     def ids_of_values(self, encoders: Encoders) -> IdsOfValues:
@@ -353,7 +354,7 @@ class KeyColumn(CategoricalColumn):
         return encode
 
     def list_encoder(self, encoders: Encoders) -> ListEncoder:
-        """Return a function like that of `encoder`, for rows that hold lists."""
+        """Return a function from a chunk whose rows hold lists to ids; see `encoder`."""
         if not self.multivalent:
             return CategoricalColumn.list_encoder(self, encoders)
         ids_of = self.ids_of_values(encoders)
@@ -420,11 +421,11 @@ def check_categorical(column: object, where: str) -> None:
 
     Args:
         column: The column.
-        where: Name of the function that was given it, for the message.
+        where: Name of the function that got the column as argument, for the message.
 
     Raises:
-        InvalidTypeError: It is not a column.
-        InvalidValueError: It is a column of another kind.
+        InvalidTypeError: The value is not a column.
+        InvalidValueError: The column is not categorical.
     """
     if isinstance(column, CategoricalColumn):
         return

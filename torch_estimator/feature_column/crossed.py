@@ -1,8 +1,8 @@
 """Combinations of categorical values, numbered by hash.
 
-A cross combines its leaves: raw string columns, and the ids of other columns. Each leaf gives 64-bit values, and the
-id is a hash of one value from every leaf. The host half has two forms: `_CrossIds` where all leaves have a fixed number
-of values in each row, and `_CrossLists` where some hold lists.
+A cross combines its leaves: raw string columns, and the ids of other columns. Each leaf has 64-bit values, and an id is
+a hash of one value from every leaf. The host half has two encoders: `_CrossIds` if all leaves have a fixed number of
+values in each row, and `_CrossLists` if some leaves hold lists.
 """
 
 from __future__ import annotations
@@ -95,10 +95,11 @@ class CrossedColumn(CategoricalColumn):
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """Leaves in the order of hashing, those of nested crosses among them.
+        """Leaves in the order of hashing, including those of nested crosses.
 
-        TensorFlow's kernel combines sparse inputs before dense ones, each in declared order. Columns arrive there as
-        sparse ids and lists of strings as sparse strings; raw string columns with one value in a row are dense.
+        This is the order of TensorFlow's kernel, which combines sparse inputs before dense ones, each in declared
+        order. There, the ids of columns and lists of strings are sparse; raw string columns with one value per row are
+        dense.
         """
         flat, lists = self.cross_leaves(), self.lists
         sparse = tuple(leaf for leaf in flat if not isinstance(leaf, str) or leaf in lists)
@@ -106,7 +107,7 @@ class CrossedColumn(CategoricalColumn):
 
     @property
     def lists(self) -> frozenset[str]:
-        """The raw string columns whose rows hold lists, those of nested crosses among them."""
+        """The raw string columns whose rows hold lists, including those of nested crosses."""
         nested = (key.lists for key in self.keys if isinstance(key, CrossedColumn))
         return frozenset(self.list_keys).union(*nested)
 
@@ -117,7 +118,7 @@ class CrossedColumn(CategoricalColumn):
 
     @property
     def start(self) -> int:
-        """Number that the first leaf is combined with; a `hash_key` of 0 counts as None, as in TensorFlow."""
+        """Start value of the hash; as in TensorFlow, a `hash_key` of 0 counts as None."""
         return self.hash_key or DEFAULT_HASH_KEY
 
     @property
@@ -127,7 +128,7 @@ class CrossedColumn(CategoricalColumn):
 
     @property
     def slots(self) -> int:
-        """Ids in each row, where no leaf holds lists: one for each combination; the last leaf varies fastest."""
+        """Ids in each row if no leaf holds lists: one for each combination of the leaves' values."""
         return math.prod(1 if isinstance(leaf, str) else leaf.slots for leaf in self.leaves)
 
     @property
@@ -207,11 +208,11 @@ def crossed_column(
 ) -> CrossedColumn:
     """Return a column of combined values: ``hash(values) % hash_bucket_size``.
 
-    With ``h = hash_key or 0xDECAFCAFFE`` the hash is ``h = FingerprintCat64(h, v)`` over the leaves. For a raw string
-    column, v is the hash of the string, and ``''`` is a value like any other. For another column, v is its id, and -1
-    for a value that is not in a vocabulary is an id like any other. A row has no id where the value of a vocabulary or
-    identity column is missing (``''``, or -1 for integers). The order of the leaves is that of `CrossedColumn.leaves`.
-    With lists, every value is combined with every other; missing ones in a list (``''`` or -1) are left out.
+    The hash starts with ``h = hash_key or 0xDECAFCAFFE``, and every leaf updates it by ``h = FingerprintCat64(h, v)``,
+    in the order of `CrossedColumn.leaves`. For a raw string column, v is the hash of the string, and ``''`` is hashed
+    like any other string. For another column, v is its id; a value that is not in a vocabulary has v = -1. A row has no
+    id if the value of a vocabulary or identity column is missing (``''``, or -1 for integers). With lists, there is an
+    id for every combination of the lists' values; missing values in a list (``''`` or -1) are left out.
 
     Args:
         keys: Names of raw string columns, and bucketized, vocabulary, identity and crossed columns; two or more.
@@ -265,9 +266,9 @@ class _Hashes:
     """The 64-bit values of a leaf, or of several leaves combined.
 
     Attributes:
-        values: uint64 ``[N, slots]`` where `codes` is None, else a table ``[M]`` of distinct values.
-        missing: True where nothing is combined because a value is missing, in the shape of `values`; None where no
-            value is missing.
+        values: uint64 ``[N, slots]`` if `codes` is None, else a table ``[M]`` of distinct values.
+        missing: True for each of `values` that has no id because a value of a leaf is missing; None if no value is
+            missing.
         codes: Positions in the table, ``[N, slots]``, or None.
     """
 
@@ -283,7 +284,7 @@ class _Hashes:
 
 
 class _CrossIds:
-    """Encoder of a crossed column all of whose leaves have a fixed number of values in each row."""
+    """Encoder of a crossed column whose leaves all have a fixed number of values in each row."""
 
     def __init__(self, column: CrossedColumn, encoders: Encoders) -> None:
         self._start = np.uint64(column.start)
@@ -296,7 +297,7 @@ class _CrossIds:
         ]
 
     def __call__(self, chunk: Chunk) -> Ids:
-        """Return the ids of a chunk; they stay a table as long as there are fewer combinations than rows."""
+        """Return the ids of a chunk, as a table and codes unless there are more combinations than rows."""
         first = self._leaves[0](chunk)
         result = _Hashes(fingerprint_cat64(self._start, first.values), first.missing, first.codes)
         for leaf in self._leaves[1:]:
@@ -326,7 +327,10 @@ def _column_leaf(encoder: IdEncoder) -> Callable[[Chunk], _Hashes]:
 
 
 def _combined(left: _Hashes, right: _Hashes, rows: int) -> _Hashes:
-    """Combine every slot of the left with every slot of the right; the right varies fastest."""
+    """Combine every slot of `left` with every slot of `right`; the slot of `right` varies fastest.
+
+    Only distinct values are combined if both sides have codes and there are at most as many pairs of them as rows.
+    """
     if left.codes is not None and right.codes is not None and len(left.values) * len(right.values) <= rows:
         values, missing = _pairs(left.values[None], left.missing, right.values[None], right.missing)
         codes = left.codes[:, :, None] * len(right.values) + right.codes[:, None, :]
@@ -364,7 +368,7 @@ class _HashLists:
 
 
 class _CrossLists:
-    """Encoder of a crossed column some of whose leaves hold lists: every combination of the values of a row."""
+    """Encoder of a crossed column with leaves that hold lists: it combines all values of a row."""
 
     def __init__(self, column: CrossedColumn, encoders: Encoders) -> None:
         self._start = np.uint64(column.start)
@@ -412,11 +416,11 @@ def _column_list_leaf(encoder: ListEncoder) -> Callable[[Chunk], _HashLists]:
 
 
 def _combined_lists(left: _HashLists, right: _HashLists) -> _HashLists:
-    """Combine every value of a row's left with every value of its right; the right varies fastest."""
+    """Combine every value of `left` with every value of `right` in the same row; that of `right` varies fastest."""
     left_counts, right_counts = np.diff(left.offsets), np.diff(right.offsets)
     row_of_left = np.repeat(np.arange(len(left_counts)), left_counts)
-    # Every value of the left is repeated once for each value that its row has on the right. `rights` are the positions
-    # of those values.
+    # Repeat every value of `left` once for each value that its row has in `right`. `rights` are the positions of the
+    # values of `right`.
     repeats = right_counts[row_of_left]
     ends = np.cumsum(repeats)
     within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - repeats, repeats)

@@ -29,9 +29,9 @@ class EmbeddingColumn(DenseColumn):
         combiner: ``"mean"``, ``"sqrtn"`` (sum over the square root of the count) or ``"sum"``.
         initializer: Fills a float32 tensor ``[num_buckets, dimension]`` in place. It draws from torch's global random
             state, as ``torch.nn.init.xavier_uniform_`` does. By default vectors have a normal distribution with a
-            standard deviation of ``1 / sqrt(dimension)``, cut at two of them.
-        max_norm: Length to which longer vectors are shortened where they are looked up, before they are combined. The
-            variable itself keeps them as they are.
+            standard deviation of ``1 / sqrt(dimension)``, truncated at two standard deviations.
+        max_norm: Length to which longer vectors are shortened when they are looked up, before they are combined. The
+            variable itself does not change.
         trainable: Whether training changes the vectors.
 
     Raises:
@@ -132,8 +132,8 @@ def shared_embeddings(
     """Return several categorical columns as vectors of one table, so that an id means the same in all of them.
 
     Args:
-        categorical_columns: One or more columns of one kind with the same `num_buckets`, for instance of the same
-            words. A weighted column has the kind of the column that it adds weights to.
+        categorical_columns: One or more columns of the same class with the same `num_buckets`, for instance with the
+            same vocabulary. For a weighted column, the class of the column that it adds weights to counts.
         dimension: Length of the vectors.
         combiner: How the vectors of a row with several ids are combined, as in `embedding_column`.
         initializer: Fills the table, as in `embedding_column`.
@@ -178,7 +178,7 @@ shared_embedding_columns = shared_embeddings
 
 
 def _check_alike(columns: tuple[CategoricalColumn, ...]) -> None:
-    """Raise InvalidValueError unless columns are of one kind and have the same number of ids."""
+    """Raise InvalidValueError unless columns have the same class and the same number of ids."""
     first = columns[0]
     for column in columns[1:]:
         if column.num_buckets != first.num_buckets:

@@ -15,7 +15,7 @@ from torch_estimator.errors import InvalidValueError
 HashFunction = Literal["murmur3", "farmhash"]
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 
-# An export computes the two halves by onnxruntime's operator com.microsoft.MurmurHash3, with these seeds.
+# Seeds of the two 32-bit halves of a hash. An export passes them to onnxruntime's operator com.microsoft.MurmurHash3.
 MURMUR3_SEED_HIGH = 0x3C6EF372
 MURMUR3_SEED_LOW = 0x1B873593
 
@@ -89,7 +89,7 @@ class StringHasher:
     Args:
         key: Name of the raw column.
         function: Name of the hash function.
-        limit: Number of strings that are remembered at most.
+        limit: Maximum number of strings in the cache.
 
     Attributes:
         recording: Whether strings are added to `seen`. Only an export of ``"farmhash"`` needs them: no ONNX operator
@@ -133,15 +133,15 @@ class StringHasher:
         if not self._warned:
             self._warned = True
             _logger.warning(
-                "Raw column %r has more than %d distinct strings: the export will know the farmhash of the "
-                "first %d only and hash others with murmur3.",
+                "Raw column %r has more than %d distinct strings: the export will contain the farmhash of "
+                "only the first %d, and hash others with murmur3.",
                 self.key,
                 self._limit,
                 self._limit,
             )
 
     def _remember(self, hashes: dict[str, int]) -> None:
-        # A full cache is replaced, not cleared, because another thread may be reading it.
+        # Replace a full cache instead of clearing it, because another thread may be reading it.
         if len(self._known) + len(hashes) > self._limit:
             self._known = {}
         self._known.update(hashes)

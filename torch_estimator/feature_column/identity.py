@@ -19,9 +19,9 @@ from torch_estimator.feature_column.raw_feature import MISSING_INTEGER, RawDtype
 class IdentityCategoricalColumn(KeyColumn):
     """A categorical column of integers that are ids already: from 0 to ``num_buckets - 1``.
 
-    A value outside that range gets `default_value`. Without a `default_value` it has no id: it adds nothing to an
-    indicator, an embedding or a linear model, and counts as -1 in a cross, as a value outside a vocabulary does. -1 is
-    a missing value, which never has an id.
+    A value outside that range gets `default_value`. Without a `default_value`, such a value has no id: it adds nothing
+    to an indicator, an embedding or a linear model, and counts as -1 in a cross, like a value that is not in a
+    vocabulary. -1 is a missing value, which never has an id.
 
     Args:
         key: Name of the raw column, of integers.
@@ -62,7 +62,7 @@ class IdentityCategoricalColumn(KeyColumn):
         return "int64"
 
     def encoder(self, encoders: Encoders) -> IdEncoder:
-        """Return a function that takes the integers as they are: finding distinct ones would cost more."""
+        """Return a function that checks every integer, because finding distinct integers first would take longer."""
         return lambda chunk: Ids(self._ids(chunk.integers(self.key))[:, None], None)
 
     def ids_of_values(self, encoders: Encoders) -> IdsOfValues:

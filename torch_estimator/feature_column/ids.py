@@ -1,8 +1,8 @@
-"""The ids of a categorical column over a chunk, and how they become tensors.
+"""The ids of a categorical column in a chunk, and their conversion to tensors.
 
-`Ids` is the form of columns with a fixed number of ids in a row, `IdLists` that of columns with any number of ids or
-with weights. Lists of ids travel through the input pipeline as Arrow lists, which can be cut and joined like any
-column, and become padded arrays when a batch is made.
+`Ids` holds the ids of a column with a fixed number of ids per row, and `IdLists` those of a column with any number of
+ids or with weights. Lists of ids are Arrow lists in the input pipeline, which can be cut and joined like any column,
+and become padded arrays when a batch is made.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch_estimator.feature_column.raw_values import Codes
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 NOT_IN_VOCABULARY = -1
-"""Id of a value that a column does not know. A cross counts it as an id like any other."""
+"""Id of a value that a column does not know. A cross hashes this id like any other."""
 
 MISSING = -2
-"""Id of a missing value. A cross of it has no id."""
+"""Id of a missing value. A cross with a missing value has no id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Ids:
     """Ids ``[N, slots]``, which may be kept as a table of distinct ids and codes into it.
 
     Attributes:
-        table: The ids themselves, int64 ``[N, slots]``, where `codes` is None; else the distinct ids, int64 ``[M]``.
+        table: The ids themselves, int64 ``[N, slots]``, if `codes` is None; else the distinct ids, int64 ``[M]``.
             Negative numbers are `NOT_IN_VOCABULARY` and `MISSING`.
         codes: Positions in `table`, ``[N, slots]``, or None.
     """
@@ -45,15 +45,15 @@ class Ids:
         Args:
             slots: Where to write, int64 ``[slots, N]``.
             offset: Number added to every id.
-            padding: Id written where the column has none.
+            padding: Id that is written for a value without an id.
         """
         moved = np.where(self.table < 0, padding, self.table + offset)
         if self.codes is None:
             slots[:] = moved.T
             return
         for slot, codes in zip(slots, self.codes.T, strict=True):
-            # Codes are never out of range, so clipping changes nothing. The default mode would first write into a
-            # buffer and then copy it.
+            # Use the mode "clip" for speed: the default mode would first write into a buffer and then copy it. Codes
+            # are never out of range, so clipping changes nothing.
             moved.take(codes, out=slot, mode="clip")
 
 
@@ -72,17 +72,17 @@ class IdLists:
     weights: npt.NDArray[np.float32] | None = None
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> IdLists:
-        """Return the lists with only those ids where `mask` is True."""
+        """Return the lists with only the ids for which `mask` is True."""
         if mask.all():
             return self
         before = np.concatenate([np.zeros(1, np.int64), np.cumsum(mask, dtype=np.int64)])
         return IdLists(self.ids[mask], before[self.offsets], None if self.weights is None else self.weights[mask])
 
     def to_arrow(self, offset: int) -> tuple[pa.Array, pa.Array | None]:
-        """Return the ids moved up by `offset`, and their weights, as Arrow lists.
+        """Return the ids, each plus `offset`, and their weights, as Arrow lists.
 
         Values without an id are left out together with their weights. The lists are Arrow's *large* lists, because the
-        input pipeline pads plain lists: those are lists of raw columns.
+        input pipeline takes plain lists for raw columns and pads them.
         """
         kept = self.keep(self.ids >= 0)
         offsets = arrow.from_numpy(kept.offsets)
@@ -95,8 +95,8 @@ class IdLists:
 def padded_lists(lists: pa.Array, padding: Any) -> npt.NDArray[Any]:
     """Return Arrow lists of numbers as an array ``[N, L]``, its rows filled up with `padding`.
 
-    L is the length of the longest row rounded up to a power of two. A compiled training step is compiled anew for
-    every L, so there should be few different ones.
+    L is the length of the longest row, rounded up to a power of two so that there are few different lengths. A compiled
+    training step is compiled anew for every L.
 
     Args:
         lists: Lists of numbers.

@@ -26,8 +26,8 @@ class InputLayer(nn.Module):
     """Numbers, counts of ids and embeddings side by side, columns in bytewise order of their names.
 
     The embeddings of one dimension are one `Table`. Its variables are named
-    ``dnn/input_from_feature_columns/input_layer/<column>/embedding_weights``, with the name of the collection in place
-    of the column's where columns share them.
+    ``dnn/input_from_feature_columns/input_layer/<column>/embedding_weights``. If columns share embeddings, the name of
+    the collection replaces that of the column.
 
     Args:
         layout: The layout of the network half, `FeatureTransform.dnn`.
@@ -66,13 +66,13 @@ class InputLayer(nn.Module):
             for bag, column in zip(layout.bags, layout.bag_columns, strict=True):
                 rows = _looked_up(table, layout, bag.feature, features)
                 whole[bag.feature] = pool(rows, _weights(bag, features), column.combiner)
-        # One split for each source costs a fraction of one slice for each column, forward and backward.
+        # Split each source once, which takes a fraction of the time of a slice per column, forward and backward.
         pieces = {source: iter(torch.split(whole[source], sizes, 1)) for source, sizes in self._sizes.items()}
         return torch.cat([next(pieces[source]) for source, _ in self._runs], 1)
 
 
 def _runs(layout: InputLayout) -> list[tuple[str, int]]:
-    """Return stretches of the output that are also consecutive in their source, each as source and width."""
+    """Return the source and width of each longest run of output numbers that are also consecutive in their source."""
     runs: list[tuple[str, int]] = []
     for part in layout.parts:
         width = part.stop - part.start
@@ -133,12 +133,12 @@ def _table(layout: EmbeddingTableLayout) -> Table:
 
 
 def _truncated_normal(rows: torch.Tensor) -> None:
-    """Fill rows from a normal distribution; numbers beyond two standard deviations are drawn again.
+    """Fill rows from a normal distribution, and redraw numbers beyond two standard deviations.
 
     This takes a tenth of the time of `torch.nn.init.trunc_normal_`, which turns uniform numbers into normal ones.
     """
     sigma = 1 / math.sqrt(rows.shape[1])
-    # One stretch at a time, so that the numbers are still in the processor's cache when they are compared.
+    # Fill a piece at a time, so that its numbers are still in the processor's cache when they are compared.
     for numbers in torch.split(rows.view(-1), _STRETCH):
         numbers.normal_(std=sigma)
         beyond = (numbers.abs() > 2 * sigma).nonzero()[:, 0]

@@ -1,8 +1,8 @@
-"""Makes the layouts: each column says what it gives to a model, and is given its place.
+"""Builds the layouts: collects the inputs that columns add to a model, and assigns places in tensors to them.
 
 A layout is built in two steps. First every column adds its numbers, ids or vectors to a `_LinearBuilder` or
-`_NetworkBuilder` (see `Column.add_to_linear` and `Column.add_to_network`). Then, in bytewise order of their names, all
-numbers get places in one tensor, and all ids get slots in one tensor and rows of one table.
+`_NetworkBuilder` (see `Column.add_to_linear` and `Column.add_to_network`). Then, in bytewise order of the columns'
+names, all numbers get places in one tensor, and all ids get slots in one tensor and rows of one table.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class _WantedIds(NamedTuple):
     """Ids that need slots, and rows of a table.
 
     Attributes:
-        name: Name of the column given to the model.
-        variable: Name of the rows. Columns with the same name share their rows.
+        name: Name of the column that was passed to the model.
+        variable: Name of the variable that the rows form. Columns with the same variable share their rows.
         column: The categorical column that gives the ids.
         initializer: Fills the rows with their initial values; None for the default.
     """
@@ -84,7 +84,7 @@ class _WantedIds(NamedTuple):
 
 
 class _PlacedTable(NamedTuple):
-    """One table, and the columns whose ids address its rows: those with a fixed number of ids, and the others."""
+    """One table, and the columns whose ids are rows of it: `placed` with a fixed number of ids, and `bags`."""
 
     fixed: tuple[PlacedIds, ...]
     bags: tuple[Bag, ...]
@@ -150,7 +150,7 @@ class _NetworkBuilder:
         numbers, numeric_width = _place_numbers(_by_name(self._numbers))
         counts = _by_name(self._counts)
         indicators = _place_ids([one for one in counts if not one.column.is_bag], DNN_INDICATOR_IDS)
-        # Counts need no common table, so the ids of each bag begin at 0.
+        # Place each bag alone, so that its ids begin at 0: counts need no common table.
         bags = tuple(_place_ids([one], DNN_INDICATOR_IDS).bags[0] for one in counts if one.column.is_bag)
         tables = _tables(_by_name(self._vectors))
         parts = _parts(numbers, indicators.fixed, bags, tables)
@@ -196,7 +196,7 @@ def _place_ids(wanted: Sequence[_WantedIds], bag_feature: str) -> _PlacedTable:
         wanted: The columns.
         bag_feature: Beginning of the keys of bags.
     """
-    # The rows of bags come last, so that the rows of the columns with a fixed number of ids are together.
+    # Put the rows of bags last, so that the rows of the columns with a fixed number of ids are consecutive.
     variables: dict[str, Variable] = {}
     rows = 0
     for one in sorted(wanted, key=lambda one: one.column.is_bag):
@@ -237,7 +237,7 @@ def _place_ids(wanted: Sequence[_WantedIds], bag_feature: str) -> _PlacedTable:
 
 
 def _tables(columns: Sequence[EmbeddingColumn]) -> tuple[EmbeddingTableLayout, ...]:
-    """Return one table for all columns whose vectors can be rows of one: those of one `_table_kind`."""
+    """Return the tables: columns with the same `_table_kind` share one."""
     _check_shared(columns)
     kinds = sorted({_table_kind(column) for column in columns}, key=lambda kind: (kind[0], kind[1], kind[2] or 0.0))
     return tuple(_table([c for c in columns if _table_kind(c) == kind], *kind) for kind in kinds)
@@ -270,7 +270,7 @@ def _table_kind(column: EmbeddingColumn) -> tuple[int, bool, float | None]:
 
 
 def _check_shared(columns: Sequence[EmbeddingColumn]) -> None:
-    """Raise InvalidValueError where columns share a variable, but not all of its properties."""
+    """Raise InvalidValueError if columns share a variable, but differ in a property of it."""
     first: dict[str, EmbeddingColumn] = {}
     for column in columns:
         known = first.setdefault(column.variable, column)
@@ -290,7 +290,8 @@ def _parts(
     tables: Sequence[EmbeddingTableLayout],
 ) -> tuple[OutputPart, ...]:
     """Return all columns of a network in the order of the input layer's output."""
-    # Name, feature that it is made from, place among the columns of that feature, and width.
+    # Each entry has a column's name, the feature that it is made from, its place among the columns of that feature, and
+    # its width.
     found: list[tuple[str, str, int, int]] = []
     found += [(p.name, DNN_NUMERIC, i, p.stop - p.start) for i, p in enumerate(numbers)]
     found += [(p.name, DNN_INDICATOR_IDS, i, p.rows) for i, p in enumerate(indicators)]

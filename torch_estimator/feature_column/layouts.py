@@ -1,4 +1,4 @@
-"""Where each column's ids and numbers are in the tensors that `FeatureTransform` gives to a model.
+"""Layouts: the places of each column's ids and numbers in the tensors that `FeatureTransform` makes for a model.
 
 All columns with a fixed number of ids are side by side in one tensor, and their variables are rows of one table, so
 that one gather serves them all. `layout_builder` makes the layouts.
@@ -22,10 +22,10 @@ WEIGHTS_SUFFIX = "/weights"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedIds:
-    """Place of a categorical column among the ids, and in the table whose rows they address.
+    """Place of a categorical column in the tensor of ids, and in the table whose rows the ids address.
 
     Attributes:
-        name: Name of the column given to the model, for instance ``occupation_embedding``.
+        name: Name of the column that was passed to the model, for instance ``occupation_embedding``.
         column: The categorical column that gives the ids.
         start: First of the column's slots, on the second axis of the ids.
         stop: End of its slots.
@@ -43,16 +43,16 @@ class PlacedIds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bag:
-    """Tensors of a categorical column with lists of ids or with weights, which are for this column alone.
+    """Tensors of a single categorical column with lists of ids or with weights.
 
     Attributes:
-        name: Name of the column given to the model.
+        name: Name of the column that was passed to the model.
         column: The categorical column that gives the ids.
         feature: Key of the ids, int64 ``[N, L]``; L is the same for all rows of a batch.
-        weights: Key of their weights, float32 ``[N, L]`` with zeros where there is no id; None where all are 1.
+        weights: Key of the ids' weights, float32 ``[N, L]`` with zeros where there is no id; None if all are 1.
         offset: Number added to the column's ids; its first row in the table.
         rows: Number of its rows in the table.
-        padding: Id that fills rows up; it is also the id of a missing value.
+        padding: Id that pads short rows; it is also the id of a missing value.
     """
 
     name: str
@@ -127,7 +127,7 @@ class EmbeddingTableLayout:
 
     Attributes:
         feature: Key of the ids, int64 ``[N, slots]``: ``dnn/embedding_ids_<dim>``, with ``_frozen`` appended
-            where the columns are not trainable and ``_max_norm_<norm>`` where their vectors are clipped.
+            if the columns are not trainable, and ``_max_norm_<norm>`` if their vectors are clipped.
         dimension: Length of the vectors.
         rows: Rows of the table; also the id of a missing value.
         slots: Ids in each row of `feature`.
@@ -159,7 +159,7 @@ class OutputPart:
 
     Attributes:
         name: Name of the column.
-        source: Key of the feature that it is made from, which other columns may share.
+        source: Key of the feature that the column is made from, which other columns may share.
         index: Place of the column in the layout's `numeric` or `indicators`, or in its table's `placed`; 0 for a bag.
         start: First of its numbers in a row of the output.
         stop: End of its numbers.

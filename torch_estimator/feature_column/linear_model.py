@@ -18,8 +18,8 @@ class LinearModel(nn.Module):
     """Sum of a weight for each id, a weighted sum of numbers, and a bias. All weights start at zero.
 
     The weights of a column with several ids in a row are combined by `sparse_combiner`; the results of all columns are
-    added up. Where the data has weights for ids (`weighted_categorical_column`), the model's weights are multiplied by
-    them.
+    added up. If the data has weights for ids (`weighted_categorical_column`), the model's weights are multiplied by the
+    data's.
 
     The weights of all categorical columns are one `Table`, whose variables are named
     ``linear/linear_model/<column>/weights``. The weights of a numeric column are the parameter ``<column>.weights``
@@ -43,7 +43,7 @@ class LinearModel(nn.Module):
         self.sparse_combiner = sparse_combiner
         self._table = _table(layout, units) if layout.variables else None
         for placed in layout.numeric:
-            # `add_module` would refuse columns named like a method, "type" for instance.
+            # Write into `_modules`, because `add_module` refuses columns named like a method, "type" for instance.
             self._modules[placed.name] = _NumericWeights(placed.stop - placed.start, units)
         self.bias_weights = nn.Parameter(torch.zeros(units))
 
@@ -93,9 +93,9 @@ class _NumericWeights(nn.Module):
 def precise_column(bias: torch.Tensor, inputs: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
     """Return ``bias + inputs @ kernel`` for a kernel with one column, float32 ``[N, 1]``, summed up in float64.
 
-    In float32 the result depends on the order of summation, which differs between libraries, and in torch between batch
-    sizes. With inputs as large as unscaled dollars, probabilities then differ by 4e-5; an export must agree within
-    1e-5.
+    In float32 the result depends on the order of summation, which differs between libraries and, in torch, between
+    batch sizes. With inputs as large as amounts in dollars, probabilities would differ by 4e-5, but those of an export
+    must agree within 1e-5.
     """
     return torch.addmm(bias.double(), inputs.double(), kernel.double()).float()
 

@@ -1,7 +1,7 @@
-"""What a feature column needs to write itself into an ONNX graph.
+"""Interfaces with which a feature column writes its computation into an ONNX graph.
 
-A column's `lower` method is given a `Lowering`, which `torch_estimator.export` implements. Only these interfaces are
-defined here, so that a column needs neither the export package nor onnx to be imported.
+A column's `lower` method gets a `Lowering`, which `torch_estimator.export` implements. This module defines only the
+interfaces, so that a column needs neither the export package nor onnx to be imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Graph(Protocol):
-    """An ONNX graph under construction. Tensors are known by their names, which the methods return."""
+    """An ONNX graph under construction. The methods return the names of tensors."""
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output. An equal node is added only once."""
@@ -66,10 +66,10 @@ ChainValue: TypeAlias = HashedKey | ComputedSlot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashChain:
-    """How to compute an id for each row: as a hash of values, combined one after the other, modulo `buckets`.
+    """Description of ids that are hashes: for each row, values are combined one after the other, modulo `buckets`.
 
     Attributes:
-        start: Number that the first value is combined with. None takes the only value as it is.
+        start: Start value of the hash. None means that there is a single value, which is itself the hash.
         values: The values, in the order in which they are combined.
         buckets: The modulus.
         missing: Keys of raw columns. A row in which one of them is missing gets no id (-1).
@@ -83,11 +83,11 @@ class HashChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListLeaf:
-    """A leaf of a cross that has lists: the values that it combines with those of the other leaves.
+    """A leaf of a cross that has lists.
 
     Attributes:
         value: A raw column, whose values are hashed, or a tensor of ids, int64 ``[N, n]``.
-        missing: Key of the raw column whose missing values are left out; None where all values count.
+        missing: Key of the raw column whose missing values are left out; None if no value is left out.
     """
 
     value: HashedKey | str
@@ -97,8 +97,8 @@ class ListLeaf:
 LoweredIds: TypeAlias = str | list[HashChain]
 """Ids in the graph: a tensor int64 ``[N, slots]`` with -1 for no id, or one hash chain for each slot.
 
-Chains are better where they are possible: all chains of a model are computed together, by a few operators on one wide
-tensor, instead of by some twenty operators for every column.
+Return chains if possible: all chains of a model are computed together, by a few operators on one wide tensor, instead
+of by some twenty operators for every column.
 """
 
 

@@ -1,4 +1,4 @@
-"""Numbers as they are, or normalised."""
+"""Columns of numbers, optionally normalized."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def numeric_column(
     Args:
         key: Name of the raw column.
         shape: Shape of one row's value.
-        default_value: What parsing puts in for a missing value: one number, or numbers of the shape.
-        dtype: Type as which the raw column is parsed. The model sees float32 in any case.
-        normalizer_fn: Maps a float32 tensor ``[rows, *shape]`` to one of the same shape, row by row. It is applied
-            before anything else sees the numbers, also before `bucketized_column` cuts them.
+        default_value: Value with which parsing replaces a missing value: one number, or numbers of the shape.
+        dtype: Type as which the raw column is parsed. The model always gets float32.
+        normalizer_fn: Function that maps a float32 tensor ``[rows, *shape]`` to one of the same shape, row by row. It
+            is applied before the numbers are used, also before `bucketized_column` cuts them.
 
     Raises:
         InvalidTypeError: `shape` is not a list, or `normalizer_fn` is not callable.
-        InvalidValueError: A size of the shape is not positive, the dtype is not a number's, or the default has another
+        InvalidValueError: A size of the shape is not positive, the dtype is not numeric, or the default has another
             shape.
 
     >>> numeric_column("age", normalizer_fn=lambda x: (x - 38.6) / 13.6).name

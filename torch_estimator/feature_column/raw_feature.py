@@ -1,7 +1,7 @@
-"""The raw inputs that feature columns read: what has to be parsed, and what a served model takes.
+"""The raw columns that feature columns read, which are parsed from data, and are the inputs of a served model.
 
-A `RawFeature` describes one raw column. `schema` writes those of several feature columns as an Arrow schema, which
-`Dataset` and `te.serving_input` take, so that columns are listed only once.
+A `RawFeature` describes one raw column. `schema` describes the raw columns of several feature columns as an Arrow
+schema, which `Dataset` and `te.serving_input` take, so that columns are listed only once.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 RawDtype = Literal["string", "float32", "int64"]
 
 LISTS = (-1,)
-"""Shape of one row's value where rows hold lists of any length."""
+"""Shape of one row's value if rows hold lists of any length."""
 
 MISSING_INTEGER = -1
 """The integer that stands for a missing value in a categorical column; it has no id."""
 
 SHAPE = b"shape"
-"""Metadata key of an Arrow field: JSON of a row's shape, where that has several dimensions."""
+"""Metadata key of an Arrow field: JSON of a row's shape if it has several dimensions."""
 
 ARROW_TYPES: dict[RawDtype, pa.DataType] = {"string": pa.string(), "float32": pa.float32(), "int64": pa.int64()}
 
@@ -38,12 +38,11 @@ class RawFeature:
     Attributes:
         key: Name of the raw column.
         dtype: ``"string"``, ``"float32"`` or ``"int64"``.
-        shape: Shape of one row's value: ``(1,)`` for one value a row, `LISTS` for lists of any length.
-        default: Numbers that replace a missing value, flattened to the size of `shape`; None where a value is
-            required.
+        shape: Shape of one row's value: ``(1,)`` for one value per row, `LISTS` for lists of any length.
+        default: Numbers that replace a missing value, flattened to the size of `shape`; None if a value is required.
         missing: Integer that marks a missing value. It is `MISSING_INTEGER` for integers that only categorical
-            columns read, in a list or not, and None for strings (where ``''`` is a missing value) and for numbers that
-            must be there.
+            columns read, also in lists, and None for strings (of which ``''`` is a missing value) and for numbers that
+            must not be missing.
 
     >>> RawFeature(key="tags", dtype="string", shape=LISTS).multivalent
     True
@@ -93,8 +92,8 @@ def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
                 f"raw column {feature.key!r} has the default {known.default} in one feature column and "
                 f"{feature.default} in another; give both the same default_value."
             )
-        # A numeric column takes -1 as a number. A key that it shares with a categorical column therefore has no
-        # integer left to stand for a missing value.
+        # Drop the integer for missing values if the columns differ. A numeric column takes -1 as a number, so no
+        # integer can mark a missing value of a key that it shares with a categorical column.
         missing = known.missing if known.missing == feature.missing else None
         merged[feature.key] = replace(known, default=next(iter(defaults), None), missing=missing)
     return dict(sorted(merged.items(), key=lambda item: item[0].encode()))
@@ -104,10 +103,10 @@ def schema(columns: Any) -> pa.Schema:
     """Return the raw columns that feature columns read, in bytewise order of their names.
 
     `Dataset.from_csv`, `from_parquet`, `from_json` and `te.serving_input` take this schema. A field has the type
-    ``float32``, ``int64`` or ``string`` where a row has one value, ``list<type>`` where rows hold lists of any length,
-    and ``fixed_size_list`` where a numeric column has a shape. Numbers without a `default_value` must not be missing:
-    their fields are not nullable. A field's metadata holds a `default_value` as JSON under ``default``, and under
-    ``missing`` the -1 that marks a missing integer where only categorical columns read it.
+    ``float32``, ``int64`` or ``string`` if a row has one value, ``list<type>`` if rows hold lists of any length, and
+    ``fixed_size_list`` if a numeric column has a shape. Numbers without a `default_value` must not be missing: their
+    fields are not nullable. A field's metadata holds a `default_value` as JSON under ``default``. If only categorical
+    columns read an integer, the metadata holds -1, which marks a missing integer, under ``missing``.
 
     Args:
         columns: Feature columns (those of both halves of a model together), a `FeatureTransform`, or `RawFeature`s.
@@ -199,7 +198,7 @@ def _feature(field: pa.Field) -> RawFeature:
 
 
 def _raw_dtype(kind: pa.DataType, name: str) -> RawDtype:
-    """Return how the values of a field are read; `name` is the field's name for an error."""
+    """Return the type that the values of a field are read as; `name` is the field's name for an error message."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):

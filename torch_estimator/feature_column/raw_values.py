@@ -1,7 +1,7 @@
-"""Raw columns as the encoders read them: distinct values with codes, integers, float32 numbers, and lists of these.
+"""Conversion of raw columns for the encoders: to distinct values, integers, float32 numbers, or lists of these.
 
-A raw column is a numpy or Arrow array with one entry a row. Most columns of a table repeat few values, so strings and
-integers are read as `Distinct` values: an encoder then works once for each value instead of once for each row.
+A raw column is a numpy or Arrow array with one entry per row. In most columns few values are repeated many times, so
+strings and integers are read as `Distinct` values: an encoder then works once for each value instead of for each row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Values = TypeVar("_Values")
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """A column of N rows by its distinct values.
+    """A column of N rows, stored as distinct values and a code per row.
 
     Attributes:
         values: The values. A value may occur twice, or in no row at all.
@@ -41,7 +41,7 @@ class Distinct:
 
 
 def distinct_strings(column: RawColumn, key: str) -> Distinct:
-    """Return a string column by distinct values.
+    """Return the distinct values of a string column.
 
     Arrow nulls, and None and NaN in an object array, become ``''``.
 
@@ -49,8 +49,8 @@ def distinct_strings(column: RawColumn, key: str) -> Distinct:
         InvalidValueError: The column does not hold one string per row.
         RowError: One value of an object array is not a string, or not UTF-8.
     """
-    # A dictionary-encoded column gives its distinct values without any work, unless the dictionary is much larger than
-    # the chunk: then only the values that occur are worth encoding.
+    # Take the distinct values from a dictionary-encoded column. If its dictionary is much larger than the chunk, encode
+    # the column anew, so that encoders work only on values that occur.
     array = column if isinstance(column, pa.Array) else _arrow_strings(column, key)
     if pa.types.is_dictionary(array.type) and len(array.dictionary) > max(len(array), 1024):
         array = array.dictionary_decode()
@@ -67,7 +67,7 @@ def distinct_strings(column: RawColumn, key: str) -> Distinct:
 
 
 def distinct_integers(column: RawColumn, key: str) -> Distinct:
-    """Return an integer column by distinct values; Arrow nulls become -1.
+    """Return the distinct values of an integer column; Arrow nulls become -1.
 
     Raises:
         InvalidValueError: The column does not hold one integer per row.
@@ -139,7 +139,7 @@ def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[
         raise _wrong_dtype(key, "float32", column.dtype)
     rows = len(column)
     width = math.prod(shape)
-    # Arrow lists are flat, so that a row of any shape arrives as `width` numbers.
+    # Also accept rows of `width` numbers for any shape, because Arrow lists are flat.
     if column.shape[1:] not in ((), (width,), shape) or (column.ndim == 1 and shape != (1,)):
         raise InvalidValueError(
             f"raw column {key!r} must have the shape {shape} per row, but has {column.shape[1:]}; "
@@ -162,7 +162,7 @@ class Lists(Generic[_Values]):
 
 
 def list_values(column: RawColumn, key: str, dtype: RawDtype) -> Lists[Distinct]:
-    """Return a column of lists of ``"string"`` or ``"int64"``, by distinct values.
+    """Return a column of lists of ``"string"`` or ``"int64"``, as distinct values.
 
     Rows may be Arrow lists, lists or arrays in an object array, rows of an array ``[N, n]``, or single values.
 
@@ -189,7 +189,7 @@ def even_offsets(rows: int, each: int = 1) -> Offsets:
 
 
 def _with_nulls(indices: Any, values: list[Any], missing: Any) -> Distinct:
-    """Make distinct values of Arrow indices, the nulls of which stand for the value `missing`."""
+    """Make `Distinct` of Arrow indices; a null index stands for the value `missing`."""
     if indices.null_count:
         indices = indices.fill_null(len(values))
         values = [*values, missing]
@@ -247,21 +247,21 @@ def _wrong_dtype(key: str, wanted: str, got: object) -> InvalidValueError:
 
 
 def _read_lists(column: RawColumn, key: str, dtype: RawDtype, read: Callable[[Any, str], _Values]) -> Lists[_Values]:
-    """Read the values of all rows at once by `read`, a function for columns with one value a row."""
+    """Read the values of all rows at once with `read`, a function for columns with one value per row."""
     values, offsets = _values_and_offsets(column, key)
     if isinstance(values, pa.Array) and pa.types.is_null(values.type):
-        # Where no row has a value, Arrow does not know what the values would be.
+        # Give the values a type: Arrow does not know it if no row has a value.
         values = values.cast(ARROW_TYPES[dtype])
     try:
         return Lists(read(values, key), offsets)
     except RowError as error:
-        # `read` counted values; the user counts rows.
+        # Convert the position of the value to the number of its row, which the user knows.
         row = int(np.searchsorted(offsets, error.row, side="right")) - 1
         raise RowError(error.problem, row=row, column=key) from error
 
 
 def _values_and_offsets(column: RawColumn, key: str) -> tuple[Any, Offsets]:
-    """Return the values of all rows as one column, and where the values of each row begin."""
+    """Return the values of all rows as one column, and the offset at which the values of each row begin."""
     if not isinstance(column, pa.Array):
         if column.ndim == 2:
             rows, each = column.shape
@@ -287,7 +287,8 @@ def _from_objects(column: npt.NDArray[Any], key: str) -> Any:
         return pa.array(column, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, UnicodeError, OverflowError):
         pass
-    # Either some rows are lists and others bare values, or Arrow cannot take one of the rows: find that row.
+    # Convert row by row: either some rows are lists and others bare values, or Arrow cannot convert one of the rows,
+    # which the error should name.
     for row, value in enumerate(column):
         try:
             pa.array([value], from_pandas=True)

@@ -1,6 +1,6 @@
 """Tables: the weights of several columns in one parameter, so that one gather serves them all.
 
-Also here: how the rows of several ids are combined (`pool`), and shortened (`clip_norms`).
+`pool` combines the rows of several ids, and `clip_norms` shortens rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch_estimator.feature_column.embedding import Combiner
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """One column's variable in a table to be made.
+    """Description of one column's variable, from which `Table` reserves rows for it.
 
     Attributes:
         name: Name of the variable.
@@ -50,15 +50,15 @@ _LEFT_AT_ZERO: ContextVar[LeftAtZero | None] = ContextVar("_LEFT_AT_ZERO", defau
 
 @contextlib.contextmanager
 def tables_of_checkpoint(*, restored: bool) -> Iterator[LeftAtZero]:
-    """Leave tables made in the body at zero if a checkpoint is going to be restored into them.
+    """Leave tables that are made in the body at zero if a checkpoint is going to be restored into them.
 
-    Drawing initial values would take most of the time until a large model can predict.
+    Otherwise, drawing initial values would take most of the time until a large model can predict.
 
     Args:
-        restored: Whether a checkpoint follows; otherwise tables get their initial values.
+        restored: Whether a checkpoint will be restored; otherwise tables get their initial values.
 
     Returns:
-        The tables left at zero, for a checkpoint that turns out not to hold one of them.
+        The tables left at zero, so that the caller can draw initial values for a table that the checkpoint lacks.
     """
     tables: LeftAtZero = {}
     token = _LEFT_AT_ZERO.set(tables if restored else None)
@@ -71,8 +71,9 @@ def tables_of_checkpoint(*, restored: bool) -> Iterator[LeftAtZero]:
 class Table(nn.Module):
     """A parameter whose rows are looked up by id.
 
-    Its initial values come from a generator that a single number drawn from torch's global generator seeds. Later draws
-    therefore depend neither on the size of the table nor on whether it is left at zero.
+    The initial values come from a generator of the table's own, whose seed is one number drawn from torch's global
+    generator. Later draws from the global generator therefore depend neither on the size of the table nor on whether it
+    is left at zero.
 
     Args:
         pieces: The variables that share the table, in the order of their rows.
@@ -112,8 +113,8 @@ class Table(nn.Module):
             seed = int(torch.randint(0, 2**62, (), device="cpu"))
             draw = functools.partial(_draw, self.weight.detach(), tuple(pieces), seed)
             left_at_zero = _LEFT_AT_ZERO.get()
-            # `_draw` seeds the CPU's generator only. On another device initializers use that device's generator, and
-            # must do so in their turn.
+            # Do not postpone drawing on another device than the CPU. `_draw` seeds the CPU's generator only; on another
+            # device initializers use that device's generator, so they must draw in the order of creation.
             if left_at_zero is None or self.weight.device.type != "cpu":
                 draw()
             else:
@@ -133,7 +134,7 @@ class Table(nn.Module):
         weight = self.weight.detach()
         if self.dim > 1 or torch.compiler.is_compiling():
             return functional.embedding(ids, weight)
-        # For rows of one number this takes a fraction of the time.
+        # Look up rows of one number in a flat view, which takes a fraction of the time.
         return weight.view(-1).index_select(0, ids.reshape(-1)).view(*ids.shape, 1)
 
     def extra_repr(self) -> str:
@@ -143,7 +144,7 @@ class Table(nn.Module):
 
 def _draw(weight: torch.Tensor, pieces: tuple[Piece, ...], seed: int) -> None:
     """Fill a table with initial values; leave the state of torch's global generator as it was."""
-    # torch.manual_seed would also seed the generators of GPUs.
+    # Seed the CPU's generator only; torch.manual_seed would also seed the generators of GPUs.
     generator = torch.default_generator
     state = generator.get_state()
     generator.manual_seed(seed)
@@ -186,9 +187,9 @@ def presence(ids: torch.Tensor, padding: int) -> torch.Tensor:
 
 
 def clip_norms(rows: torch.Tensor, max_norm: float) -> torch.Tensor:
-    """Shorten vectors ``[..., dimension]`` that are longer than `max_norm` to it.
+    """Shorten vectors ``[..., dimension]`` that are longer than `max_norm` to that length.
 
-    The gradient of zeros is zero, not NaN: the square root is only taken of positive numbers.
+    The square root is only taken of positive numbers, so that the gradient of a zero vector is zero instead of NaN.
     """
     squares = rows.square().sum(-1, keepdim=True)
     positive = squares > 0

@@ -1,4 +1,4 @@
-"""The host half of a whole model: raw columns to the tensors that its modules take."""
+"""The host half of a model's feature columns: it converts raw columns to the tensors that the modules take."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from torch_estimator.feature_column.layouts import (
 from torch_estimator.feature_column.raw_feature import ARROW_TYPES, RawFeature, merge_raw_features
 from torch_estimator.feature_column.raw_values import RawColumn
 
-Features: TypeAlias = dict[str, Any]  # numpy arrays, and Arrow lists where rows have any number of ids
+Features: TypeAlias = dict[str, Any]  # numpy arrays, and Arrow lists if rows have any number of ids
 
 
 class FeatureTransform:
@@ -46,7 +46,8 @@ class FeatureTransform:
       int64, for columns whose rows have any number of ids, or ids with weights. The weights are Arrow lists of float32
       under the same key with ``"/weights"`` appended. `padded` makes arrays ``[N, L]`` of the lists.
 
-    A missing id is the number of rows (or indicators). `linear` and `dnn` say which column is where.
+    The id of a missing value is the number of rows of the table (or of indicators). `linear` and `dnn` describe the
+    place of each column.
 
     Args:
         linear_columns: Categorical, bucketized and numeric columns.
@@ -135,7 +136,7 @@ class FeatureTransform:
             hasher.recording = value
 
     def seen_strings(self) -> dict[str, list[str]]:
-        """Return, for each raw column that is hashed with farmhash, the strings recorded, sorted."""
+        """Return the recorded strings, sorted, for each raw column that is hashed with farmhash."""
         return {hasher.key: sorted(hasher.seen) for hasher in self._farmhashers()}
 
     def restore_seen_strings(self, seen: Mapping[str, Iterable[str]]) -> None:
@@ -216,8 +217,8 @@ def _all_ids(
     chunk: Chunk, padding: int, slots: int, ids: Sequence[tuple[PlacedIds, IdEncoder]]
 ) -> npt.NDArray[np.int64]:
     """Return one tensor of ids, int64 ``[rows, slots]``."""
-    # Slots are written one after the other, each in consecutive memory, and the result is transposed at the end. To
-    # write into one place of every row instead takes twice as long, because it misses the processor's caches.
+    # Write slot by slot, each in consecutive memory, and transpose the result at the end. Writing directly into a
+    # column of the result would take twice as long, because it misses the processor's caches.
     by_slot = np.empty((slots, chunk.rows), dtype=np.int64)
     for placed, encoder in ids:
         chunk.encoded(encoder).place(by_slot[placed.start : placed.stop], placed.offset, padding)

@@ -221,7 +221,7 @@ def categorical_column_with_vocabulary_file(
 
 
 def _vocabulary(key: str, values: Iterable[Any]) -> tuple[tuple[str, ...] | tuple[int, ...], RawDtype]:
-    """Return the strings or integers of a list, and which of the two they are."""
+    """Return the values of a vocabulary as a tuple, and their dtype."""
     check_key(key)
     items = [plain(value) for value in as_items(values, f"vocabulary_list of column {key!r}")]
     if all(isinstance(item, (str, bytes)) for item in items):

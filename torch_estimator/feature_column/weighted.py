@@ -28,20 +28,21 @@ from torch_estimator.feature_column.raw_values import Lists, even_offsets
 class WeightedCategoricalColumn(CategoricalColumn):
     """A categorical column, each value of which has the weight at its place in another raw column.
 
-    An indicator adds the weights up, a linear model multiplies the value's weight by them, and an embedding combines
-    vectors by them; with ``"mean"`` and ``"sqrtn"`` a value whose weight is not positive does not count. A weight that
-    is NaN is 0; one that is missing in the data is an error, unless the Dataset has a default for it.
+    An indicator adds up the weights of each id. A linear model multiplies its own weight of an id by the weight in the
+    data. An embedding combines vectors with these weights; with ``"mean"`` and ``"sqrtn"``, values whose weight is not
+    positive are ignored. A weight of NaN counts as 0. A weight that is missing in the data is an error, unless the
+    Dataset has a default for it.
 
     Args:
         categorical_column: A vocabulary, hash bucket, identity, bucketized or crossed column. With
             ``multivalent=True`` every row's list of weights must be as long as its list of values.
         weight_feature_key: Name of the raw column of weights.
-        dtype: Type as which the weights are parsed. The model sees float32 in any case.
+        dtype: Type as which the weights are parsed. The model always gets float32.
 
     Raises:
         InvalidTypeError: `categorical_column` is not a column.
         InvalidValueError: `categorical_column` has weights already, is a cross of lists or is not categorical; or the
-            dtype is not a number's.
+            dtype is not numeric.
 
     >>> from torch_estimator.feature_column import categorical_column_with_hash_bucket, weighted_categorical_column
     >>> words = categorical_column_with_hash_bucket("words", 1000, multivalent=True)
@@ -88,7 +89,7 @@ class WeightedCategoricalColumn(CategoricalColumn):
 
     @property
     def weight_feature(self) -> RawFeature:
-        """The raw column of weights, with as many in each row as there are values."""
+        """The raw column of weights, with one weight per value in each row."""
         return RawFeature(
             key=self.weight_feature_key,
             dtype="int64" if is_integer(self.dtype) else "float32",

@@ -1,4 +1,4 @@
-"""Finds functions that hold the module given to `Estimator.from_module`, whose copies are trained instead."""
+"""Check that no function holds the module given to `Estimator.from_module`: only copies of that module are trained."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from torch import Tensor, nn
 from torch_estimator.errors import InvalidValueError
 from torch_estimator.heads.base import Head
 
-# Of lists in lists, and of objects in objects.
+# Maximum depth of nested lists and objects that are searched, and maximum number of items of a collection.
 _MOST_DEPTH = 3
 _MOST_ITEMS = 1000
-# Their functions hold a user's module in a closure or a default argument only, such as the wrapper of torch.no_grad().
+# Libraries whose functions can hold a user's module only in a closure or a default argument, such as the wrapper of
+# torch.no_grad(). The globals and attributes that they read are not searched.
 _LIBRARIES = ("torch", "torch_estimator", "torchmetrics", "numpy", "functools")
 
 
 def check_holds_no_part(what: str, function: Any, module: nn.Module) -> None:
-    """Raise where a function holds the module, one of its submodules or one of its trained parameters.
+    """Raise if a function holds the module, one of its submodules or one of its trained parameters.
 
-    Each training and evaluation works on a copy of the module. The function would read the given one: untrained
-    weights, and what its forward pass keeps only where the caller ran it.
+    Each training and evaluation works on a copy of the module. Such a function would read the original: its weights
+    are not trained, and values that its forward pass stores exist only if the caller ran it.
 
-    The function's closure, the globals that its code reads, default arguments, arguments bound by `functools.partial`,
-    and attributes of objects are looked at, also of other functions that are found there.
+    The search covers the function's closure, the globals that its code reads, default arguments, arguments bound by
+    `functools.partial`, and attributes of objects. Functions that are found there are searched as well.
 
     Args:
-        what: Names the function in the error, such as ``"The loss"``.
+        what: Name of the function in the error, such as ``"The loss"``.
         function: A function, another callable object, a head, or None.
         module: The module given to `Estimator.from_module`.
 
     Raises:
-        InvalidValueError: It does; the message says by which name.
+        InvalidValueError: The function holds a part of the module; the message names the variable or attribute.
     """
     found = _Search(module).first(function)
     if found is None:
@@ -54,24 +55,25 @@ def check_holds_no_part(what: str, function: Any, module: nn.Module) -> None:
 
 
 class _Search:
-    """A search through what a function holds.
+    """Search for a module or its parts among the values that a function holds.
 
     Args:
-        module: The module whose parts are looked for.
+        module: The module to search for.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        # Torch's modules without parameters, such as nn.ReLU or a loss, keep nothing that training changes.
+        # Leave out torch's modules without parameters, such as nn.ReLU or a loss: training does not change them.
         modules = [one for one in module.modules() if one is module or not _is_stateless(one)]
         self._parts = {id(part) for part in (*modules, *(one for one in module.parameters() if one.requires_grad))}
-        # With the objects, so that no new object gets the id of one that is gone.
+        # Map the ids of searched objects to the objects. Keeping the objects ensures that no new object gets the id of
+        # a deleted one.
         self._seen: dict[tuple[int, int], Any] = {}
 
     def first(self, value: Any, name: str = "", depth: int = 0) -> tuple[str, Any] | None:
         """Return the name and the value of the first part that a value holds, or None."""
         if id(value) in self._parts:
             return name, value
-        # A bound method is a new object each time.
+        # Identify a bound method by its function and object, because Python makes a new object at each access.
         is_method = isinstance(value, MethodType)
         key = (id(value.__func__), id(value.__self__)) if is_method else (id(value), 0)
         if key in self._seen:
@@ -85,11 +87,12 @@ _Held = Iterator[tuple[Any, str, int]]
 
 
 def _held(value: Any, name: str, depth: int) -> _Held:
-    """Yield what a value holds: each with its name and its depth."""
+    """Yield the values that a value holds, each with its name and its depth."""
     if isinstance(value, FunctionType):
         yield from _held_by_function(value)
     elif isinstance(value, MethodType):
-        # Of its other attributes, only those that the method reads.
+        # Yield the instance itself at the maximum depth, so that its attributes are not searched; `_held_by_function`
+        # yields those that the method reads.
         yield value.__self__, "self", _MOST_DEPTH
         yield from _held_by_function(value.__func__, [("self", value.__self__)])
     elif isinstance(value, partial):
@@ -114,31 +117,31 @@ def _held(value: Any, name: str, depth: int) -> _Held:
 
 
 def _held_by_function(function: Any, objects: Sequence[tuple[str, Any]] = ()) -> _Held:
-    """Yield what a function holds in its closure and defaults, and what it reads of globals and of objects.
+    """Yield the values in a function's closure and defaults, and the globals and attributes that its code reads.
 
     Args:
-        function: Anything but a function of Python holds nothing.
-        objects: Other objects that it reads, by name.
+        function: A Python function. For anything else, nothing is yielded.
+        objects: Further objects whose attributes the function may read, each with its name.
     """
     if not isinstance(function, FunctionType):
         return
     held = [("a default argument", one) for one in function.__defaults__ or ()]
     held += [(f"the default of {key!r}", one) for key, one in (function.__kwdefaults__ or {}).items()]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        # A variable that has no value yet is an error.
+        # Ignore the error for a variable that has no value yet.
         with contextlib.suppress(ValueError):
             held.append((f"its variable {name!r}", cell.cell_contents))
     known: dict[str, Any] = function.__globals__
     is_of_library = str(known.get("__name__")).partition(".")[0] in _LIBRARIES
     read, attributes = (set(), set()) if is_of_library else _names(function.__code__)
-    # Functions of other files read no globals of this one.
+    # Skip functions of other modules: they read other globals, so they cannot hold what this module's code made.
     of_file = [(key, known[key]) for key in sorted(read & known.keys()) if _is_of(known[key], known)]
     held += [(f"the global {key!r}", one) for key, one in of_file]
     for name, one in held:
         yield one, name, 0
     seen: set[int] = set()
     places = [*objects, *held]
-    # What is read of an object may be an object, of which something is read.
+    # Append the attributes that are found to `places`, since the code may read attributes of these in turn.
     for name, one in places:
         if id(one) in seen or isinstance(one, type | ModuleType | FunctionType | Tensor):
             continue
@@ -164,7 +167,7 @@ def _is_of(value: Any, file: dict[str, Any]) -> bool:
 
 
 def _names(code: CodeType) -> tuple[set[str], set[str]]:
-    """Return the globals and the attributes that code reads, with the functions in it."""
+    """Return the names of the globals and attributes that code reads, including the functions defined in it."""
     names: set[str] = set()
     attributes: set[str] = set()
     for instruction in dis.get_instructions(code):

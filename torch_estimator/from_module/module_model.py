@@ -62,7 +62,7 @@ class ModuleModel:
     The arguments are those of `Estimator.from_module`.
 
     Attributes:
-        holds_weights: True, because the module has weights to predict with and to export before any training.
+        holds_weights: True, because the module has weights, with which it can predict and be exported before training.
 
     Raises:
         InvalidTypeError, InvalidValueError: The arguments do not fit each other.
@@ -104,7 +104,7 @@ class ModuleModel:
                     f"otherwise, but got {optimizer!r}."
                 )
         self._factory = None if optimizer is None or bound else factory_of(optimizer)
-        # Later changes to the caller's module must not change later trainings, so the model keeps a copy.
+        # Keep a copy, so that later changes to the caller's module do not change later trainings.
         self._module, self._bound = copy_together(module, optimizer if bound else None)
         if isinstance(loss, nn.Module):
             (loss,) = copy_together(loss)
@@ -112,7 +112,7 @@ class ModuleModel:
         self._columns_first = columns is not None
         self._given: dict[str, Any] = {"head": head, "loss": loss, "predictions": predictions, "metrics": metrics}
         with tables_of_checkpoint(restored=True):
-            # Only shapes matter here; this context saves drawing initial values for the embedding tables.
+            # Do not draw initial values for the embedding tables, since only shapes matter here.
             probe = self(ModeKeys.PREDICT).module
         if isinstance(probe, ColumnsThenModule):
             _check_width(probe.module, probe.input_layer.layout.width)
@@ -175,9 +175,9 @@ def takes_several(module: nn.Module) -> bool:
 def spread_features(module: nn.Module) -> None:
     """Let a module be called with one value for all arguments of ``forward``: a tuple, or a dict by argument name.
 
-    Features of one batch are one value, but the ``forward`` of a user's module may take them as several arguments. A
-    module whose ``forward`` needs a single argument still gets a tuple or a dict as that argument, unless the keys of
-    the dict are the names of its arguments.
+    The features of a batch are one value, but the ``forward`` of a user's module may take them as several arguments. A
+    tuple or dict is passed as a single argument if ``forward`` requires only one, unless the keys of the dict are the
+    names of its arguments.
     """
     parameters = list(inspect.signature(module.forward).parameters.values())
     needed = [one for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]

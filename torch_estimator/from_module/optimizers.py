@@ -1,4 +1,4 @@
-"""The optimizer of `Estimator.from_module`: a name, a factory, or one that holds the module's parameters already.
+"""The optimizer of `Estimator.from_module`: a name, a factory, or an optimizer that holds the module's parameters.
 
 An optimizer that holds parameters has to be copied together with its module, because every training starts from a copy.
 """
@@ -24,7 +24,7 @@ Trainer = torch.optim.Optimizer | LRScheduler
 Factory = Callable[[NamedParameters], Any]
 ModuleOptimizer = str | Factory | Trainer | Sequence[Trainer]
 
-# Default learning rates are those of Keras.
+# Default learning rates, which are those of Keras.
 _RATES = {"SGD": 0.01}
 _RATE = 0.001
 
@@ -32,7 +32,7 @@ _COPIED_BY_TORCH = ("defaults", "state", "param_groups", "step")
 
 
 def is_bound(optimizer: object) -> bool:
-    """Return whether an optimizer (or one of a list) holds parameters already: neither a name nor a factory."""
+    """Return whether an optimizer (or one of a list) holds parameters, so that it is neither a name nor a factory."""
     if isinstance(optimizer, Sequence) and not isinstance(optimizer, str):
         return any(map(is_bound, optimizer))
     if isinstance(optimizer, LRScheduler | ReduceLROnPlateau):
@@ -41,7 +41,7 @@ def is_bound(optimizer: object) -> bool:
 
 
 def factory_of(optimizer: ModuleOptimizer) -> Factory:
-    """Return the given factory, or that of a name with Keras' default learning rate (0.01 for SGD, else 0.001).
+    """Return the given factory, or make one for a name with Keras' default learning rate (0.01 for SGD, else 0.001).
 
     Raises:
         InvalidTypeError: The argument is neither a name nor a function.
@@ -89,7 +89,7 @@ def check_bound(optimizer: Any, module: nn.Module) -> None:
 
     Raises:
         InvalidTypeError: A list contains something other than bound optimizers, or one needs more than gradients.
-        InvalidValueError: An optimizer holds a parameter that is not the module's.
+        InvalidValueError: An optimizer holds a parameter that does not belong to the module.
     """
     given = optimizer if isinstance(optimizer, Sequence) else [optimizer]
     for one in given:
@@ -153,7 +153,8 @@ def _complete_copy(original: torch.optim.Optimizer, memo: dict[int, Any]) -> Non
         if name not in _COPIED_BY_TORCH:
             setattr(made, name, copy.deepcopy(value, memo))
     if hasattr(original.step, "_wrapped_by_lr_sched"):
-        # A schedule wraps `step` to notice when it is called before the optimizer, and warns if the wrapper is missing.
+        # Wrap `step` again. A schedule wraps it to notice when the schedule is stepped before the optimizer, and warns
+        # if the wrapper is missing.
         step = type(made).step
 
         @wraps(step)

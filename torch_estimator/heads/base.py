@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class Head(ABC):
-    """The end of a model: what its logits mean, and so its loss, metrics, predictions and exported graph.
+    """The end of a model: it defines the loss, metrics and predictions of the logits, and their exported graph.
 
-    A subclass is usually a frozen dataclass. It declares as fields the settings below that users may change, and
-    `__post_init__` checks them. It must define `logits_dimension`, `prediction_keys`, `prepare_labels`,
+    A subclass is usually a frozen dataclass. Those attributes below that users may set are its fields, which
+    `__post_init__` checks. It must define `logits_dimension`, `prediction_keys`, `prepare_labels`,
     `unweighted_loss` and `predictions`. The other methods have defaults: the only metric is the average loss, the only
     signature is ``predict``, and torch's exporter adds `predictions` to an exported graph.
 
     Attributes:
         name: Suffix ``/<name>`` of the metrics' keys, or None.
         weight_column: Feature that holds the examples' weights, or None.
-        loss_reduction: How the losses of a batch become the training loss: a member or its name. After `__post_init__`
-            it is a member.
+        loss_reduction: How the losses of a batch become the training loss: a `LossReduction` or its name, which
+            `__post_init__` converts.
         loss_fn: Function of the user that replaces the head's loss, or None.
 
     >>> from dataclasses import dataclass
@@ -74,7 +74,7 @@ class Head(ABC):
         )
 
     def _set(self, **values: Any) -> None:
-        """Set attributes of a frozen dataclass; only `__post_init__` may do this."""
+        """Set attributes of this frozen dataclass; only `__post_init__` may call this method."""
         for attribute, value in values.items():
             object.__setattr__(self, attribute, value)
 
@@ -105,7 +105,7 @@ class Head(ABC):
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether loss, predictions and metrics treat every example by itself.
+        """Whether loss, predictions and metrics treat every example independently of the others.
 
         If so, evaluation and prediction may concatenate batches. It is False for heads and losses that users wrote,
         because those may compare the examples of a batch.
@@ -115,7 +115,7 @@ class Head(ABC):
 
     @abstractmethod
     def prepare_labels(self, labels: Labels) -> Any:
-        """Convert raw labels to what `loss` takes. It is called once per chunk of rows, before training.
+        """Convert raw labels to the form that `loss` takes. Called once per chunk of rows in the input pipeline.
 
         Args:
             labels: [N] or [N, 1], or [N, label dimension]: numbers, booleans, or strings as an Arrow array or
@@ -128,7 +128,7 @@ class Head(ABC):
 
     @abstractmethod
     def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
-        """Return one loss per example and output, [N, D]; the arguments are those of `loss`."""
+        """Return one loss per example and output, [N, D]; see `loss` for the arguments."""
 
     def loss(
         self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
@@ -182,8 +182,8 @@ class Head(ABC):
     def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
         """Add the predictions to an ONNX graph, those of `decode` included.
 
-        This default passes `predictions` through torch's exporter. A head whose `decode` adds predictions overrides it,
-        and so does one whose exported graph should be smaller or faster.
+        This default passes `predictions` through torch's exporter. A head must override it if `decode` adds
+        predictions, and may override it to make the exported graph smaller or faster.
 
         Args:
             graph: Graph to which nodes are added.

@@ -76,7 +76,7 @@ class BinaryClassHead(ClassificationHead):
         self._set(thresholds=check_thresholds(self.thresholds))
 
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
-        """Return float32 [N, 1] with 0 and 1, or with numbers between where numeric labels are such."""
+        """Return the labels, float32 [N, 1]: 0 and 1, or numbers between them if numeric labels are not whole."""
         return binary_labels(labels, vocabulary=self.label_vocabulary)
 
     def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
@@ -105,7 +105,8 @@ class BinaryClassHead(ClassificationHead):
         """Add the predictions to an ONNX graph; see `Head.lower`."""
         logistic = graph.op("Sigmoid", logits.tensor)
         negative = graph.op("Sigmoid", graph.op("Neg", logits.tensor))
-        # The class is 0 where logit <= 0, rather than 1 where logit > 0: NaN gives class 1, as torch's argmax does.
+        # Compare by logit <= 0 for class 0 instead of logit > 0 for class 1, so that NaN gives class 1 as with torch's
+        # argmax.
         at_most_0 = graph.op("LessOrEqual", logits.tensor, graph.constant(0, np.float32))
         class_ids = graph.op("Where", at_most_0, graph.constant(0, np.int64), graph.constant(1, np.int64))
         probabilities = graph.op("Concat", negative, logistic, axis=1)
@@ -128,7 +129,8 @@ class BinaryMetrics:
     def __init__(self, head: BinaryClassHead) -> None:
         self._head = head
         self._means = WeightedMeans(3)
-        # The class is 1 where the logit is above 0. In float32 its probability may still be one half.
+        # Compare the logit with 0 instead of the probability with one half: the probability of a tiny positive logit is
+        # exactly one half in float32.
         self._rates = ThresholdRates([0.0])
         self._threshold_rates = ThresholdRates(head.thresholds or ())
         self._areas = AreaUnderCurves(head.pr_summation)
@@ -151,7 +153,7 @@ class BinaryMetrics:
         """Return the metrics over all batches, or zeros if there were none."""
         (rates,) = self._rates.compute()
         average_loss, label_mean, prediction_mean = self._means.compute()
-        # Without any weight the mean is 0, and the baseline must be 0 as well instead of 1 - 0.
+        # Report a baseline of 0 if all weights are zero. The mean is then 0, so the formula would give 1 - 0.
         baseline = max(label_mean, 1.0 - label_mean) if self._means.weight else 0.0
         metrics = {
             "average_loss": average_loss,

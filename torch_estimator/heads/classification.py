@@ -21,7 +21,7 @@ class ClassificationHead(Head):
 
     Attributes:
         n_classes: Number of classes, checked by the subclass.
-        label_vocabulary: Strings of the classes in the order of their ids; None where labels are ids.
+        label_vocabulary: Strings of the classes in the order of their ids; None if labels are ids.
     """
 
     n_classes: int
@@ -42,7 +42,8 @@ class ClassificationHead(Head):
     def decode(self, predictions: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
         """Add the names of ``class_ids`` as ``classes`` and those of ``all_class_ids`` as ``all_classes``.
 
-        The names are arrays of str, of the shape of the ids. Predictions come in the order of `prediction_keys`.
+        The names are arrays of str, of the shape of the ids. Predictions are returned in the order of
+        `prediction_keys`.
         """
         table = np.array(self.class_names, dtype=object)
         named = dict(predictions)
@@ -110,7 +111,7 @@ def class_predictions(logits: Tensor) -> dict[str, Tensor]:
 
 
 def check_n_classes(n_classes: int, *, more_than: int) -> int:
-    """Return a number of classes as an int.
+    """Check a number of classes and return it as an int.
 
     Raises:
         InvalidTypeError: `n_classes` is not an integer.
@@ -125,7 +126,7 @@ def check_n_classes(n_classes: int, *, more_than: int) -> int:
 
 
 def check_vocabulary(vocabulary: Sequence[str] | None, n_classes: int) -> tuple[str, ...] | None:
-    """Return a label vocabulary as a tuple.
+    """Check a label vocabulary and return it as a tuple.
 
     Raises:
         InvalidTypeError: `vocabulary` is not a list or tuple of strings.
@@ -149,7 +150,7 @@ def check_vocabulary(vocabulary: Sequence[str] | None, n_classes: int) -> tuple[
 
 
 def check_thresholds(thresholds: Sequence[float] | None) -> tuple[float, ...]:
-    """Return the thresholds at which accuracy, precision and recall are reported as a tuple of floats.
+    """Check the thresholds of accuracy, precision and recall, and return them as a tuple of floats.
 
     Raises:
         InvalidTypeError: `thresholds` is not a list, or one of them is not a number.

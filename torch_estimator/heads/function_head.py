@@ -23,9 +23,9 @@ class FunctionHead:
 
     Args:
         loss: ``loss(outputs, labels)`` -> scalar tensor. Losses of torch get labels of the shape and dtype they need.
-        predictions: ``predictions(outputs)`` -> dict of tensors. None takes the outputs themselves: a dict as it is; a
-            single tensor as ``output``; a tuple as ``output_0``, ``output_1`` and so on; a dataclass or a named tuple
-            by its fields, without those that are None.
+        predictions: ``predictions(outputs)`` -> dict of tensors. None takes the outputs themselves: a dict is
+            unchanged, a single tensor becomes ``output``, and a tuple ``output_0``, ``output_1`` and so on. A dataclass
+            or a named tuple becomes a dict of its fields, without those that are None.
         metrics: Name -> function or metric object; see `NamedMetrics`.
     """
 
@@ -49,7 +49,7 @@ class FunctionHead:
         self._check = BroadcastCheck("The loss")
 
     def prepare_labels(self, labels: Any) -> Any:
-        """Return the labels as they are."""
+        """Return the labels unchanged."""
         return labels
 
     def loss(self, logits: Any, labels: Any, weights: Tensor | None = None) -> Tensor:
@@ -71,7 +71,7 @@ class FunctionHead:
         return loss.reshape(())
 
     def label_dims(self, logits: Any, labels: Any) -> int | None:
-        """Return the number of dimensions of the labels that the loss gets, or None if they are not a tensor."""
+        """Return the number of dimensions of the labels that the loss gets, or None if the labels are not a tensor."""
         labels = reshaped_labels(self._kind, logits, labels)
         return labels.dim() if isinstance(labels, Tensor) else None
 
@@ -89,7 +89,7 @@ class FunctionHead:
         return {"output": logits}
 
     def decode(self, predictions: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the predictions as they are: all are numeric."""
+        """Return the predictions unchanged, since all of them are numeric."""
         return predictions
 
     def metrics(self) -> _FunctionMetrics:
@@ -97,7 +97,7 @@ class FunctionHead:
         return _FunctionMetrics(self, NamedMetrics(self._metrics))
 
     def signatures(self) -> dict[str, Signature]:
-        """Return no signatures: the export has a single one, with everything that the graph computes."""
+        """Return no signatures: the export then has a single one with all outputs of the graph."""
         return {}
 
     def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
@@ -113,7 +113,7 @@ def _field_names(outputs: Any) -> Sequence[str] | None:
 
 
 class _FunctionMetrics:
-    """Named metrics, updated with a model's outputs: the head converts them to predictions."""
+    """Named metrics that are updated with a model's outputs, which the head converts to predictions."""
 
     def __init__(self, head: FunctionHead, metrics: NamedMetrics) -> None:
         self._head = head

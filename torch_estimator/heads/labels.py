@@ -28,17 +28,17 @@ def class_ids(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | Non
     """Return the class of every row.
 
     Args:
-        labels: [N] or [N, 1]: strings if there is a vocabulary, otherwise integers from 0 to ``n_classes - 1``, also
-            as booleans or as floats without a fraction.
+        labels: [N] or [N, 1]: strings if there is a vocabulary, otherwise integers from 0 to ``n_classes - 1``, which
+            may also be booleans or floats without a fraction.
         n_classes: Number of classes.
-        vocabulary: Strings of the classes, in the order of their ids; None where labels are ids.
+        vocabulary: Strings of the classes, in the order of their ids; None if labels are ids.
 
     Returns:
         The ids of the classes, int64 [N, 1].
 
     Raises:
         RowError: A label is unknown, out of range or not a number.
-        InvalidTypeError: Strings without a vocabulary, or numbers with one.
+        InvalidTypeError: The labels are strings without a vocabulary, or numbers with one.
         InvalidValueError: The labels have another shape.
 
     >>> class_ids(np.array(["fox", "cat"]), n_classes=2, vocabulary=["cat", "fox"]).tolist()
@@ -58,7 +58,7 @@ def binary_labels(labels: Labels, *, vocabulary: Sequence[str] | None) -> Array:
 
     Args:
         labels: [N] or [N, 1]: strings if there is a vocabulary, otherwise numbers from 0 to 1 or booleans.
-        vocabulary: Strings of class 0 and class 1; None where labels are numbers.
+        vocabulary: Strings of class 0 and class 1; None if labels are numbers.
 
     Returns:
         The labels, float32 [N, 1].
@@ -102,7 +102,7 @@ def numeric_labels(labels: Labels, *, dimension: int) -> Array:
 
 
 def check_range(values: Array, *, least: float, most: float | None = None) -> Array:
-    """Return the targets [N, D] as they are; raise RowError if one is less than `least` or greater than `most`."""
+    """Return the targets [N, D] unchanged; raise RowError if one is less than `least` or greater than `most`."""
     bad = values < least
     if most is not None:
         bad |= values > most
@@ -177,7 +177,7 @@ def vocabulary_ids(strings: pa.Array, vocabulary: Sequence[str]) -> Array:
     """Return the place of every string in the vocabulary, int64 [N]; -1 for null and for unknown strings."""
     encoded = strings if isinstance(strings, pa.DictionaryArray) else strings.dictionary_encode()
     id_of = {string: i for i, string in enumerate(vocabulary)}
-    # A null has the index -1 and so takes the last entry, which makes it unknown as well.
+    # Append -1 for nulls: a null has the index -1, which selects the last entry.
     distinct = [id_of.get(string, -1) for string in encoded.dictionary.to_pylist()]
     lookup = np.array([*distinct, -1], dtype=np.int64)
     indices = pc.fill_null(encoded.indices, -1) if encoded.null_count else encoded.indices
@@ -197,7 +197,7 @@ def as_numbers(column: Array | pa.Array, hint: str | None) -> Array:
 
     Args:
         column: The labels, [N].
-        hint: What the user should give to a head whose labels are strings; None for a regression.
+        hint: Advice in the error about labels that are strings; None for a regression.
 
     Raises:
         RowError: A label is missing, and all others are missing or strings.
@@ -205,7 +205,7 @@ def as_numbers(column: Array | pa.Array, hint: str | None) -> Array:
     """
     strings = as_strings(column)
     if strings is not None:
-        # An empty chunk has no type that could be wrong.
+        # Accept an empty chunk of any type.
         if len(strings) == 0:
             return np.zeros(0, dtype=np.int64)
         if strings.null_count:

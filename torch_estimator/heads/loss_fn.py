@@ -1,4 +1,4 @@
-"""Loss that a user gives to a head in place of the head's own."""
+"""A user's loss function, which replaces the loss of a head."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class UserLoss:
 
 
 def _argument_names(loss_fn: LossFn) -> list[str]:
-    """Return the names of the arguments of a loss function that are not bound yet."""
+    """Return the names of a loss function's arguments that `functools.partial` has not bound."""
     if not callable(loss_fn):
         raise InvalidTypeError(f"loss_fn must be a function of labels and logits, but got {loss_fn!r}.")
     bound = loss_fn.keywords if isinstance(loss_fn, partial) else {}

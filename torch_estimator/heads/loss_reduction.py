@@ -41,7 +41,8 @@ class LossReduction(Enum):
 
         Raises:
             InvalidTypeError: `value` is neither a member nor a string.
-            InvalidValueError: There is no such reduction. ``"none"`` is none: training needs a scalar loss.
+            InvalidValueError: There is no such reduction. ``"none"`` is not allowed, since training needs a scalar
+                loss.
 
         >>> LossReduction.of("weighted_mean")
         <LossReduction.MEAN: 'mean'>
@@ -60,7 +61,7 @@ class LossReduction(Enum):
             raise InvalidValueError(f"Invalid loss_reduction {value!r}; it must be one of {names}.") from None
 
     def reduce(self, losses: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the training loss, a scalar; 0 where the divisor is 0.
+        """Return the training loss, a scalar; 0 if the divisor is 0.
 
         Args:
             losses: One loss per example and output, [N, D].
@@ -77,7 +78,8 @@ class LossReduction(Enum):
             return total / max(losses.numel(), 1)
         weights = weights.expand_as(losses)
         divisor = weights.sum() if self is LossReduction.MEAN else (weights != 0).sum()
-        # The inner `where` keeps the gradient finite: that of the branch not taken would be 0 * inf = NaN.
+        # Replace a divisor of 0 by 1 in the inner `where`, to keep the gradient finite. Otherwise the gradient of the
+        # branch that the outer `where` does not take would be 0 * inf = NaN.
         return torch.where(divisor == 0, 0.0, total / torch.where(divisor == 0, 1.0, divisor))
 
     def reduce_batches(self, losses: Tensor, weights: Tensor | None = None, *, batches: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch_estimator.heads.serving import SERVING_DEFAULT, Graph, Prediction, Si
 from torch_estimator.metrics import Features, Metrics
 
 Logits = Tensor | Mapping[str, Tensor]
-"""Logits of all heads side by side, or by head."""
+"""Logits of all heads: one tensor with them side by side, or a dict by head."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class MultiHead(Head):
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether every head treats every example by itself; see `Head`."""
+        """Whether every head treats every example independently; see `Head`."""
         return type(self) is MultiHead and all(head.rows_are_independent for head in self.heads)
 
     @property
@@ -235,7 +235,7 @@ class MultiHead(Head):
 class MultiHeadMetrics:
     """The metrics of every head, and ``loss/<head>``: the mean training loss of the head over the batches.
 
-    In this mean every batch counts the same, whatever its weights.
+    In this mean all batches count equally, whatever the weights of their examples are.
 
     Args:
         head: Head whose metrics these are.

@@ -24,9 +24,9 @@ from torch_estimator.heads.labels import (
 
 
 def multi_hot(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | None) -> Array:
-    """Return which classes every row has.
+    """Convert labels to multi-hot labels: 1 for each class that a row has, else 0.
 
-    Labels come in several forms. Their type and their width decide which form they have, never their values:
+    Labels may have several forms, which are told apart by type and width, never by values:
 
     * Strings, if there is a vocabulary: lists of strings, or an array [N, any width] or [N] padded with ``''``.
     * Numbers from 0 to 1, one per class: an array [N, n_classes], or lists of `n_classes` floats or booleans.
@@ -37,10 +37,10 @@ def multi_hot(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | Non
     Args:
         labels: The labels in one of these forms.
         n_classes: Number of classes.
-        vocabulary: Strings of the classes, in the order of their ids; None where labels are numbers.
+        vocabulary: Strings of the classes, in the order of their ids; None if labels are numbers.
 
     Returns:
-        [N, n_classes]: uint8 with 0 and 1, or float32 where labels are floats.
+        Multi-hot labels [N, n_classes]: uint8 with 0 and 1, or float32 if labels are floats.
 
     Raises:
         RowError: A label is unknown, out of range, missing or repeated.
@@ -166,7 +166,7 @@ def _of_ids(values: Array, rows: Array, count: int, n_classes: int) -> Array:
 
 
 def _check_not_multi_hot(rows: Array, ids: Array, hot: Array) -> None:
-    """Raise RowError if class ids look like multi-hot labels: a row repeats an id, and has no id but 0 and 1."""
+    """Raise RowError if class ids look like multi-hot labels: a row repeats an id, and its ids are only 0 and 1."""
     count, n_classes = hot.shape
     repeats = np.bincount(rows, minlength=count) > hot.sum(1, dtype=np.int64)
     repeats[rows[ids > 1]] = False
@@ -181,7 +181,7 @@ def _check_not_multi_hot(rows: Array, ids: Array, hot: Array) -> None:
 
 def _in_range(values: Array) -> Array:
     """Return multi-hot labels [N, n_classes] as float32 or uint8; raise RowError if one is not from 0 to 1."""
-    # NaN fails both comparisons.
+    # Accept values by these comparisons, both of which are False for NaN.
     good = (values >= 0) & (values <= 1)
     if not good.all():
         row, place = (int(i) for i in np.argwhere(~good)[0])

@@ -83,10 +83,10 @@ class MultiLabelHead(ClassificationHead):
         return self.n_classes
 
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
-        """Return which classes each row has, [N, n_classes], for lists, padded arrays or multi-hot labels.
+        """Return multi-hot labels [N, n_classes] for lists, padded arrays or multi-hot labels.
 
-        The dtype is float32 where labels are floats, and otherwise uint8: with thousands of classes, labels take an
-        eighth of the memory that float64 needs.
+        The dtype is float32 if labels are floats, and otherwise uint8, which takes an eighth of the memory of float64.
+        This matters with thousands of classes.
         """
         return multi_hot(labels, n_classes=self.n_classes, vocabulary=self.label_vocabulary)
 
@@ -129,7 +129,7 @@ class MultiLabelHead(ClassificationHead):
 
 
 class MultiLabelMetrics:
-    """Loss, areas under curves and rates over all classes together, and metrics of chosen classes by themselves.
+    """Loss, areas under curves and rates over all classes together, and separate metrics of chosen classes.
 
     Args:
         head: Head whose metrics these are.
@@ -196,7 +196,7 @@ class _MetricsByClass:
         weights = torch.ones_like(chosen, dtype=torch.float64) if weights is None else weights[:, self._ids]
         self._areas.update(chosen, labels, weights)
         self._totals = self._totals.to(chosen.device) + (chosen * weights).sum(0)
-        # The weight belongs to the example, so it is the same for every class.
+        # Add up the weights of one class only: a weight belongs to an example, so it is the same for every class.
         self._weight = self._weight.to(chosen.device) + weights[:, 0].sum()
 
     def compute(self) -> dict[str, float]:

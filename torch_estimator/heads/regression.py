@@ -22,7 +22,7 @@ from torch_estimator.metrics import Buffered, Features, MeanMetrics, Metrics
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels
 
-# Inverse links that are one ONNX operator, and that treat every element by itself.
+# Inverse links that are a single ONNX operator and treat every element independently.
 _LINKS: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = ((torch.exp, "Exp"), (torch.sigmoid, "Sigmoid"))
 
 
@@ -37,8 +37,8 @@ class RegressionHead(Head):
         loss_fn: Function that replaces the squared error. It is called by keyword with ``labels`` and ``logits``
             (float32 [N, label_dimension]), and with ``features`` and ``loss_reduction`` if it has parameters of these
             names. It returns losses of the same shape.
-        inverse_link_fn: Function from logits to predicted values; None where the logits are the values. The loss is
-            always that of the logits.
+        inverse_link_fn: Function from logits to predicted values; None if the logits are the values. The loss is always
+            computed from the logits.
         name: Suffix ``/<name>`` of the metrics' keys.
 
     Raises:
@@ -74,7 +74,7 @@ class RegressionHead(Head):
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether loss, predictions and metrics treat every example by itself; see `Head`."""
+        """Whether loss, predictions and metrics treat every example independently; see `Head`."""
         return super().rows_are_independent and (self.inverse_link_fn is None or self._link is not None)
 
     @property

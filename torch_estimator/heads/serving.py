@@ -31,7 +31,7 @@ class Signature:
 
 
 def classification(classes: str = "all_classes") -> Signature:
-    """Return a signature for the scores and the names of all classes of every example.
+    """Return a signature with the scores and the names of all classes of every example.
 
     Args:
         classes: Key of the prediction that holds the names.
@@ -40,12 +40,12 @@ def classification(classes: str = "all_classes") -> Signature:
 
 
 def regression(value: str) -> Signature:
-    """Return a signature for the single prediction with the key `value`."""
+    """Return a signature with the single prediction that has the key `value`."""
     return Signature(method="regress", outputs={"outputs": value})
 
 
 def prediction(keys: tuple[str, ...]) -> Signature:
-    """Return a signature for the predictions `keys`, under these names."""
+    """Return a signature whose outputs are the predictions `keys`, under the same names."""
     return Signature(method="predict", outputs={key: key for key in keys})
 
 
@@ -79,7 +79,7 @@ class Prediction:
 
 
 class Graph(Protocol):
-    """ONNX graph under construction, to which `Head.lower` adds the predictions. Tensors are known by their names."""
+    """ONNX graph under construction, to which `Head.lower` adds the predictions. Tensors are identified by name."""
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node with one output.
@@ -106,7 +106,7 @@ class Graph(Protocol):
     def trace(
         self, function: Callable[[Tensor], Mapping[str, Tensor]], logits: Prediction, *, what: str
     ) -> dict[str, Prediction]:
-        """Add a torch function by way of torch's ONNX exporter, which takes about a second.
+        """Add a torch function by means of torch's ONNX exporter, which takes about a second.
 
         Args:
             function: Takes logits, float32 [N, D], and returns tensors [N, ...] by key.
@@ -114,7 +114,7 @@ class Graph(Protocol):
             what: Name of the function in errors.
 
         Returns:
-            What the function returns, by key.
+            The results of the function, by key.
 
         Raises:
             ExportError: torch cannot express the function in ONNX.

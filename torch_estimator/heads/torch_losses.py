@@ -1,4 +1,4 @@
-"""Labels for torch's own losses, which need a dtype and a shape that the labels of the input seldom have."""
+"""Conversion of labels for torch's own losses, which need a dtype and a shape that raw labels seldom have."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VALUE_FUNCTIONS = (
 
 
 def loss_kind(loss: object) -> Kind | None:
-    """Return what a loss of torch compares outputs with, or None for any other function.
+    """Return the kind of labels that a loss of torch takes, or None for any other function.
 
     Returns:
         ``"values"`` for a loss that takes one label for every output, ``"classes"`` for one that takes one class id for
@@ -48,13 +48,13 @@ def loss_kind(loss: object) -> Kind | None:
 
 
 def fitted_labels(kind: Kind | None, loss: Callable[..., Any], outputs: Any, labels: Any) -> Any:
-    """Return labels in the shape and dtype that a loss of torch needs: ``[N]`` as ``[N, 1]``, or the reverse.
+    """Convert labels to the shape and dtype that a loss of torch needs: ``[N]`` to ``[N, 1]``, or the reverse.
 
     Args:
         kind: Kind of the loss; see `loss_kind`.
-        loss: The loss, which errors name.
+        loss: The loss, for error messages.
         outputs: Outputs of the module.
-        labels: Labels as the input has them. A NumPy array holds strings.
+        labels: Labels of the input: a tensor, or a NumPy array of strings.
 
     Raises:
         InvalidTypeError: The labels are strings.
@@ -88,7 +88,7 @@ def reshaped_labels(kind: Kind | None, outputs: Any, labels: Any) -> Any:
 
 
 def _are_probabilities(outputs: Tensor, labels: Tensor) -> bool:
-    """Return whether labels are a probability for every class, which torch's cross entropy takes as well as ids."""
+    """Return whether labels have a probability for every class. torch's cross entropy takes these as well as ids."""
     return outputs.dim() > 1 and labels.shape == outputs.shape and labels.is_floating_point()
 
 

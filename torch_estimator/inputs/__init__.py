@@ -1,4 +1,4 @@
-"""Input functions: from arrays and frames, and how an estimator calls them."""
+"""Input functions of arrays and DataFrames, and the call of an input function by an estimator."""
 
 from torch_estimator.inputs.input_fn import InputContext
 from torch_estimator.inputs.numpy_input_fn import numpy_input_fn

@@ -1,4 +1,4 @@
-"""Input functions: how an estimator calls one, and what it can tell the function about the cluster."""
+"""The call of an input function by an estimator, and the context that tells the function about the cluster."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch_estimator.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class InputContext:
-    """The part of the input that a process reads. An ``input_fn`` with a parameter ``input_context`` gets it.
+    """The part of the input that a process reads. It is passed to an ``input_fn`` with a parameter ``input_context``.
 
-    In a job of one process, that is the first of one input pipeline.
+    In a job of one process, it describes the only input pipeline, with the id 0.
 
     >>> context = InputContext(num_input_pipelines=4, input_pipeline_id=1, num_replicas_in_sync=4)
     >>> context.get_per_replica_batch_size(256)
@@ -77,7 +77,7 @@ def call_input_fn(input_fn: Callable[..., Any], given: Mapping[str, Any]) -> Any
     try:
         parameters = inspect.signature(input_fn).parameters
     except (TypeError, ValueError):
-        # Some functions that are written in C have no signature.
+        # Call the function without arguments: some functions that are written in C have no signature.
         return input_fn()
     bound = input_fn.keywords if isinstance(input_fn, functools.partial) else {}
     known = f"may take {', '.join(list(given)[:-1])} and {list(given)[-1]}"

@@ -35,7 +35,7 @@ def numpy_input_fn(
         batch_size: Rows in a batch.
         num_epochs: Number of passes through the rows; None repeats without end.
         shuffle: Whether to shuffle, in another order every epoch. Must be given; usually True for training only.
-        queue_capacity: Minimum number of rows to shuffle at once; always at least about 65,536.
+        queue_capacity: Minimum number of rows to shuffle at once. Numbers below about 65,536 are raised to it.
         num_threads: Has no effect: there is always one thread, and the order never depends on it.
 
     Returns:
@@ -88,7 +88,7 @@ def batching(
         check_count("num_epochs", num_epochs, at_least=1)
 
     def apply(rows: Dataset) -> Dataset:
-        # A buffer of one row would not shuffle.
+        # Use a buffer of at least two rows, because a buffer of one row would not shuffle.
         shuffled = rows.shuffle(max(queue_capacity, 2)) if shuffle else rows
         return shuffled.repeat(num_epochs).batch(batch_size)
 
@@ -110,5 +110,5 @@ def _check_arrays(x: Any, y: Any) -> None:
 
 
 def _rows(array: Any) -> int | None:
-    # The source raises the error about a scalar array.
+    # Return None for a scalar array, about which the source raises an error.
     return len(array) if getattr(array, "shape", None) != () and hasattr(array, "__len__") else None

@@ -1,6 +1,6 @@
 """Metrics of whole evaluations, accumulated in float64 batch by batch, as tf.estimator defines them.
 
-`base` and `curves` hold the parts that the metrics of heads are made of; each head has its metrics in its own file.
+`base` and `curves` hold the building blocks of heads' metrics; each head defines its metrics in its own file.
 `named` and `functions` evaluate metrics that users give: functions and torchmetrics objects.
 """
 

@@ -1,4 +1,4 @@
-"""Parts that most metrics are made of: the protocol, weighted means, and a buffer for small batches."""
+"""Building blocks of metrics: the protocol, weighted means, and a buffer for small batches."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Features = Mapping[str, Any]
 """The features of a batch, by name."""
 
 Values = Callable[[Tensor, Tensor, Features | None], Sequence[Tensor]]
-"""Computes values of each example of a batch from (logits, labels, features)."""
+"""Function from (logits, labels, features) of a batch to values of each example."""
 
-# `Buffered` counts a row of 64 logits or fewer as one row, and wider rows as several, which bounds its memory.
+# Width of a row in `Buffered`. To bound its memory, it counts a row with more logits as several rows.
 _LOGITS_PER_ROW = 64
 
 
@@ -42,7 +42,7 @@ def metric_key(key: str, name: str | None) -> str:
 
 
 def align_weights(weights: Tensor, losses: Tensor) -> Tensor:
-    """Return weights that broadcast against `losses` example by example, in the dtype of `losses`.
+    """Reshape weights so that they broadcast against `losses` example by example, in the dtype of `losses`.
 
     Raises:
         InvalidValueError: `weights` is not [N], [N, 1] or of the shape of `losses`.
@@ -79,7 +79,7 @@ class WeightedMeans:
         return float(self._weight)
 
     def compute(self) -> list[float]:
-        """Return the means in the order of the values, or zeros where the weights add up to zero."""
+        """Return the means in the order of the values, or zeros if the weights add up to zero."""
         weight = self.weight
         return [total / weight if weight else 0.0 for total in self._totals.tolist()]
 
@@ -116,13 +116,13 @@ class MeanMetrics:
 
 
 class Buffered:
-    """Buffer that passes small batches on to other metrics as few large ones.
+    """Buffer that collects small batches and passes them on to other metrics as few large ones.
 
-    Most of the cost of a metric is per call: those of a binary head take 210 us for a batch of 40 rows or of 512 rows
-    alike. Through this buffer a batch of 40 rows takes 15 us (torch 2.13).
+    Most of the cost of a metric is per call: the metrics of a binary head take 210 us for a batch of 40 rows as well as
+    for one of 512 rows. With this buffer, a batch of 40 rows takes 15 us (torch 2.13).
 
     Args:
-        metrics: Gets the batches. Its results must not depend on how rows are split into batches.
+        metrics: Metrics that get the batches. Their results must not depend on how rows are split into batches.
         rows: Number of rows that are collected before they are passed on. Rows of more than 64 logits count as several.
     """
 
@@ -135,10 +135,9 @@ class Buffered:
     def update(
         self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
     ) -> None:
-        """Add a batch, which is copied so that the caller may reuse its memory; the arguments are those of `Head.loss`.
+        """Add a batch, which is copied so that the caller may reuse its memory; see `Head.loss` for the arguments.
 
-        A batch with features is passed on at once: they belong to the user, may have any structure, and cannot always
-        be concatenated.
+        A batch with features is passed on at once: features may have any structure, and cannot always be concatenated.
         """
         if features is not None:
             self._metrics.update(logits, labels, weights, features)

@@ -1,12 +1,13 @@
 """Check that a user's loss or metric does not broadcast labels ``[N]`` against outputs ``[N, 1]``.
 
-The two are meant to be compared row by row, but broadcasting makes a matrix ``[N, N]`` of all pairs. Nothing fails: the
-loss then trains another model, and the metric of a perfect model is far from perfect. The same holds for ``[N, T]`` and
-``[N, 1, T]``, and so on. Only functions that users write can do this. The losses of torch that
+Labels and outputs are meant to be compared row by row, but broadcasting makes a matrix ``[N, N]`` of all pairs. No
+error is raised: the loss then trains another model, and the metric of a perfect model is far from perfect. The same
+holds for ``[N, T]`` and ``[N, 1, T]``, and so on. Only functions that users write can do this. The losses of torch that
 `torch_estimator.heads.torch_losses` knows get labels of the right shape.
 
-The check runs the function once under a `TorchFunctionMode`, which sees every operation. It notes for each tensor which
-arguments it was computed from, and raises where an operation pairs two columns that come from different arguments.
+The check runs the function once under a `TorchFunctionMode`, which intercepts every operation. The mode records which
+arguments each tensor was computed from, and raises an error if an operation pairs all rows of tensors that come from
+different arguments.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _Origins = frozenset[str]
 
 _NOTHING: _Origins = frozenset()
 
-# The results of these are reduced, so their shape does not show what they broadcast inside. Their operands do.
+# Operations whose results are reduced, so that the shape of a result does not show the broadcast inside. The check
+# looks only at the shapes of their operands.
 _REDUCED = frozenset(
     {
         *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "gaussian_nll_loss", "kl_div"),
@@ -40,10 +42,10 @@ _REDUCED = frozenset(
 
 
 class BroadcastCheck:
-    """Callable that runs a user's function and raises where it pairs all rows of one argument with all of another.
+    """Callable that runs a user's function, and raises if it pairs all rows of one argument with all rows of another.
 
-    Pairs within one argument, such as those of a ranking loss, are intended and allowed. Watching a small loss takes
-    longer than the loss itself, so only the first call for each combination of numbers of dimensions is watched.
+    Pairs within one argument, such as those of a ranking loss, are intended and allowed. Checking a small loss takes
+    longer than the loss itself, so only the first call for each combination of numbers of dimensions is checked.
 
     Args:
         what: Name of the function in the error, for instance ``"The loss"``.
@@ -57,7 +59,7 @@ class BroadcastCheck:
     tensor(0.)
     """
 
-    # The shapes seen so far do not change what is computed, so the compiled step's cache key leaves them out.
+    # Leave the shapes seen so far out of the compiled step's cache key, since they do not change what is computed.
     not_in_fingerprint = ("_seen",)
 
     def __init__(self, what: str) -> None:
@@ -75,7 +77,7 @@ class BroadcastCheck:
             PairsError: An operation makes ``[N, N, ...]`` of ``[N, ...]`` and ``[N, 1, ...]`` that come from different
                 arguments.
         """
-        # A step is compiled after it ran in Python, where this check has passed.
+        # Skip the check during compilation: a step is compiled after it ran in Python, where the check has passed.
         if torch.compiler.is_compiling():
             return call()
         ranks = tuple([one.dim() if isinstance(one, Tensor) else None for one in arguments.values()])
@@ -99,7 +101,8 @@ class _Watch(TorchFunctionMode):
     def __init__(self, what: str, arguments: Mapping[str, Any]) -> None:
         super().__init__()
         self._what = what
-        # By id of the tensor. The tensor is kept, too: Python gives the id of a deleted object to another one.
+        # Map the id of each tensor to its origins. Keep the tensor, too, because Python may give the id of a deleted
+        # object to a new one.
         self._origins: dict[int, tuple[Tensor, _Origins]] = {}
         for name, argument in arguments.items():
             self._set_origins(argument, frozenset({name}))
@@ -111,7 +114,8 @@ class _Watch(TorchFunctionMode):
         origins = _NOTHING.union(*(one for _, one in operands))
         if origins:
             name = getattr(func, "__name__", "")
-            # A loss compares its first two operands. torch itself checks the shape of others, such as variances.
+            # Check only the first two operands of a loss, which it compares. torch itself checks the shape of others,
+            # such as variances.
             compared = operands[:2] if name in _REDUCED else operands
             self.check(name, compared, result, always=name in _REDUCED)
             self._set_origins(result, origins)
@@ -126,13 +130,13 @@ class _Watch(TorchFunctionMode):
         return self._origins.get(id(value), (None, _NOTHING))[1]
 
     def check(self, name: str, operands: Sequence[tuple[Any, _Origins]], result: Any, *, always: bool = False) -> None:
-        """Raise PairsError where an operation pairs all rows of one operand with all rows of another.
+        """Raise PairsError if an operation pairs all rows of one operand with all rows of another.
 
         Args:
             name: Name of the operation.
             operands: Operands with their origins.
             result: Result of the operation.
-            always: Raise even where no result has the shape ``[N, N, ...]``.
+            always: Whether to raise even if no result has the shape ``[N, N, ...]``.
         """
         columns = [(one, origins) for one, origins in operands if one.ndim >= 2 and one.shape[1] == 1 < len(one)]
         for column, ours in columns:
@@ -156,7 +160,7 @@ class _Watch(TorchFunctionMode):
 
 
 class _WatchedArray(np.ndarray):
-    """NumPy array that came from a watched tensor, for example by ``outputs.numpy()``, and is watched in turn."""
+    """NumPy array that was made from a watched tensor, for example by ``outputs.numpy()``, and is watched as well."""
 
     watch: _Watch | None = None
     origins: _Origins = _NOTHING
@@ -169,12 +173,12 @@ class _WatchedArray(np.ndarray):
         return watched
 
     def __array_finalize__(self, source: Any) -> None:
-        # NumPy calls this for every view and copy.
+        # Pass the origins on; NumPy calls this method for every view and copy.
         self.watch = getattr(source, "watch", None)
         self.origins = getattr(source, "origins", _NOTHING)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        # Keyword arguments can be watched arrays as well: "where" is an array, "out" a tuple of arrays.
+        # Unwrap keyword arguments, too, which can be watched arrays: "where" is an array, "out" a tuple of arrays.
         plain = {key: tuple(map(_plain, one)) if key == "out" else _plain(one) for key, one in kwargs.items()}
         result = getattr(ufunc, method)(*map(_plain, inputs), **plain)
         operands = [(one, one.origins) for one in inputs if isinstance(one, _WatchedArray)]
@@ -196,7 +200,7 @@ def _pairs_shape(column: Sequence[int], row: Sequence[int]) -> tuple[int, ...] |
 
 
 def _plain(value: Any) -> Any:
-    """Return an ordinary array for a watched one, and anything else as it is."""
+    """Convert a watched array to an ordinary one; return anything else unchanged."""
     return value.view(np.ndarray) if isinstance(value, _WatchedArray) else value
 
 

@@ -1,4 +1,4 @@
-"""Batches kept in host memory, to evaluate a metric function once over all of them."""
+"""Batches collected in host memory, over which a metric function is evaluated once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_estimator.errors import InvalidValueError
 
 WHOLE = ""
-"""Key that stands for a whole argument, where the argument is not a mapping."""
+"""Key that stands for a whole argument, if the argument is not a mapping."""
 
 
 class ReadRecorder(Mapping[Any, Any]):
@@ -61,7 +61,7 @@ class CollectedBatches:
     """Copies of chosen arguments of every batch.
 
     Args:
-        wanted: Name of each argument -> the keys of it to keep, or `WHOLE`.
+        wanted: Name of each argument -> its keys to keep, or `WHOLE`.
     """
 
     def __init__(self, wanted: Mapping[str, Sequence[Any]]) -> None:
@@ -104,7 +104,7 @@ def on_host(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of the tensors and arrays of a structure; their owner may reuse the memory for the next batch."""
+    """Copy the tensors and arrays of a structure, since the caller may reuse their memory for the next batch."""
     if isinstance(value, Mapping):
         return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

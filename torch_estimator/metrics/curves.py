@@ -1,6 +1,6 @@
 """Metrics of binary predictions: accuracy, precision and recall at thresholds, and areas under curves.
 
-All are computed from histograms of the examples' weights, so that memory does not grow with the evaluation.
+All metrics are computed from histograms of the examples' weights, so that memory does not grow with the evaluation.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _V1_EPSILON = 1e-6
 
 
 class LabelHistogram:
-    """Sums of examples' weights by bin, separately for the label 0, the label 1 and labels between them.
+    """Sums of examples' weights by bin, separately for the label 0, the label 1 and labels between 0 and 1.
 
-    The labels between need a class of their own: TensorFlow's metrics count every label above 0 as positive, but a
-    prediction can only equal 0 or 1.
+    Labels between 0 and 1 are counted separately: TensorFlow's metrics count every label above 0 as positive, but
+    accuracy needs the labels that are equal to a prediction, which is 0 or 1.
 
     Args:
         bins: Number of bins.
@@ -43,7 +43,7 @@ class LabelHistogram:
             labels: Labels from 0 to 1, [N].
             weights: Weights [N], or None for ones.
         """
-        # 0 for the label 0, 1 for the label 1, and 2 for every label between.
+        # Compute the kind of each label: 0 for the label 0, 1 for the label 1, and 2 for every label between them.
         kind = labels.ceil() + (labels != labels.round())
         cells = torch.bincount(bins * 3 + kind.long(), weights, minlength=self._bins * 3)
         self._weights = self._weights.to(bins.device) + cells
@@ -66,7 +66,7 @@ class LabelHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Accuracy, precision and recall at one threshold; each is 0 where its divisor is 0."""
+    """Accuracy, precision and recall at one threshold; each is 0 if its divisor is 0."""
 
     accuracy: float
     precision: float
@@ -77,7 +77,7 @@ class ThresholdRates:
     """Accuracy, precision and recall at each of several thresholds.
 
     Args:
-        thresholds: An example is predicted positive where its score is greater than the threshold.
+        thresholds: Thresholds. An example is predicted positive if its score is greater than the threshold.
 
     >>> rates = ThresholdRates([0.5])
     >>> rates.update(torch.tensor([0.2, 0.6, 0.9]), torch.tensor([0.0, 0.0, 1.0]), None)
@@ -106,7 +106,7 @@ class ThresholdRates:
         positives = self._histogram.positives().tolist()
         total = sum(zeros) + sum(positives)
         rates = {}
-        # The bins from `place` on hold the examples that are predicted positive.
+        # Sum the bins from `place` on, which hold the examples that are predicted positive.
         for place, threshold in enumerate(self._order, start=1):
             true_positives, false_positives = sum(positives[place:]), sum(zeros[place:])
             right = sum(zeros[:place]) + sum(ones[place:])
@@ -155,11 +155,11 @@ class AreaUnderCurves:
         self._histogram.update(bins.flatten(), labels.flatten(), None if weights is None else weights.flatten())
 
     def roc(self) -> float:
-        """Return the area under the ROC curve, or 0 where positive or negative labels are missing."""
+        """Return the area under the ROC curve, or 0 if there are no positive or no negative labels."""
         return self.roc_by_curve()[0]
 
     def precision_recall(self) -> float:
-        """Return the area under the precision-recall curve, or 0 where positive labels are missing."""
+        """Return the area under the precision-recall curve, or 0 if there are no positive labels."""
         return self.precision_recall_by_curve()[0]
 
     def roc_by_curve(self) -> list[float]:
@@ -177,8 +177,9 @@ class AreaUnderCurves:
             precision = (true + _V1_EPSILON) / (true + false + _V1_EPSILON)
             height = (precision[:, :-1] + precision[:, 1:]) / 2.0
             return ((recall[:, :-1] - recall[:, 1:]) * height).sum(1).tolist()
-        # Between two thresholds TP = intercept + slope * (TP + FP). The integral of TP / (TP + FP) over recall is
-        # slope * (ΔTP + intercept * log growth), divided by the number of positives.
+        # Interpolate linearly between two thresholds: TP = intercept + slope * (TP + FP). The integral of TP / (TP +
+        # FP) over recall is then slope * (ΔTP + intercept * log(growth)), divided by the number of positives. `growth`
+        # is the factor by which TP + FP grows.
         both = true + false
         true_step = true[:, :-1] - true[:, 1:]
         slope = _ratio(true_step, both[:, :-1] - both[:, 1:])
@@ -193,7 +194,7 @@ class AreaUnderCurves:
             weights.view(self._curves, _THRESHOLDS)
             for weights in (self._histogram.positives(), self._histogram.zeros())
         )
-        # At a threshold all bins above it are predicted positive: a cumulative sum from the right.
+        # Sum the bins cumulatively from the right, because all bins above a threshold are predicted positive.
         return true.flip(1).cumsum(1).flip(1), false.flip(1).cumsum(1).flip(1)
 
 
@@ -202,5 +203,5 @@ def _quotient(part: float, whole: float) -> float:
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """Return ``part / whole`` element by element, and 0 where `whole` is not positive."""
+    """Return ``part / whole`` element by element, and 0 for elements whose `whole` is not positive."""
     return torch.where(whole > 0, part / torch.where(whole > 0, whole, 1.0), 0.0)

@@ -35,7 +35,7 @@ class MetricFunction:
         function: Function to call, by keyword.
         arguments: Names of the arguments it takes, out of ``labels``, ``predictions`` and ``features``.
         bound: Values of further arguments, by name.
-        user: Function that the user gave, where `function` wraps it.
+        user: Function that the user gave, if `function` wraps it.
         names: Names of the metrics that the last call returned.
     """
 
@@ -51,10 +51,10 @@ class MetricFunction:
         return self.user or self.function
 
     def __call__(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metrics by name: numbers or metric objects.
+        """Call the function; return the metrics by name: numbers or metric objects.
 
         Args:
-            arguments: Values of at least the arguments that the function takes.
+            arguments: Values by name, at least for the arguments that the function takes.
 
         Raises:
             InvalidTypeError: The function does not return a dict, or one of its values is not a number.
@@ -82,21 +82,21 @@ class MetricFunction:
 class MetricFunctions:
     """Values of metric functions over the batches of one evaluation.
 
-    A metric function is evaluated in one of two ways, which its first call decides:
+    A metric function is evaluated in one of two ways, depending on its first call:
 
     * If it returns metric objects that it created and updated, and that can be merged, it is called for every batch,
       and the objects are merged.
-    * Otherwise it is called once, at the end, with all batches concatenated. The values that it read on the first batch
-      decide what is collected from every batch, in host memory. Functions that read the same values share them.
+    * Otherwise it is called once, at the end, with all batches concatenated. The values that the function read on the
+      first batch are collected from every batch, in host memory. Functions that read the same values share them.
 
-    Where a function would broadcast labels ``[N]`` against predictions ``[N, 1]``, it is called again with labels of
-    the shape that the loss got. If it broadcasts these as well, the evaluation fails.
+    If a function would broadcast labels ``[N]`` against predictions ``[N, 1]``, it is called again with labels of the
+    shape that the loss got. If it broadcasts these as well, the evaluation fails.
 
     Args:
         functions: Functions in the order of their metrics; later ones replace metrics of the same name.
 
     Attributes:
-        label_dims: Number of dimensions of the labels that the loss got, or None where it is unknown.
+        label_dims: Number of dimensions of the labels that the loss got, or None if it is unknown.
     """
 
     def __init__(self, functions: Iterable[MetricFunction]) -> None:
@@ -130,7 +130,7 @@ class MetricFunctions:
         self._collected.add(arguments)
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics; without batches, zeros for the metrics that an earlier evaluation had."""
+        """Return all metrics. Without batches, return zeros for the metrics that an earlier evaluation returned."""
         if self._collected is None:
             return {name: 0.0 for function in self._functions for name in function.names}
         results: dict[str, float] = {}
@@ -142,7 +142,7 @@ class MetricFunctions:
         return results
 
     def _begin(self, arguments: Mapping[str, Any]) -> CollectedBatches:
-        """Call every function on the first batch, and decide by what it returns and reads how to evaluate it."""
+        """Call every function on the first batch; choose from its results and reads how to evaluate it."""
         wanted: dict[str, dict[Any, None]] = {}
         for function in self._functions:
             recorded = {
@@ -178,9 +178,9 @@ class MetricFunctions:
 
 
 def with_dims(labels: Any, dims: int | None) -> Any:
-    """Return labels with `dims` dimensions, where that only drops or adds a last dimension of size 1.
+    """Return labels with `dims` dimensions, if only a last dimension of size 1 has to be dropped or added.
 
-    Other labels are returned as they are, and so are all labels where `dims` is None.
+    Other labels are returned unchanged, and so are all labels if `dims` is None.
 
     >>> list(with_dims(torch.zeros(3, 1), 1).shape)
     [3]

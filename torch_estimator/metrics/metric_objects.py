@@ -1,6 +1,6 @@
-"""Metric objects, such as torchmetrics': they are updated batch by batch and compute their value at the end.
+"""Metric objects, such as those of torchmetrics: they are updated batch by batch and compute their value at the end.
 
-This module never imports torchmetrics. Where a user gives its objects, the user has imported it.
+This module never imports torchmetrics. A user who passes objects of torchmetrics has imported it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 _METHODS = ("update", "compute", "reset")
-# How far `metrics_outside` follows references, and how many items of a collection. What lies further away belongs to
-# libraries, and searching it takes long.
+# Limits of `metrics_outside`: how many references in a row it follows, and how many items of a collection. Objects
+# beyond these limits usually belong to libraries, and searching them takes long.
 _DEPTH = 4
 _MOST_ITEMS = 1000
-# Reductions of torchmetrics' states by which two states can be merged exactly.
+# Names of the reductions of torchmetrics' states with which two states can be merged exactly.
 _MERGEABLE = ("dim_zero_sum", "dim_zero_max", "dim_zero_min", "dim_zero_cat")
 
 
@@ -35,10 +35,10 @@ def is_collection(value: object) -> bool:
 
 
 def can_merge(metric: Any) -> bool:
-    """Return whether two metric objects of this kind, each updated with one batch, can be merged exactly.
+    """Return whether two metric objects of this class, each updated with one batch, can be merged exactly.
 
-    torchmetrics also merges states for which its result is wrong: a mean is merged as if the other were empty. Those
-    are not accepted here.
+    This excludes states that torchmetrics merges wrongly: it merges a state with the reduction "mean" as if the other
+    state were empty.
     """
     merge = getattr(type(metric), "merge_state", None)
     if merge is None:
@@ -54,7 +54,7 @@ def merge(metric: Any, other: Any) -> None:
     """Merge another metric object into `metric`."""
     metric.merge_state(other)
     if hasattr(metric, "_computed"):
-        # If the value has been computed before, torchmetrics would return that cached value.
+        # Drop a cached value, which torchmetrics would otherwise return.
         metric._computed = None
 
 
@@ -93,7 +93,7 @@ def _references(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value.__func__
         yield from getattr(value.__self__, "__dict__", {}).items()
     elif isinstance(value, FunctionType):
-        # A variable of the closure may not have a value yet.
+        # Ignore the error for a variable of the closure that has no value yet.
         with contextlib.suppress(ValueError):
             used = inspect.getclosurevars(value)
             yield from used.nonlocals.items()

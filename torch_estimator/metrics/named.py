@@ -20,15 +20,15 @@ from torch_estimator.metrics.metric_objects import is_metric
 
 
 class NamedMetrics:
-    """Values of named metrics over the batches of one evaluation, exactly.
+    """Exact values of named metrics over the batches of one evaluation.
 
     Args:
         metrics: Name -> one of the following.
 
             - A function ``metric(labels, predictions)``. `MetricFunctions` says when it is called.
-            - A metric object, such as torchmetrics'. A copy of it is updated batch by batch with the model's only
-              prediction and the labels. Labels have the shape of the prediction if they come in it, or else the shape
-              that the loss got.
+            - A metric object, such as one of torchmetrics. A copy of it is updated batch by batch with the model's only
+              prediction and the labels. The labels keep the shape of the input if it is that of the prediction;
+              otherwise they have the shape that the loss got.
             - A class, or a function without arguments, that returns a metric object.
 
     Raises:
@@ -53,9 +53,9 @@ class NamedMetrics:
         """Add a batch.
 
         Args:
-            labels: Labels as the input has them.
+            labels: Labels of the input, unchanged.
             predictions: Predictions of the model by name.
-            label_dims: Number of dimensions of the labels that the loss got, or None where it is unknown.
+            label_dims: Number of dimensions of the labels that the loss got, or None if it is unknown.
         """
         if not self._names:
             return
@@ -102,13 +102,14 @@ def _creates_object(value: Any, name: str) -> bool:
         parameters = inspect.signature(value).parameters.values()
     except ValueError:
         return False
-    # A metric function may have defaults for both arguments, but it has positional parameters for them.
+    # Take a callable without positional parameters as a factory. A metric function has positional parameters for labels
+    # and predictions, even if both have defaults.
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     return not positional
 
 
 def _fresh(value: Any, name: str) -> Any:
-    """Return a new metric object without updates: a copy of `value`, or what `value` creates."""
+    """Return a new metric object without updates: a copy of `value`, or the object that calling `value` creates."""
     made = copy.deepcopy(value) if is_metric(value) else value()
     if not is_metric(made):
         raise InvalidTypeError(
@@ -120,7 +121,7 @@ def _fresh(value: Any, name: str) -> Any:
 
 
 def _only(predictions: Mapping[str, Tensor], name: str) -> Tensor:
-    """Return the only prediction; raise InvalidValueError where there are several."""
+    """Return the only prediction; raise InvalidValueError if there are several."""
     if len(predictions) != 1:
         raise InvalidValueError(
             f"The metric {name!r} is an object that takes one prediction, but the model gives "

@@ -57,7 +57,7 @@ _ARGUMENTS = {
 def document_arguments(**special: str) -> Callable[[_EstimatorClass], _EstimatorClass]:
     """Return a decorator that appends an ``Args:`` section to the docstring of a premade model.
 
-    The models share most of tf.estimator's arguments, so each is described once, above.
+    Most arguments occur in several models, so each is described only once, at the top of this module.
 
     Args:
         special: Descriptions of arguments that differ from model to model, by name.
@@ -95,7 +95,8 @@ def canned_model_fn(head: Head, *, wide: Wide | None = None, deep: Deep | None =
     Raises:
         InvalidValueError, InvalidTypeError: A column does not fit its part, or an optimizer is unknown.
     """
-    # The result is not needed. Made here, it reports mistakes when the estimator is made instead of when it is trained.
+    # Make the transform once without using it, so that mistakes are reported when the estimator is made instead of when
+    # it is trained.
     _transform(wide, deep)
     factories = {
         prefix: optimizer_factory(part.optimizer, part.learning_rate)
@@ -220,12 +221,12 @@ def as_columns(columns: Iterable[Any] | None) -> tuple[Any, ...]:
 
 
 def one_over_root(columns: Sequence[Any]) -> float:
-    """Return ``1 / sqrt(number of columns)``, tf.estimator's upper limit of default learning rates of linear parts."""
+    """Return ``1 / sqrt(number of columns)``, tf.estimator's upper limit of a linear part's default learning rate."""
     return 1 / math.sqrt(max(1, len(columns)))
 
 
 def optimizer_factory(optimizer: OptimizerArgument, learning_rate: float) -> OptimizerFactory:
-    """Return the factory that a constructor's argument stands for; the learning rate is for an optimizer's name.
+    """Return the optimizer factory for a constructor's argument. `learning_rate` is used if the argument is a name.
 
     Raises:
         InvalidValueError, InvalidTypeError: The name is unknown, or the argument is neither a name nor a factory.

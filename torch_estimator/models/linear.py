@@ -111,7 +111,7 @@ def _model_fn(
     head: Head, feature_columns: Iterable[Any], optimizer: OptimizerArgument | None, sparse_combiner: Combiner
 ) -> Callable[..., EstimatorSpec]:
     columns = as_columns(feature_columns)
-    # As in tf.estimator, the learning rate depends on the number of columns only if no optimizer is given.
+    # Limit the learning rate by the number of columns only if no optimizer is given, as in tf.estimator.
     rate = _LEARNING_RATE if optimizer is not None else min(_LEARNING_RATE, one_over_root(columns))
     wide = Wide(columns=columns, optimizer=optimizer or "Ftrl", learning_rate=rate, sparse_combiner=sparse_combiner)
     return canned_model_fn(head, wide=wide)

@@ -9,15 +9,15 @@ To add an optimizer to this package:
 
 1. Write a subclass of `Optimizer` in a file here, with `gradient_descent.py` or `adagrad.py` as a template, and import
    it below. Training in one process, in replicas and in shards then works, and so do checkpoints.
-2. Write the same rule in `parameter_server/rules.py` and add it to ``RULES`` under the name of the class. It gets the
-   parameter, the gradient, the state under the keys of ``init_state``, and the settings of the group, and it changes
-   the first and the third in place. All arrays may be rows of a table. 0-dimensional entries of the state are only
-   read; the server counts the steps.
+2. Write the same rule in `parameter_server/rules.py` and add it to ``RULES`` under the name of the class. The rule gets
+   the parameter, the gradient, the state under the keys of ``init_state``, and the settings of the group. It changes
+   the parameter and the state in place. All arrays may be rows of a table. The rule only reads 0-dimensional entries of
+   the state; the server counts the steps.
 3. Add the optimizer to the lists in `tests/optim/test_optimizer_base.py` and `tests/parameter_server/test_rules.py`,
    and to `by_name` if users should be able to give its name.
 
-A user's own subclass needs no registration, but does not work with parameter servers, which only know ``RULES`` and
-the optimizers of `torch.optim`.
+A user's own subclass needs no registration, but does not work with parameter servers, which support only the optimizers
+in ``RULES`` and those of `torch.optim`.
 """
 
 from torch_estimator.optim.adagrad import Adagrad

@@ -13,7 +13,7 @@ from torch_estimator.optim.base import Group, Optimizer, ParamsT, State, check_n
 class Adagrad(Optimizer):
     """``acc += g²; w -= lr * g / sqrt(acc)`` (`tf.compat.v1.train.AdagradOptimizer`).
 
-    Unlike `torch.optim.Adagrad` it has no epsilon. Instead the accumulator starts above zero.
+    Unlike `torch.optim.Adagrad`, the rule has no epsilon. Instead, the accumulator starts above zero.
 
     Args:
         params: Parameters, named parameters or groups, as for every torch optimizer; None leaves it unbound.

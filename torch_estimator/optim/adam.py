@@ -1,4 +1,4 @@
-"""Adam and AdamW: two moments of the gradient, and a correction of their start at zero."""
+"""Adam and AdamW: two moments of the gradient, with a correction of the bias from their initial zeros."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Adam(Optimizer):
         v   += (g² - v) * (1 - beta2)
         w   -= rate * m / (sqrt(v) + epsilon)
 
-    `torch.optim.Adam` adds epsilon to the bias-corrected root instead, so the two differ where gradients are tiny.
+    `torch.optim.Adam` adds epsilon to the bias-corrected root instead, so the two differ if gradients are tiny.
 
-    In an embedding table, a step changes only the rows that the batch contains. TensorFlow also moves the other rows
-    by their momentum.
+    In an embedding table, a step changes only the rows that the batch contains. TensorFlow also updates the other rows,
+    with their momentum.
 
     Args:
         params: Parameters, named parameters or groups, as for every torch optimizer; None leaves it unbound.
@@ -87,7 +87,7 @@ class AdamW(Optimizer):
         w   -= lr / (1 - beta1**t) * m / (sqrt(v / (1 - beta2**t)) + epsilon)
 
     In an embedding table, a step decays and updates only the rows that the batch contains. A dense optimizer would also
-    decay the other rows and move them by their momentum. ``t`` counts the steps of the whole table.
+    decay the other rows and update them with their momentum. ``t`` counts the steps of the whole table.
 
     Args:
         params: Parameters, named parameters or groups, as for every torch optimizer; None leaves it unbound.
@@ -156,7 +156,7 @@ def _moments_like(param: Tensor) -> State:
     return {
         "m": torch.zeros_like(weights),
         "v": torch.zeros_like(weights),
-        # load_state_dict casts all state to the dtype of the parameter, except an entry called "step".
+        # Call this entry "step", because load_state_dict casts all other state to the dtype of the parameter.
         "step": torch.zeros((), dtype=torch.float32, device=weights.device),
     }
 
@@ -171,17 +171,17 @@ def _update_moments(grad: Tensor, state: State, beta1: Scalar, beta2: Scalar) ->
 def _bias_corrections(step: Tensor, beta1: Scalar, beta2: Scalar) -> tuple[Scalar, Scalar]:
     """Return ``1 - beta1**t`` and ``1 - beta2**t`` in double precision, where t is `step` + 1.
 
-    The results are numbers where reading `step` costs nothing. In a compiled graph and on a GPU, where it would end the
-    graph or wait for the device, they are 0-dimensional tensors.
+    The results are Python numbers if `step` can be read at no cost. In a compiled graph reading `step` would break the
+    graph, and on a GPU it would wait for the device, so there the results are 0-dimensional tensors.
     """
     if step.device.type == "cpu" and not torch.compiler.is_compiling():
         t = step.item() + 1.0
         return 1.0 - float(beta1) ** t, 1.0 - float(beta2) ** t
-    # Double precision: in float32 the relative error of 1 - 0.999 is 1e-5.
+    # Compute in double precision, because the relative error of 1 - 0.999 is 1e-5 in float32.
     after = step.double() + 1.0
     return 1.0 - beta1**after, 1.0 - beta2**after
 
 
 def _of_dtype(scalar: Scalar, tensor: Tensor) -> Scalar:
-    """Return `scalar` in a form that does not change the dtype of `tensor` in an operation of both."""
+    """Convert `scalar` so that an operation on it and `tensor` keeps the dtype of `tensor`."""
     return scalar.to(tensor.dtype) if isinstance(scalar, Tensor) else scalar

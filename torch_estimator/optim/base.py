@@ -1,6 +1,6 @@
 """Base class of the optimizers: a torch optimizer whose rule is available as three functions of tensors.
 
-The training step calls these functions itself. It can so update only the rows of an embedding table that a batch
+The training step calls these functions itself. It can thus update only the rows of an embedding table that a batch
 contains, and compile the update into one graph with the forward and the backward pass.
 """
 
@@ -27,7 +27,7 @@ Group = dict[str, Any]
 class Optimizer(torch.optim.Optimizer, ABC):
     """A `torch.optim.Optimizer` whose rule consists of three functions of tensors.
 
-    `step` calls them, and so does the training step, under ``torch.no_grad()`` and inside
+    `step` calls these functions. The training step calls them as well, under ``torch.no_grad()`` and inside
     ``torch.compile(fullgraph=True)``:
 
     * ``init_state(param, group)`` returns the state of a parameter. It is called when the parameter is added.
@@ -39,8 +39,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     The learning rate is ``group["lr"]``: a float, or a 0-dimensional tensor, which may change without a recompilation.
 
-    Without parameters an optimizer is unbound, as TensorFlow's optimizers are: it only holds settings. Calling it with
-    parameters returns a new optimizer of these.
+    Without parameters an optimizer is unbound, as TensorFlow's optimizers are: it only holds settings. Calling an
+    unbound optimizer with parameters returns a new optimizer of these parameters.
 
     A rule for parameter servers is a separate function in numpy; `torch_estimator.optim` says how to add one.
 
@@ -90,15 +90,15 @@ class Optimizer(torch.optim.Optimizer, ABC):
             )
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
-        # Not the subclass's __init__, because the settings have been checked. Tensors among them are copied, so that
-        # changing one in this optimizer does not change the other.
+        # Skip the subclass's __init__: the settings have been checked already. Clone tensor settings, so that the two
+        # optimizers do not share them.
         settings = {key: value.clone() if isinstance(value, Tensor) else value for key, value in self.defaults.items()}
         Optimizer.__init__(bound, params, settings)
         return bound
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group as torch does, and create the state of its parameters."""
-        # torch wraps this method so that it imports the whole compiler, which takes a second or two.
+        # Call the method that torch wraps: the wrapper imports the whole compiler, which takes a second or two.
         inherited = torch.optim.Optimizer.add_param_group
         getattr(inherited, "__wrapped__", inherited)(self, param_group)
         group = self.param_groups[-1]
@@ -179,10 +179,11 @@ def one_learning_rate(
         params: First argument of the optimizer.
         lr: The learning rate by torch's name, or None.
         learning_rate: The learning rate by TensorFlow's name, or None.
-        default: Learning rate where neither is given; None makes one of them mandatory.
+        default: Learning rate if neither `lr` nor `learning_rate` is given; None makes one of them mandatory.
 
     Raises:
-        InvalidValueError: Both are given, neither is given and there is no default, or the rate is out of range.
+        InvalidValueError: Both `lr` and `learning_rate` are given, neither is given and there is no default, or the
+            rate is out of range.
         InvalidTypeError: The learning rate is given in place of the parameters.
     """
     name = optimizer.__name__

@@ -1,6 +1,6 @@
 """Gradient clipping as a setting of optimizers.
 
-The training step looks up the clippings of its optimizers and clips inside the step, whether it is compiled or not.
+The training step looks up the clippings of its optimizers and applies them inside the step, compiled or not.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ class Gradient(NamedTuple):
     """Gradient of a parameter, or of the rows of an embedding table that a batch contains.
 
     Attributes:
-        values: The gradient, in the shape of the parameter or ``[elements]``. A row that the batch contains several
-            times has the whole gradient each time.
-        share: Fraction of each value that counts in a norm, so that a row's fractions add up to one. It is 0 in the row
-            of missing values. None counts every value once.
-        rows: The elements that the values belong to, as the table's update understands them; None for a parameter.
+        values: The gradient, in the shape of the parameter or ``[elements]``. If the batch contains a row several
+            times, the whole gradient of the row is repeated each time.
+        share: Fraction of each value that counts in a norm, so that the fractions of a repeated row add up to one. The
+            share of the row of missing values is 0. None counts every value once.
+        rows: The elements of the table that the values belong to, in the form that the table's update takes; None for a
+            parameter.
     """
 
     values: Tensor
@@ -39,14 +40,18 @@ class Clipping(ABC):
     """Function that changes gradients before the optimizers use them.
 
     Attributes:
-        needs_share: Whether it reads `Gradient.share`.
+        needs_share: Whether the function reads `Gradient.share`.
     """
 
     needs_share = False
 
     @abstractmethod
     def __call__(self, gradients: Sequence[Gradient]) -> list[Tensor]:
-        """Return the new values of all gradients of the parameters that one optimizer factory was called with."""
+        """Return the new values of all gradients.
+
+        Args:
+            gradients: Gradients of all parameters that one call of an optimizer factory got.
+        """
 
 
 class _ByNorm(Clipping):
@@ -80,7 +85,7 @@ def _squares(gradient: Gradient) -> Tensor:
     return (squares if gradient.share is None else squares * gradient.share).sum()
 
 
-# The clippings of each optimizer, innermost first. torch's optimizers have no place to keep them.
+# The clippings of each optimizer, innermost first. This map is needed because torch's optimizers cannot store them.
 _CLIPPINGS: WeakKeyDictionary[torch.optim.Optimizer, list[Clipping]] = WeakKeyDictionary()
 
 
@@ -105,7 +110,7 @@ class _Clipped:
 
     def __call__(self, named: NamedParameters) -> Trainer | Sequence[Trainer]:
         made = self.factory(named)
-        # A new one for each call, because the norm is taken over the parameters of this call.
+        # Make a new clipping for each call, because the norm is taken over the parameters of this call.
         clipping = self.make(self.limit)
         trainers = made if isinstance(made, Sequence) else [made]
         optimizers = [one.optimizer if isinstance(one, LRScheduler) else one for one in trainers]
@@ -117,8 +122,8 @@ class _Clipped:
 def clip_gradients_by_norm(optimizer: OptimizerFactory, clip_norm: float) -> OptimizerFactory:
     """Scale gradients down so that their global norm is at most `clip_norm` (`tf.clip_by_global_norm`).
 
-    The norm is taken over all parameters of one call of `optimizer`: in a wide and deep model each half has its own. It
-    is the norm of the whole gradient, even where only some rows of a table have one.
+    The norm is taken over all parameters of one call of `optimizer`. In a wide and deep model, each half therefore has
+    its own norm. It is the norm of the whole gradient, even if only some rows of a table have a gradient.
 
     Args:
         optimizer: An unbound optimizer, a class, or a function from named parameters to optimizers or schedules.

@@ -23,9 +23,9 @@ Trainer = torch.optim.Optimizer | LRScheduler
 """An optimizer, or a learning-rate schedule that holds one."""
 
 OptimizerFactory = Callable[[NamedParameters], Trainer | Sequence[Trainer]]
-"""Function that returns the optimizers of the parameters it is given.
+"""Function from named parameters to their optimizers.
 
-It is an unbound optimizer of this package, an optimizer's class, or any other function.
+An unbound optimizer of this package, an optimizer's class, or any other function can be a factory.
 """
 
 _BY_NAME: dict[str, Callable[..., Optimizer]] = {
@@ -67,7 +67,7 @@ def check_factory(optimizer: object, *, or_name: bool = False) -> None:
 
     Args:
         optimizer: Value to check.
-        or_name: Whether the message should mention names of optimizers as well.
+        or_name: Whether the caller also accepts names of optimizers, which the message then mentions.
 
     Raises:
         InvalidTypeError: `optimizer` has parameters already, is a schedule of such an optimizer, or is not callable.

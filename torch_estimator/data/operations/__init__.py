@@ -1,1 +1,1 @@
-"""What a Dataset does to rows: a file per operation, with its settings and the stream that carries it out."""
+"""Operations of a Dataset: one file per operation, with its settings and the stream that performs it."""

@@ -16,7 +16,7 @@ from torch_estimator.data.stream import PassThroughStream, State, Stream
 from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueError
 
 LENGTH_SUFFIX = "_length"
-"""Suffix that turns the name of a list column into the name of the column with its lengths."""
+"""Suffix that turns the name of a list column into the name of the column that holds the lists' lengths."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class Padding:
 
     Attributes:
         values: Padding value, or a dict of them by column; None for 0, False or ''.
-        lengths: Whether to add the lengths before padding to the features, as ``<column>_length`` (int64 ``[rows]``).
+        lengths: Whether to add the lists' original lengths to the features, as ``<column>_length`` (int64 ``[rows]``).
     """
 
     values: Any = None
@@ -46,7 +46,7 @@ class Padding:
             length: Length to pad all lists to; None for the longest list of each column.
 
         Raises:
-            DataError: A list is longer than `length`, or the features have a column named like that of the lengths.
+            DataError: A list is longer than `length`, or the features already have a column ``<column>_length``.
         """
         features = self._padded(chunk.features, None, length, chunk)
         if self.lengths and isinstance(chunk.features, dict):
@@ -82,7 +82,7 @@ class Padding:
 
 
 DEFAULT_PADDING = Padding()
-"""Pads with 0, False or '', to the longest list of the batch."""
+"""Padding with 0, False or '', to the longest list of the batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,12 +101,15 @@ class Batching:
         return _BatchStream(upstream, self)
 
     def signature(self) -> str:
-        """Return what a position depends on. The size is left out, since positions count rows."""
+        """Return what must be unchanged for a saved position to stay valid.
+
+        The batch size is not included: positions count rows, not batches.
+        """
         return "batch"
 
 
 class _BatchStream(Stream):
-    """Batches are views of the chunks of another stream, except those that straddle two chunks.
+    """Cuts the chunks of another stream into batches, which are views of a chunk unless they straddle two chunks.
 
     The position is that of the current chunk, and the number of its rows that are used up.
     """
@@ -191,10 +194,11 @@ class _BatchStream(Stream):
             raise DataError(f"{chunk.locate(0)}: the data has fewer rows than when the position was saved.")
         self._before = before
         self._chunk = chunk
-        # All chunks have the same columns.
+        # Check this one chunk, since all chunks have the same columns.
         self._has_lists = has_lists(chunk)
-        # A block of several batches would be padded to the longest list of all of them, which may be much longer than
-        # the longest of one batch. This also concerns lists that are padded later, by a model's columns.
+        # Do not join batches with uneven lists to a block: it would be padded to the longest list of all its batches,
+        # which may be much longer than the longest list of one batch. The same holds for lists that a model's columns
+        # pad later.
         self._has_uneven_lists = any(
             not isinstance(column, np.ndarray) and is_list_type(column.type) for column in chunk.columns()
         )
@@ -207,7 +211,7 @@ def has_lists(chunk: Chunk) -> bool:
 
 
 class PadStream(PassThroughStream):
-    """Pads the lists of batches that still have some."""
+    """Pads the lists of batches, if an operation returned batches that have lists."""
 
     def next(self) -> Chunk | None:
         chunk = self._upstream.next()

@@ -18,14 +18,15 @@ from torch_estimator.errors import DataError, InvalidTypeError, InvalidValueErro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bucketing:
-    """Puts every row into the bucket of its length; a full bucket is a batch.
+    """Puts every row into the bucket of its length; a bucket with enough rows is returned as a batch.
 
     Attributes:
-        column: The list column whose lengths decide about the bucket.
+        column: The list column whose lengths determine the bucket of each row.
         boundaries: Exclusive upper limits of the lengths in each bucket, ascending. The last bucket has no limit.
-        batch_sizes: Rows of a batch, by bucket: one more than boundaries.
-        drop_remainder: Whether to leave out the rows that fill no batch at the end.
-        to_boundary: Whether to pad lists to the longest length of the bucket, not to the longest list of the batch.
+        batch_sizes: Rows of a batch, by bucket. There is one more bucket than there are boundaries.
+        drop_remainder: Whether to leave out the rows at the end that do not fill a batch.
+        to_boundary: Whether to pad lists to the longest length that the bucket allows, instead of to the longest list
+            of the batch.
         padding: How to pad lists.
     """
 
@@ -56,7 +57,7 @@ class Bucketing:
         return _BucketStream(upstream, self)
 
     def signature(self) -> str:
-        """Return what a position depends on."""
+        """Return what must be unchanged for a saved position to stay valid."""
         return f"buckets({self.column!r}, {list(self.boundaries)}, {list(self.batch_sizes)})"
 
     def measure(self, chunk: Chunk) -> Chunk:
@@ -169,16 +170,17 @@ class _BucketStream(Stream):
 
     def _reset(self, after: State) -> None:
         buckets = len(self._bucketing.batch_sizes)
-        # Position of the next chunk.
+        # `_after` is the position of the next chunk.
         self._after = after
-        # The current chunk: its number, its position, and the indices of its unused rows by bucket.
+        # These describe the current chunk: its number, its rows, its position, and the indices of its unused rows by
+        # bucket.
         self._number = 0
         self._chunk: Chunk | None = None
         self._before: State = {}
         self._rows: list[Array] = [np.arange(0) for _ in range(buckets)]
-        # Unused rows of earlier chunks, by bucket.
+        # `_pending` holds the unused rows of earlier chunks, by bucket.
         self._pending: list[list[_Pending]] = [[] for _ in range(buckets)]
-        # Buckets that hold a full batch, in the order in which they became full.
+        # `_full` lists the buckets that hold a full batch, in the order in which they became full.
         self._full: deque[int] = deque()
 
     def _buckets(self) -> list[tuple[list[_Pending], Array]]:
@@ -215,7 +217,7 @@ class _BucketStream(Stream):
         return self._bucketing.batch(parts, bucket)
 
     def _set_pending(self) -> None:
-        """Copy the unused rows of the current chunk, so that the memory of the others is freed."""
+        """Copy the unused rows of the current chunk, so that the memory of its used rows is freed."""
         if self._chunk is None:
             return
         for pending, rows in self._buckets():
@@ -231,7 +233,7 @@ class _BucketStream(Stream):
         return None
 
     def _keep_last(self, counts: list[int]) -> None:
-        """Keep the last rows of every bucket, as many as `counts` says, and drop those before, which were used."""
+        """Keep the last ``counts[bucket]`` rows of every bucket, and drop the rows before, which were used."""
         for bucket, count in enumerate(counts):
             rows = self._rows[bucket]
             self._rows[bucket] = rows[len(rows) - min(count, len(rows)) :]

@@ -68,15 +68,15 @@ class Cache:
             raise InvalidValueError(f"cache's filename must be a path on this machine, but got {self.path!r}.")
 
     def stream(self, upstream: Stream) -> Stream:
-        """Return `upstream`, kept in memory for as long as the stream is used."""
+        """Return a stream that keeps `upstream` in memory for as long as the stream is used."""
         return CacheStream(upstream, lambda begin: MemoryStore())
 
     def shared_stream(self, upstream: Stream, identity: Any, owner: Any) -> Stream:
-        """Return `upstream`, kept in memory for other iterators until the Dataset or `owner` is deleted.
+        """Return a stream that keeps `upstream` in memory for other iterators until the Dataset or `owner` is deleted.
 
         Args:
             upstream: The stream to keep.
-            identity: JSON that differs from that of any other stream that this Dataset may read.
+            identity: JSON that differs from the identity of any other stream that this Dataset may read.
             owner: The transform that was applied to `upstream`. Only iterators with the same transform share the rows.
         """
         if not _can_own(owner):
@@ -90,7 +90,7 @@ class Cache:
         return CacheStream(upstream, store)
 
     def file_stream(self, upstream: Stream, identity: Any) -> Stream:
-        """Return `upstream`, kept in the file.
+        """Return a stream that keeps `upstream` in the file.
 
         Args:
             upstream: The stream to keep.
@@ -103,7 +103,7 @@ class Cache:
         return CacheStream(upstream, lambda begin: FileStore(path, json.dumps([identity, begin], sort_keys=True)))
 
     def signature(self) -> str:
-        """Return what a position depends on."""
+        """Return what must be unchanged for a saved position to stay valid."""
         return "cache"
 
     def _keep(self, owner: Any, key: str, full: MemoryStore) -> None:
@@ -113,12 +113,13 @@ class Cache:
 class CacheStream(Stream):
     """Reads another stream once; every later pass returns the same chunks.
 
-    If a pass ends early, the next one continues to fill the store. The position is the position at which the other
-    stream began and a number of chunks: a resumed run reads the chunks before it again.
+    If a pass ends early, the next pass continues to fill the store. The position consists of the position at which the
+    other stream began, and the number of chunks returned since then. A resumed run reads these chunks again, to fill
+    the store.
 
     Args:
         upstream: The stream to keep.
-        store: Returns a store for the chunks from a position on. It may have chunks already.
+        store: Returns a store for the chunks from a position on. The store may have chunks already.
     """
 
     def __init__(self, upstream: Stream, store: Callable[[State], CacheStore]) -> None:
@@ -197,7 +198,8 @@ class MemoryStore(CacheStore):
             self._when_complete = None
 
     def close(self) -> None:
-        # The memory is freed with the last reference: other iterators may share this store.
+        # Do not free the chunks here, because other iterators may share this store. Python frees them with the last
+        # reference to the store.
         pass
 
 

@@ -1,8 +1,8 @@
 """Chunks in a file: an Arrow IPC stream with a record batch per chunk, followed by checksums.
 
-Arrow ignores what follows the end of its stream. There the file has JSON: the position in the file at which each record
-batch ends, and its CRC-32. The checksum of the first batch includes the schema before it. The last 12 bytes are the
-length of this JSON (uint64) and its CRC-32 (uint32), little-endian.
+Arrow ignores what follows the end of its stream. After that end the file has JSON: for each record batch, the position
+in the file at which it ends, and its CRC-32. The checksum of the first batch includes the schema before it. The last 12
+bytes are the length of this JSON (uint64) and its CRC-32 (uint32), little-endian.
 
 A batch is compared with its checksum when it is first read, so opening a large cache does not read all of it.
 """
@@ -47,7 +47,7 @@ class FileStore(CacheStore):
 
     Args:
         path: The file.
-        identity: Text that the file must have been written with; a file with another one is replaced.
+        identity: Text that the file must have been written with; a file with another identity is replaced.
 
     Raises:
         DataError: The directory cannot be written.
@@ -115,7 +115,7 @@ class _CacheWriter:
         self._checksums: _ChecksumFile | None = None
 
     def add(self, chunk: Chunk, identity: bytes) -> Chunk:
-        """Write a chunk and return it as a reader of the file would, but with its own row locations."""
+        """Write a chunk, and return it as a reader of the file would return it, but with the chunk's own `locate`."""
         batch, layout = to_record_batch(chunk, self._layout)
         if self._writer is None:
             self._layout = layout
@@ -135,7 +135,7 @@ class _CacheWriter:
     def publish(self, identity: bytes) -> None:
         """Write the checksums and rename the file."""
         if self._writer is None:
-            # The stream had no chunks. A file without batches keeps that.
+            # Write a file without batches if the stream had no chunks, so that the next run does not read the source.
             self._open(pa.schema([]), identity, Layout().to_json())
         assert self._checksums is not None
         self._writer.close()
@@ -158,8 +158,11 @@ class _CacheWriter:
         Path(self._path).parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(self._path)
         if os.path.exists(self._path):
-            logger.info("Replacing the cache %s: it is of other data, another pipeline or another version.", self._path)
-        # `publish` or `remove` closes the file.
+            logger.info(
+                "Replacing the cache %s: it was written for other data, another pipeline or another version.",
+                self._path,
+            )
+        # Open the file without a `with` block, because `publish` or `remove` closes it.
         self._file = open(self._temporary, "wb")  # noqa: SIM115
         self._checksums = _ChecksumFile(self._file)
         sink = pa.PythonFile(self._checksums, mode="w")
@@ -193,7 +196,7 @@ class _ChecksumFile:
         self._file.flush()
 
     def close(self) -> None:
-        """Mark this object as closed. The file stays open, since the checksums follow the stream."""
+        """Mark this object as closed. The file stays open, since the checksums are written after the stream."""
         self.closed = True
 
     def end_batch(self) -> None:
@@ -263,7 +266,7 @@ class _CacheReader:
     def _rewind(self) -> None:
         self._stream = pa.ipc.open_stream(pa.memory_map(self._path))
         self._layout = Layout.from_json(self._stream.schema.metadata[_LAYOUT])
-        # Number of the next batch, and number of its first row.
+        # `_at` is the number of the next batch, and `_first` the number of its first row.
         self._at = 0
         self._first = 0
 
@@ -278,7 +281,7 @@ class _CacheReader:
         return batch
 
     def _verify(self) -> None:
-        # Batches are read in order, so all batches before `_verified` have been compared with their checksums.
+        # Skip batches before `_verified`: batches are read in order, so these have been compared with their checksums.
         if self._at < self._verified or self._at >= len(self._checksums):
             return
         begin = self._checksums[self._at - 1][0] if self._at else 0
@@ -318,8 +321,7 @@ class Layout:
     """How the columns of a record batch make up features and labels.
 
     Attributes:
-        features: The structure of the features, with the number of a column in the place of each column. Tuples become
-            lists in JSON.
+        features: The structure of the features, with each column replaced by its number. Tuples become lists in JSON.
         labels: The structure of the labels, in the same form.
         shapes: Shape of a row, by column.
         schema: Schema of the record batches.
@@ -333,22 +335,22 @@ class Layout:
     label_column: LabelColumn = None
 
     def to_json(self) -> bytes:
-        """Return the layout without its schema, which the Arrow stream has itself."""
+        """Serialize the layout without its schema, since the Arrow stream contains the schema."""
         return json.dumps([self.features, self.labels, self.shapes, self.label_column]).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> Layout:
-        """Return the layout that `to_json` wrote."""
+        """Read a layout that `to_json` wrote."""
         features, labels, shapes, label_column = parse_json(text.decode())
         return cls(features, labels, tuple(map(tuple, shapes)), None, label_column)
 
 
 def to_record_batch(chunk: Chunk, layout: Layout | None) -> tuple[pa.RecordBatch, Layout]:
-    """Return the rows of a chunk as a record batch, and the layout of its columns.
+    """Convert a chunk to a record batch; return the batch and the layout of its columns.
 
     Args:
         chunk: The rows.
-        layout: Layout of the first chunk, whose types the record batch gets; None if this is the first chunk.
+        layout: Layout of the first chunk, whose column types the record batch gets; None if this is the first chunk.
 
     Raises:
         DataError: A column holds neither numbers nor strings, or the columns differ from those of the first chunk.
@@ -376,7 +378,7 @@ def to_record_batch(chunk: Chunk, layout: Layout | None) -> tuple[pa.RecordBatch
 
 
 def to_chunk(batch: pa.RecordBatch, layout: Layout, path: str, first: int) -> Chunk:
-    """Return a record batch as a chunk.
+    """Convert a record batch to a chunk.
 
     Args:
         batch: The record batch.

@@ -70,7 +70,7 @@ class ClassWeight:
         return ChunkMapStream(self.apply, upstream)
 
     def signature(self) -> str:
-        """Return an empty text: weights do not change what a position means."""
+        """Return an empty string, since a saved position stays valid if the weights change."""
         return ""
 
     def _label_weights(self, labels: Column) -> Array:
@@ -89,7 +89,7 @@ class ClassWeight:
         return np.asarray(lookup[indices.reshape(-1)])
 
     def _check_kind(self, labels: list[Any]) -> None:
-        """Check that labels and the keys of the weights have one type; otherwise no weight would ever be used."""
+        """Check that labels and the keys of the weights have the same type; otherwise no weight would ever be used."""
         if labels and self.weights and all(isinstance(one, str) for one in self.weights) != isinstance(labels[0], str):
             raise RowError(
                 f"class_weight has weights for {', '.join(map(repr, self.weights))}, but labels like {labels[0]!r}; "

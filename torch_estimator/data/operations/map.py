@@ -1,4 +1,4 @@
-"""A user's function on batches, or on many rows at once before there are batches."""
+"""Map: a user's function that is applied to batches, or, before batching, to many rows at once."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Map:
 
     Attributes:
         function: The user's function.
-        of_batches: Whether it is called with batches. Otherwise it is called with parts of the stream of rows, in which
-            a column of lists is an object array with one array per row.
+        of_batches: Whether the function is called with batches. Otherwise it is called with parts of the stream of
+            rows, in which a column of lists is an object array with one array per row.
     """
 
     function: Callable[..., Any]
@@ -53,7 +53,10 @@ class Map:
         return _MapStream(upstream, self)
 
     def signature(self) -> str:
-        """Return what a position depends on. The function is left out, so that a resumed run may use a mended one."""
+        """Return what must be unchanged for a saved position to stay valid.
+
+        The function is not included, so that a resumed run may use a corrected one.
+        """
         return "map"
 
 
@@ -71,8 +74,8 @@ class _MapStream(PassThroughStream):
                 return mapped
             empty += 1
             if empty == _MANY_EMPTY:
-                # If the function removes all rows of an endless input, this loop never ends.
-                logger.warning("The function given to map has left no rows of %d batches in a row.", empty)
+                # Warn once, because this loop never ends if the function removes all rows of an endless input.
+                logger.warning("The function given to map has removed all rows of %d consecutive batches.", empty)
         return None
 
     def _mapped(self, chunk: Chunk) -> Chunk:
@@ -107,9 +110,9 @@ def _pair(result: Any) -> tuple[Any, Any]:
 
 
 def _pair_or_features(result: Any, features: Any) -> tuple[Any, Any]:
-    """Return the features and labels that a function made of features alone.
+    """Split the result of a function that was called with features alone into features and labels.
 
-    A pair adds labels, unless the features were a pair themselves.
+    A pair is taken as features and labels, unless the features were a pair themselves.
     """
     was_pair = isinstance(features, tuple) and len(features) == 2
     if isinstance(result, tuple) and len(result) == 2 and not was_pair:
@@ -124,8 +127,8 @@ def _kind(result: Any) -> str:
 def function_identity(function: Any) -> str:
     """Return a hash that is equal in another run if the function and everything that it uses are the same.
 
-    It covers the code, defaults, closure and global values of the function, and of the functions that these name. A
-    module is represented by its version, or by the time of its file where it has none.
+    The hash covers the code, defaults, closure and global values of the function, and of the functions that these refer
+    to. A module is represented by its version, or by its file's time of modification if it has no version.
 
     Raises:
         InvalidValueError: The function uses a value that cannot be compared between runs.
@@ -134,7 +137,7 @@ def function_identity(function: Any) -> str:
 
 
 def _described(value: Any, function: Any, seen: tuple[int, ...]) -> Any:
-    """Return a description of a value, made of texts, numbers, lists and tuples.
+    """Return a description of a value, made of strings, numbers, lists and tuples.
 
     Args:
         value: The value.
@@ -197,12 +200,12 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 
 
 def _constant(value: Any) -> str:
-    # The order of a set of strings differs from process to process.
+    # Sort the elements of a set, because the order of a set of strings differs from process to process.
     return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
 def _names(code: CodeType) -> list[str]:
-    """Return the names of the globals that code reads. `co_names` would also have the names of attributes."""
+    """Return the names of the globals that code reads. `co_names` would also include the names of attributes."""
     inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one)]
     own = [str(one.argval) for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"]
     return [*own, *inner]

@@ -36,7 +36,7 @@ class Prefetch:
         return PrefetchStream(upstream, self.count)
 
     def signature(self) -> str:
-        """Return an empty text: prefetching does not change what a position means."""
+        """Return an empty string, since a saved position stays valid if prefetching changes."""
         return ""
 
 
@@ -56,7 +56,7 @@ class PrefetchStream(Stream):
 
     def next(self) -> Chunk | None:
         if self._thread is None:
-            # The thread must not refer to this object; see PrefetchThread.
+            # Bind the upstream to a local name, because the thread must not refer to this object; see PrefetchThread.
             upstream = self._upstream
             self._thread = PrefetchThread(lambda: (upstream.next(), upstream.state()), self._count)
         chunk, self._position = self._thread.take()
@@ -91,7 +91,7 @@ class PrefetchThread(Generic[T]):
 
     def __init__(self, read: Callable[[], tuple[T | None, State]], count: int) -> None:
         self._buffer: _Buffer[T] = _Buffer(count)
-        # A daemon thread does not keep the process alive if an iterator is never closed.
+        # Start a daemon thread, which does not keep the process alive if an iterator is never closed.
         self._thread = threading.Thread(target=_fill, args=(read, self._buffer), name="te-prefetch", daemon=True)
         weakref.finalize(self, self._buffer.stop)
         self._thread.start()
@@ -126,7 +126,11 @@ class _Buffer(Generic[T]):
             return not self._stopped
 
     def end(self, how: State | BaseException) -> None:
-        """Mark the end: the position there, or the error that ended the reading."""
+        """Mark the end of the stream.
+
+        Args:
+            how: The position at the end, or the error that ended the reading.
+        """
         with self._changed:
             self._end = how
             self._changed.notify_all()
@@ -172,8 +176,8 @@ def _fill(read: Callable[[], tuple[T | None, State]], buffer: _Buffer[T]) -> Non
                 return
             if not buffer.put(item, position):
                 return
-            # Drop this reference, so that the consumer can free the memory of the item.
+            # Drop this reference, so that the memory of the item is freed as soon as the consumer drops its own.
             del item
     except BaseException as error:
-        # Raised again by `take`, in the thread that asks for the next batch.
+        # Pass the error on to `take`, which raises it in the thread that asks for the next batch.
         buffer.end(error)

@@ -25,7 +25,10 @@ class Repeat:
         return _RepeatStream(upstream, self.count)
 
     def signature(self) -> str:
-        """Return what a position depends on. The count is left out, so that a resumed run may train for more epochs."""
+        """Return what must be unchanged for a saved position to stay valid.
+
+        The count is not included, so that a resumed run may train for more epochs.
+        """
         return "repeat"
 
 
@@ -33,7 +36,7 @@ class _RepeatStream(Stream):
     def __init__(self, upstream: Stream, count: int | None) -> None:
         self._upstream = upstream
         self._count = count
-        # The epoch of a repeat that follows this one; a Dataset may be repeated several times.
+        # `_outer` is the epoch of a `repeat` that follows this one, since a Dataset may be repeated several times.
         self._outer = 0
         self._epoch = 0
         self._empty = True
@@ -52,7 +55,7 @@ class _RepeatStream(Stream):
                 self._empty = False
                 return chunk, count
             if self._empty:
-                # An epoch without rows is not followed by one with rows. Repeating it would never end.
+                # Stop after an epoch without rows, because no later epoch has rows and the loop would never end.
                 break
             self._begin(self._epoch + 1)
         return None, 1

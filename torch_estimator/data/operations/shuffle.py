@@ -14,10 +14,10 @@ from torch_estimator.errors import InvalidTypeError, InvalidValueError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shuffle:
-    """Shuffles rows, in another order every epoch.
+    """Shuffles rows, in a new order every epoch.
 
-    Where it comes first, the source itself is read in random order (see `WindowStream`). Elsewhere `ShuffleStream`
-    shuffles the rows that the operations before it return.
+    If `shuffle` is the first operation, the source itself is read in random order (see `WindowStream`). Otherwise
+    `ShuffleStream` shuffles the rows that the preceding operations return.
 
     Attributes:
         buffer: Minimum number of rows to shuffle at once; 1 does not shuffle.
@@ -46,7 +46,10 @@ class Shuffle:
         return upstream if self.buffer == 1 else ShuffleStream(upstream, self.shuffling())
 
     def signature(self) -> str:
-        """Return what a position depends on: the buffer, and a seed unless the position itself holds it."""
+        """Return what must be unchanged for a saved position to stay valid.
+
+        This is the buffer, and the seed if the user gave one. A drawn seed is part of the position itself.
+        """
         return f"shuffle({self.buffer}, {self.seed})"
 
 

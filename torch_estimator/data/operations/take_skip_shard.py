@@ -1,4 +1,4 @@
-"""Parts of a stream: skip, take and shard count rows, or batches where they come after batch."""
+"""Parts of a stream: skip, take and shard, which count rows, or batches if they come after `batch`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Shard:
 
 
 class _PartStream(Stream):
-    """Elements ``skip``, ``skip + step``, ... before ``stop``; an element is a row or a whole chunk."""
+    """Stream of the elements ``skip``, ``skip + step``, ... before ``stop``; an element is a row or a whole chunk."""
 
     def __init__(
         self, upstream: Stream, *, of_batches: bool, skip: int = 0, step: int = 1, stop: int | None = None

@@ -1,1 +1,1 @@
-"""Where rows come from: a file per kind of source, and what sources of files share."""
+"""Sources of rows: one module per kind of source, and modules that the sources of files share."""

@@ -1,6 +1,6 @@
 """The protocol of sources: rows in numbered ranges that a pipeline reads in any order.
 
-A new source is one file with two classes. A `Source` holds what the user said; a `Reader` is the opened source.
+A new source is one file with two classes. A `Source` holds the user's arguments; a `Reader` is the opened source.
 `Dataset.from_source` takes the Source. `tests/data/test_own_source.py` has a complete example.
 """
 
@@ -20,24 +20,24 @@ from torch_estimator.data.stream import Signature
 from torch_estimator.errors import InvalidValueError
 
 Required = dict[str, pa.DataType | None] | None
-"""Columns that a model reads and the types to read them as (None for a column as it is); None for all columns."""
+"""Columns that a model reads and the types to read them as (None to keep a column's type); None for all columns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadRequest:
     """What a pipeline needs from a source.
 
-    A source may ignore all of it but `label`: the pipeline picks the columns that it needs from those of a chunk.
-    Reading only these columns, in the types that are asked for, is faster.
+    A source may ignore every attribute but `label`: the pipeline picks the columns that it needs from a chunk. Reading
+    only these columns, in the requested types, is faster.
 
     Attributes:
-        columns: Feature columns and the types to read them as (None for a column as it is). None for all columns.
+        columns: Feature columns and the types to read them as (None to keep a column's type). None for all columns.
         label: The columns to use as labels, or None; see `labelled`.
         shuffled: Whether ranges will be read in random order.
-        extra: Feature columns to read as they are, whether or not they are in `columns`.
+        extra: Feature columns to read without conversion, whether or not they are in `columns`.
         optional: Columns of `columns` that the source may lack.
-        others: Whether to read all other columns, too, as they are.
-        missing: Column -> the integer that a missing integer without a default becomes, in lists or not.
+        others: Whether to read all other columns, too, without conversion.
+        missing: Column -> the integer that replaces a missing one without a default, also in lists.
     """
 
     columns: Required = None
@@ -49,7 +49,7 @@ class ReadRequest:
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def names(self, available: Sequence[str]) -> list[str] | None:
-        """Return the feature columns to read, also those that should be available but are not; None for all."""
+        """Return the feature columns to read, including required ones that the source lacks; None for all."""
         if self.columns is None:
             return None
         wanted = [name for name in self.columns if name in available or name not in self.optional]
@@ -57,10 +57,10 @@ class ReadRequest:
         return list(dict.fromkeys((*wanted, *more)))
 
     def missing_integers(self, given: Mapping[str, int]) -> dict[str, int]:
-        """Return the integers that missing ones become, by feature column.
+        """Return the integers that replace missing ones, by feature column.
 
         Args:
-            given: Integers by column that the source's schema gives; they go before those of the request.
+            given: Integers by column from the source's schema; they take precedence over those of the request.
         """
         labels = self.label.columns if self.label is not None else ()
         return {name: value for name, value in {**self.missing, **given}.items() if name not in labels}
@@ -96,13 +96,13 @@ class Reader(ABC):
 
     @abstractmethod
     def signature(self) -> Signature:
-        """Return what a saved position in this source depends on, with the kind of source under ``"source"``."""
+        """Return what must be unchanged for a saved position to stay valid, with the source's kind as ``"source"``."""
 
     def identity(self) -> Signature:
-        """Return what is equal only if another run reads exactly the same values, for caches in files.
+        """Return JSON that is equal in two runs only if both read exactly the same values, for caches in files.
 
         Raises:
-            InvalidValueError: The source cannot tell, which is the default.
+            InvalidValueError: The source cannot compare its values between runs, which is the default.
         """
         raise InvalidValueError(
             f"{type(self).__name__} cannot tell whether it reads the same rows in another run; use cache() without a "
@@ -111,7 +111,7 @@ class Reader(ABC):
 
 
 class Source(Protocol):
-    """Where the rows of a Dataset come from."""
+    """Source of a Dataset's rows."""
 
     def open(self, request: ReadRequest) -> Reader:
-        """Return a reader. Looks at files, columns and types, but does not read all data."""
+        """Return a reader. This looks at files, columns and types, but does not read all data."""

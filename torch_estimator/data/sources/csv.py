@@ -56,10 +56,10 @@ class CsvSource:
         format: Delimiter, quotes, and whether there is a header.
         column_names: Names of the columns; None for those in the header.
         column_types: Types that the user gave.
-        defaults: Column -> what a missing value becomes.
+        defaults: Column -> the value that replaces a missing one.
         select_columns: Columns to use; None for all.
         list_separator: Text between the values of a list, or None.
-        missing: Column -> the integer that a missing integer without a default becomes.
+        missing: Column -> the integer that replaces a missing one without a default.
     """
 
     patterns: tuple[str, ...]
@@ -72,10 +72,10 @@ class CsvSource:
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def open(self, request: ReadRequest) -> Reader:
-        """Find the files, and decide about columns and types.
+        """Find the files, and choose columns and types.
 
         Raises:
-            DataError: There is no file or no row, a file is empty or has another header, or a column is missing.
+            DataError: There is no file or no row, a file is empty, headers differ, or a column is missing.
         """
         opened = [open_text_file(path) for path in expand(self.patterns)]
         starts, names = self._headers(opened)
@@ -141,7 +141,7 @@ def csv_source(
         raise InvalidValueError("CSV files without a header need column_names.")
     by_default = {name: _unwrapped(value) for name, value in by_column(defaults, "defaults", selected or known).items()}
     types = by_column(column_types, "column_types", known)
-    # As in tf.data's column_defaults, a type in the place of a default means that the value is required.
+    # Take a type in place of a default as the column's type: as in tf.data's column_defaults, a value is then required.
     types |= {name: value for name, value in by_default.items() if isinstance(value, type) and name not in types}
     return CsvSource(
         patterns=as_patterns(files),
@@ -196,7 +196,7 @@ class _CsvReader(Reader):
         except RowError as error:
             raise self._locator(pieces).row_error(error) from error
         rows = len(next(iter(columns.values()))) if columns else self._parser.count_rows(data)
-        # Locating a row reads its range again, so that a chunk does not keep the text of its rows.
+        # Read the range again to locate a row, so that a chunk does not keep the text of its rows.
         chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).locate(row))
         return self._request.labelled(chunk)
 
@@ -208,7 +208,7 @@ class _CsvReader(Reader):
             sample: Their text.
 
         Raises:
-            DataError: A column would.
+            DataError: Such a column exists.
         """
         try:
             self._parser.check_inferred(sample)

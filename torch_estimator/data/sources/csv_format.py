@@ -14,7 +14,7 @@ _RETURN = ord("\r")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CsvFormat:
-    """How lines are written. Lines are split into fields in the same way as by Arrow's parser.
+    """Format of CSV lines. Lines are split into fields in the same way as by Arrow's parser.
 
     Attributes:
         delimiter: One character between fields.
@@ -43,15 +43,15 @@ class CsvFormat:
         return self._split(line)[0]
 
     def is_open(self, line: str) -> bool:
-        """Return whether the last field of a line begins with a quote and does not end on the line."""
+        """Return whether the last field of a line has an opening quote and no closing one."""
         return self._split(line)[1]
 
     def open_quote_problem(self) -> str:
-        """Return what is wrong with a line whose last field is open, for messages."""
+        """Return the message about a line whose last field is open."""
         return f"a quoted field ({self.quote_char}) does not end on this line; a field cannot hold a newline"
 
     def joins_lines(self, data: bytes, rows: int) -> bool:
-        """Return whether Arrow took a newline for a part of a quoted field.
+        """Return whether Arrow took a newline as part of a quoted field.
 
         Args:
             data: Whole lines.
@@ -59,10 +59,10 @@ class CsvFormat:
         """
         if self.quote_char is None or self.quote_char.encode() not in data:
             return False
-        # Counting line ends is fast, and enough for data without blank lines, which most data is.
+        # Count line ends first: this is fast, and suffices for data without blank lines, which is the common case.
         if rows != _count_line_ends(data) and rows != count_filled(data):
             return True
-        # An open field on the last line joins no lines, so the counts agree, but the line is an error all the same.
+        # Check the last line, too: an open field there joins no lines, so the counts agree, but the line is an error.
         return self.is_open(_last_filled(data).decode("latin-1"))
 
     def _split(self, line: str) -> tuple[list[str], bool]:
@@ -73,7 +73,7 @@ class CsvFormat:
         start = 0
         while True:
             value = ""
-            # A quote has a special meaning only at the very beginning of a field.
+            # Look for a quote at the very beginning of the field, because only there it has a special meaning.
             if text.startswith(quote, start):
                 end = text.find(quote, start + 1)
                 while end >= 0 and text.startswith(quote, end + 1):
@@ -90,7 +90,7 @@ class CsvFormat:
 
 
 def _count_line_ends(data: bytes) -> int:
-    # numpy is several times faster here than bytes.count.
+    # Use numpy, which is several times faster here than bytes.count.
     array = np.frombuffer(data, np.uint8)
     ends = np.count_nonzero(array == _NEWLINE)
     if b"\r" in data:

@@ -1,4 +1,4 @@
-"""Parsing of CSV text with Arrow, in the calling thread, and what is wrong with lines that it refuses."""
+"""Parsing of CSV text with Arrow, in the calling thread, and messages about lines that Arrow refuses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,4000}")
 
 
 class CsvParser:
-    """Parses lines, without a header, into Arrow arrays: strings dictionary encoded, missing numbers null."""
+    """Parses lines, without a header, into Arrow arrays. Strings are dictionary encoded, missing numbers are null."""
 
     def __init__(self, schema: CsvSchema) -> None:
         self.schema = schema
@@ -35,7 +35,7 @@ class CsvParser:
         self._convert_options = _convert_options(schema.types)
 
     def parse(self, data: bytes | memoryview, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
-        """Return the columns of the schema.
+        """Parse lines and return their columns.
 
         Args:
             data: Whole lines.
@@ -62,9 +62,9 @@ class CsvParser:
         return count_filled(bytes(data))
 
     def check_inferred(self, sample: bytes) -> None:
-        """Check that columns read as floats because their first rows look so do not hold large integers.
+        """Check that columns whose type was inferred as float do not hold large integers.
 
-        Arrow infers float64 for integers beyond int64, and ids would silently lose their last digits.
+        Arrow infers float64 for integers beyond int64, so that ids would silently lose their last digits.
 
         Raises:
             RowError: A column holds integers, and int64 cannot hold one of them.
@@ -80,11 +80,11 @@ class CsvParser:
             check_integers([_as_integer(text) for text in texts.column(name).to_pylist()], name, cure)
 
     def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
-        """Return what is wrong with a line that cannot be parsed.
+        """Return a message about a line that cannot be parsed.
 
         Args:
             line: The line.
-            error: Raised by Arrow.
+            error: Error that Arrow raised.
         """
         schema = self.schema
         text = line.decode("utf-8", errors="replace")
@@ -116,10 +116,10 @@ class CsvParser:
 def infer_types(
     form: CsvFormat, names: Sequence[str], columns: Sequence[str], sample: bytes
 ) -> Mapping[str, pa.DataType]:
-    """Return the types that columns seem to have.
+    """Return the types that Arrow infers for columns.
 
     Args:
-        form: How lines are written.
+        form: Format of the lines.
         names: All columns of the files.
         columns: Columns whose types to infer.
         sample: The first lines; without rows, no types are returned.
@@ -132,16 +132,16 @@ def infer_types(
     try:
         table = _read(sample, names, _parse_options(form), options)
     except pa.ArrowInvalid:
-        # The reader parses the same lines again, and its error names the line.
+        # Return any types: the reader will parse the same lines again, and its error names the line.
         return {name: pa.string() for name in columns}
     return {name: table.schema.field(name).type for name in columns}
 
 
 def split_lists(fields: pa.DictionaryArray, separator: str, value_type: pa.DataType, name: str) -> pa.ListArray:
-    """Return the lists that are written in text fields. An empty field is an empty list.
+    """Split text fields into lists. An empty field becomes an empty list.
 
     Args:
-        fields: The fields, dictionary encoded, so that equal ones are split once.
+        fields: The fields, dictionary encoded, so that equal fields are split once.
         separator: Text between the values of a list.
         value_type: Type of the values; spaces around numbers are dropped.
         name: Name of the column, for messages.
@@ -183,7 +183,7 @@ def _can_cast(text: str, value_type: pa.DataType) -> bool:
 
 
 def _as_integer(text: str) -> int | float | None:
-    """Return an integer as it is, any other number or text as 0.5, and an empty text as None."""
+    """Convert a text that is an integer to `int`, any other number or text to 0.5, and an empty text to None."""
     if _INTEGER.fullmatch(text.strip()):
         return int(text)
     return 0.5 if text else None
@@ -202,7 +202,7 @@ def _shorten(value: str) -> str:
 
 
 def _is_blank(data: bytes | memoryview) -> bool:
-    # Most data shows in its first bytes that it is not blank, without a copy of all of it.
+    # Look at the first bytes first: they nearly always show that the data is not blank, without a copy of all of it.
     return not bytes(data[:64]).strip() and not bytes(data).strip()
 
 
@@ -238,5 +238,5 @@ def _convert_options(types: Mapping[str, pa.DataType]) -> arrow_csv.ConvertOptio
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
     array = arrow.one_array(column)
-    # Joining several chunks may widen the indices of dictionary encoded strings.
+    # Restore the index type, because joining several chunks may widen the indices of dictionary-encoded strings.
     return array.cast(STRINGS) if pa.types.is_dictionary(array.type) and column.num_chunks != 1 else array

@@ -1,4 +1,4 @@
-"""The columns of CSV files: names, types, defaults, and which of them are read."""
+"""The columns of CSV files: their names, types and defaults, and the selection of columns to read."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class CsvSchema:
     """What to read from CSV files and how.
 
     Attributes:
-        format: How lines are written.
+        format: Format of the lines.
         names: All columns of the files, in order.
-        types: The columns to read and the types to read them as. Columns of lists are in it as strings.
-        defaults: What missing values become, in the types of their columns.
+        types: The columns to read and the types to read them as. Columns of lists have the type of strings here.
+        defaults: Values that replace missing ones, in the types of their columns.
         inferred: Columns whose type was inferred from the first rows.
         bytes_per_line: Mean length of a line in the first rows.
         lists: Types of the values in those columns that hold lists.
@@ -51,7 +51,7 @@ def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
 
     Args:
         line: First line of the file.
-        form: How the line is written.
+        form: Format of the line.
         url: Name of the file, for messages.
 
     Raises:
@@ -75,10 +75,10 @@ def read_header(line: bytes, form: CsvFormat, url: str) -> tuple[str, ...]:
 def resolve_schema(
     source: CsvSource, request: ReadRequest, names: tuple[str, ...], *, where: str, sample: bytes
 ) -> CsvSchema:
-    """Decide which columns are read and as which type.
+    """Choose the columns to read and their types.
 
-    The type of a column is the one that the user gave, else the one that the model reads, else that of the default,
-    else the type that the first rows have.
+    The type of a column is the type that the user gave, else the type that the model reads, else the type of the
+    default, else the type that is inferred from the first rows.
 
     Args:
         source: The user's arguments.
@@ -104,7 +104,7 @@ def resolve_schema(
                 f"column {name!r} holds lists, but a field of CSV holds one value; give from_csv(list_separator=...) "
                 "what stands between the values of a list, such as '|', or use Parquet or JSON."
             )
-        # Read as text first, which `split_lists` splits.
+        # Read the column as text, which `split_lists` splits afterwards.
         types[name] = STRINGS
     unknown = [name for name, kind in types.items() if kind is None]
     lines = max(len(sample.splitlines()), 1)

@@ -27,7 +27,7 @@ _MAX_NAMED = 3
 
 
 def as_patterns(given: Files) -> tuple[str, ...]:
-    """Return paths, URLs and globs as a tuple of strings.
+    """Return the argument `files` of a Dataset's method (paths, URLs or globs) as a tuple of strings.
 
     Raises:
         InvalidTypeError: The argument is something else.
@@ -43,7 +43,7 @@ def as_patterns(given: Files) -> tuple[str, ...]:
 
 
 def expand(patterns: Sequence[str]) -> list[str]:
-    """Return the files that paths and globs match, in the order given; those of a glob are sorted.
+    """Return the files that paths and globs match, in the order of `patterns`; the files of one glob are sorted.
 
     Raises:
         DataError: A path does not exist or is a directory, or a glob matches nothing.
@@ -109,7 +109,7 @@ class ByteFile(ABC):
         """Return the bytes ``start:stop``, cut at the end of the file."""
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of several ranges, read concurrently where that is faster."""
+        """Return the bytes of several ranges, read concurrently if that is faster."""
         return [self.read(start, stop) for start, stop in ranges]
 
 
@@ -161,7 +161,7 @@ class _LocalFile(ByteFile):
         return self.read_many([(start, stop)])[0]
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        # The file is opened for every call, because a data set may have more files than a process may keep open.
+        # Open the file for every call, because a data set may have more files than a process may keep open.
         with _reading(self.url):
             descriptor = os.open(self.url, os.O_RDONLY)
         try:
@@ -171,7 +171,7 @@ class _LocalFile(ByteFile):
 
 
 class _RemoteFile(ByteFile):
-    # Every range is a request to a server, so ranges are longer than in local files.
+    # Use longer ranges than for local files, because every range is a request to a server.
     range_bytes = 2**20
 
     def __init__(self, url: str) -> None:
@@ -224,7 +224,8 @@ def _decompress(file: BinaryIO, descriptor: int) -> int:
     written = 0
     unpacker: Any = None
     while data := file.read(_COPY_BYTES):
-        # A gzip file may hold several members, one after the other. Zero bytes after the last one are padding.
+        # Decompress one member after the other, since a gzip file may hold several. Zero bytes after the last member
+        # are padding.
         while data:
             unpacker = unpacker or zlib.decompressobj(wbits=31)
             unpacked = unpacker.decompress(data)
@@ -255,7 +256,7 @@ def _pread(descriptor: int, start: int, stop: int, url: str) -> bytes:
 
 
 class FileIdentity(NamedTuple):
-    """What a saved position remembers of a file: its name without folders, its length, and a hash of its ends.
+    """Identity of a file in a saved position: its name without folders, its length, and a hash of both ends.
 
     The folder is left out, so that a run can be resumed after the data was moved.
 
@@ -305,7 +306,7 @@ def file_version(url: str) -> Any:
 
 
 def files_signature(identities: Sequence[FileIdentity]) -> dict[str, Any]:
-    """Return what a position in some files depends on: JSON, and small even for very many files."""
+    """Return JSON that must be unchanged for a position in some files to stay valid; small even for very many files."""
     return {
         "count": len(identities),
         "first": [list(identity) for identity in identities[:_MAX_KEPT]],
@@ -317,8 +318,8 @@ def files_difference(saved: Any, own: dict[str, Any]) -> str:
     """Return a clause that says how the files of a saved position differ from those of this input.
 
     Args:
-        saved: What `files_signature` returned when the position was saved.
-        own: What it returns for this input.
+        saved: Result of `files_signature` when the position was saved.
+        own: Result of `files_signature` for this input.
     """
     try:
         before = [FileIdentity(*identity) for identity in saved["first"]]

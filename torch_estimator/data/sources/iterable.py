@@ -37,21 +37,21 @@ class IterableSource:
         return IterableStream(self.iterable, own_random=own_random)
 
     def signature(self) -> Signature:
-        """Return what a position in this source depends on."""
+        """Return what must be unchanged for a saved position to stay valid."""
         kind = "function" if callable(self.iterable) else type(self.iterable).__name__
         return {"source": kind}
 
 
 class IterableStream(Stream):
-    """The batches of an iterable. The position counts batches; it is restored by a new iterator that skips them.
+    """The batches of an iterable. The position is a number of batches; to restore it, a new iterator skips as many.
 
-    The batches of a DataLoader also depend on the state that random generators had at the beginning of the pass:
-    torch's global generator, and those given to the DataLoader or its samplers. These states are part of the position.
+    The batches of a DataLoader also depend on the states of random generators at the beginning of the pass: torch's
+    global generator, and the generators given to the DataLoader or its samplers. These states are part of the position.
 
     Args:
         given: The iterable, or a function that returns one.
         own_random: Whether a DataLoader draws from a copy of torch's global generator instead of the generator itself.
-            Then the position determines all batches that follow, which a cache needs to be filled again.
+            Then the position determines all batches that follow, so that a resumed run can fill a cache again.
 
     Attributes:
         from_loader: Whether the batches come from a torch DataLoader, which draws from torch's global generator.
@@ -63,10 +63,11 @@ class IterableStream(Stream):
         self.from_loader = isinstance(self._next_pass, DataLoader)
         self._iterator: Iterator[Any] | None = None
         self._taken = 0
-        # States at the beginning of the current pass: of torch's global generator, and of the DataLoader's own ones.
+        # These are the states at the beginning of the current pass: of torch's global generator, and of the
+        # DataLoader's own generators.
         self._random: str | None = None
         self._generators: list[str] = []
-        # State of the copy of torch's global generator, if there is one.
+        # `_own` is the state of the copy of torch's global generator, if there is one.
         self._own: torch.Tensor | None = None
         if own_random and self.from_loader:
             self._own = torch.get_rng_state()
@@ -77,7 +78,7 @@ class IterableStream(Stream):
 
     def next(self) -> Chunk | None:
         while (chunk := self._next_chunk()) is not None:
-            # Skip batches without rows: a stream returns chunks with at least one row.
+            # Skip batches without rows, because a stream returns only chunks with at least one row.
             if chunk.rows:
                 return chunk
         return None
@@ -140,9 +141,9 @@ class IterableStream(Stream):
             self._own = torch.get_rng_state()
 
     def _is_ahead(self, state: State) -> bool:
-        """Return whether skipping batches of the current pass leads to a position.
+        """Return whether a position can be reached by skipping batches of the current pass.
 
-        For a DataLoader this is never assumed, because the position also has the states of random generators.
+        The answer is always False for a DataLoader, because its position includes the states of random generators.
         """
         return self._iterator is not None and not self.from_loader and state["taken"] >= self._taken
 
@@ -162,7 +163,7 @@ class IterableStream(Stream):
         """Return a new iterator.
 
         Args:
-            generators: States of the DataLoader's own generators to begin with; None or empty for those they have.
+            generators: States to which the DataLoader's own generators are set; None or empty leaves them unchanged.
         """
         iterable = self._next_pass
         if callable(self._given):

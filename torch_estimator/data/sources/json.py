@@ -54,9 +54,9 @@ class JsonSource:
     Attributes:
         patterns: Paths, URLs and globs.
         column_types: Types that the user gave.
-        defaults: Column -> what a missing value becomes.
+        defaults: Column -> the value that replaces a missing one.
         select_columns: Columns to use; None for those in the first lines.
-        missing: Column -> the integer that a missing integer without a default becomes, in a list or not.
+        missing: Column -> the integer that replaces a missing one without a default, also in lists.
     """
 
     patterns: tuple[str, ...]
@@ -66,7 +66,7 @@ class JsonSource:
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def open(self, request: ReadRequest) -> Reader:
-        """Find the files, and decide about columns and types.
+        """Find the files, and choose columns and types.
 
         Raises:
             DataError: There is no file or no row, a column is missing, or the first lines cannot be read.
@@ -110,7 +110,7 @@ class JsonSource:
                 raise DataError(f"column {label!r} is the label, so that it cannot be a feature, too.")
         names = [*([name for name in selected if name not in labels] if names is None else names), *labels]
         for name in (*names, *self.column_types):
-            # A key that the first rows lack may be rare: a default says that it may be missing.
+            # Accept a key that the first rows lack if it has a default: the key may be rare.
             if (name not in found and name not in self.defaults) or (name not in selected and name not in labels):
                 raise missing_column(name, where, found)
         return {name: self._type(name, request, found.get(name)) for name in names}
@@ -125,7 +125,7 @@ class JsonSource:
             kind = request.columns[name]
             if is_list_type(kind):
                 return kind
-            # A model reads booleans as numbers.
+            # Read booleans as booleans even if the model asks for numbers, because its columns take them as numbers.
             is_bool = found is not None and pa.types.is_boolean(found) and not pa.types.is_string(kind)
             known = pa.bool_() if is_bool else as_arrow_type(kind, name)
         if found is not None and (pa.types.is_struct(found) or _holds_nested(found)):
@@ -201,7 +201,7 @@ class _JsonReader(Reader):
         except RowError as error:
             raise self._locator(pieces).row_error(error) from error
         rows = len(next(iter(arrays.values()))) if arrays else 0
-        # Locating a row reads its range again, so that a chunk does not keep the text of its rows.
+        # Read the range again to locate a row, so that a chunk does not keep the text of its rows.
         chunk = Chunk(columns, None, rows, lambda row: self._locator(self._lines.read(ranges)).locate(row))
         return self._request.labelled(chunk)
 

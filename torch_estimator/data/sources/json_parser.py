@@ -29,7 +29,7 @@ class JsonParser:
 
     Attributes:
         types: The columns to read and their types.
-        defaults: Column -> what a missing value becomes. A default of NaN allows NaN in the data.
+        defaults: Column -> the value that replaces a missing one. A default of NaN allows NaN in the data.
     """
 
     def __init__(self, types: Mapping[str, pa.DataType], defaults: Mapping[str, Any]) -> None:
@@ -38,7 +38,7 @@ class JsonParser:
         self._schema = pa.schema({name: _parsed_as(kind) for name, kind in types.items()})
 
     def parse(self, data: bytes, columns: Sequence[str] | None = None) -> dict[str, pa.Array]:
-        """Return the columns.
+        """Parse lines and return their columns.
 
         Args:
             data: Whole lines.
@@ -54,11 +54,11 @@ class JsonParser:
         return {name: self._checked(arrow.one_array(table.column(name)), name) for name in names}
 
     def problem(self, line: bytes, error: pa.ArrowInvalid) -> str:
-        """Return what is wrong with a line that cannot be parsed.
+        """Return a message about a line that cannot be parsed.
 
         Args:
             line: The line.
-            error: Raised by Arrow.
+            error: Error that Arrow raised.
         """
         try:
             text = line.decode()
@@ -83,7 +83,7 @@ class JsonParser:
     def _checked(self, array: pa.Array, name: str) -> pa.Array:
         values = array.flatten() if is_list_type(array.type) else array
         if pa.types.is_string(values.type):
-            # Arrow's parser does not check that strings are UTF-8.
+            # Validate strings here, because Arrow's parser does not check that they are UTF-8.
             values.validate(full=True)
         if pa.types.is_floating(values.type) and not is_nan(self._defaults.get(name)) and not is_finite(values):
             raise pa.ArrowInvalid(f"A number of column {name} is not finite")
@@ -107,7 +107,7 @@ def infer_json_types(data: bytes, known: Mapping[str, pa.DataType]) -> dict[str,
         names = table.column_names
     except UnicodeDecodeError as error:
         raise pa.ArrowInvalid("A key is not UTF-8") from error
-    # Arrow also returns a column for a known key that no line has.
+    # Leave out columns without values, because Arrow also returns a column for a known key that no line has.
     found = (name for name in names if name not in known or table.column(name).null_count < len(table))
     return {name: table.schema.field(name).type for name in found}
 
@@ -139,10 +139,11 @@ def check_inferred_floats(data: bytes, columns: Sequence[str]) -> None:
 
 def _as_python(line: str) -> dict[str, Any]:
     try:
-        # Python refuses to convert thousands of digits. The first ones are enough to see that the number is large.
+        # Cut off long numbers, because Python refuses to convert thousands of digits. The first digits suffice to see
+        # that a number is large.
         row: dict[str, Any] = json.loads(line, parse_int=lambda digits: int(digits[:_MAX_DIGITS]))
     except ValueError:
-        # Arrow accepts some texts that Python does not, such as the number Inf.
+        # Ignore the line: Arrow accepts some texts that Python does not, such as the number Inf.
         return {}
     return row
 
@@ -160,16 +161,16 @@ def _read(data: bytes, schema: pa.Schema | None, unexpected: str) -> pa.Table:
 
 
 def _check_lines(data: bytes) -> int:
-    """Return the number of lines that are not blank; Arrow can parse these safely.
+    """Check that Arrow can parse lines safely; return the number of lines that are not blank.
 
-    Arrow reads a stream of values and ignores lines. A `null` in the place of an object becomes a row without values,
-    or crashes the process (SIGSEGV) if it comes first. Deeply nested values crash it, too, because Arrow's parser is
-    recursive.
+    Arrow reads a stream of values and ignores line ends. A `null` in place of an object becomes a row without values,
+    or crashes the process (SIGSEGV) if it is the first value. Deeply nested values crash the process, too, because
+    Arrow's parser is recursive.
 
     Raises:
         pyarrow.ArrowInvalid: A line does not begin and end with braces, or nests deeper than `MOST_DEPTH`.
     """
-    # numpy, because a loop over the lines in Python takes half as long as parsing them.
+    # Use numpy, because a loop over the lines in Python takes half as long as parsing them.
     characters = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(characters == ord("\n")) + 1
     if not data.endswith(b"\n"):
@@ -187,7 +188,7 @@ def _check_lines(data: bytes) -> int:
 
 
 def _check_depth(data: bytes, characters: Array, begins: Array, ends: Array) -> None:
-    # "[" and "{" differ in this bit only.
+    # Set the bit 0x20, the only one in which "[" and "{" differ, so that one comparison finds both.
     opens = (characters | 0x20) == ord("{")
     if np.count_nonzero(opens) <= MOST_DEPTH + len(begins):
         return
@@ -198,7 +199,7 @@ def _check_depth(data: bytes, characters: Array, begins: Array, ends: Array) -> 
 
 
 def _may_be_deep(line: bytes) -> bool:
-    """Return False if a line is certainly not nested too deeply. Takes a tenth of the time of `too_deep_at`."""
+    """Return whether a line may be nested too deeply. This takes a tenth of the time of `too_deep_at`."""
     # Remove escaped backslashes first and then escaped quotes, so that a quote after an escaped backslash is kept.
     characters = np.frombuffer(line.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
     quoted = np.bitwise_xor.accumulate((characters == ord('"')).view(np.uint8))
@@ -208,7 +209,7 @@ def _may_be_deep(line: bytes) -> bool:
 
 
 def _parsed_as(kind: pa.DataType) -> pa.DataType:
-    """Return a type that Arrow's parser knows, in the place of one that it does not."""
+    """Return the type that Arrow's parser should read a column as, since the parser does not know every type."""
     if is_list_type(kind):
         return pa.list_(_parsed_as(kind.value_type))
     if pa.types.is_dictionary(kind):
@@ -221,6 +222,6 @@ def _in_words(kind: pa.DataType) -> str:
 
 
 def _shorten(value: Any) -> str:
-    # JSON can hold half of a surrogate pair, which cannot be encoded as UTF-8.
+    # Escape half surrogate pairs, which JSON can hold but UTF-8 cannot encode.
     text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

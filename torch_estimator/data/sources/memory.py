@@ -54,7 +54,7 @@ class MemorySource:
         return _MemoryReader(features, labels, self.rows, label_column)
 
     def _complete(self, request: ReadRequest) -> dict[str, Column]:
-        """Return the features with missing integers replaced in the columns that are read."""
+        """Return the features, with missing integers replaced in the columns that the request reads."""
         replacements = request.missing_integers({})
         labels = request.label.columns if request.label is not None else ()
         names = request.names(list(self.features))
@@ -111,9 +111,9 @@ def memory_source(features: Any, labels: Any = None) -> MemorySource:
 
 
 def _named_column(value: Any, name: str) -> Any:
-    """Return a column with missing integers kept, or a structure of columns.
+    """Convert a value to a column with missing integers kept, or to a structure of columns.
 
-    Only the model knows whether a missing integer has a meaning; see `ReadRequest.missing`.
+    Missing integers are kept, because only the model knows whether they are allowed; see `ReadRequest.missing`.
     """
     if isinstance(value, Mapping | tuple):
         return as_columns(value, name)

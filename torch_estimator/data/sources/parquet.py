@@ -1,4 +1,4 @@
-"""Parquet files as a source: read in whole row groups if shuffled, else in slices of them."""
+"""Parquet files as a source: whole row groups are read if rows are shuffled, else slices of row groups."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class ParquetSource:
         patterns: Paths, URLs and globs.
         columns: Columns to use; None for all.
         types: Types to convert columns to.
-        defaults: Column -> what a missing value becomes.
-        missing: Column -> the integer that a missing integer without a default becomes, in a list or not.
+        defaults: Column -> the value that replaces a missing one.
+        missing: Column -> the integer that replaces a missing one without a default, also in lists.
     """
 
     patterns: tuple[str, ...]
@@ -53,7 +53,7 @@ class ParquetSource:
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def open(self, request: ReadRequest) -> Reader:
-        """Read the files' metadata, and decide about columns.
+        """Read the files' metadata, and choose columns.
 
         Raises:
             DataError: There is no file or no row, a file cannot be read, or a column is missing.
@@ -198,13 +198,14 @@ class _ParquetReader(Reader):
         return self._request.labelled(chunk)
 
     def _row_group(self, group: _Group) -> pa.Table:
-        # Consecutive ranges are slices of the same row group, which is therefore decoded once and kept for the next.
+        # Keep the decoded row group for the next call, because consecutive ranges are slices of the same row group.
         key = (group.url, group.group)
         if self._table is None or self._table[0] != key:
             self._table = None
             with _opened(group.url, self._texts[group.url]) as file:
                 table = file.read_row_group(group.group, columns=list(self._names), use_threads=False)
-                # Reading does not check that strings are UTF-8, nor that indices are within their dictionary.
+                # Validate the table, because reading does not check that strings are UTF-8, nor that indices are within
+                # their dictionary.
                 table.validate(full=True)
             self._table = key, table
         return self._table[1]
@@ -226,7 +227,7 @@ class _ParquetReader(Reader):
 
 
 def _converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    # `from_arrow` encodes strings as dictionaries.
+    # Convert to the value type of a dictionary type, since `from_arrow` dictionary encodes strings.
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if isinstance(array, pa.DictionaryArray):
         if array.type.value_type == kind:

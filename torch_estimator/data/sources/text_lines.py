@@ -1,6 +1,6 @@
-"""Text files read in ranges of whole lines, and the errors of their lines.
+"""Text files read in ranges of whole lines, and errors that name a line.
 
-CSV and JSON share this: random access by ranges, and the search for the line that a parser refused.
+The CSV and JSON sources share this module: random access by ranges, and the search for the line that a parser refused.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LineRanges:
         return len(self._file)
 
     def read(self, ranges: Array) -> list[Piece]:
-        """Return the lines of some ranges. Neighbouring ranges are read at once and returned as one piece.
+        """Return the lines of some ranges. Neighboring ranges are read at once and returned as one piece.
 
         Args:
             ranges: Numbers of the ranges, in the order in which their lines are returned.
@@ -84,7 +84,7 @@ class LineRanges:
         return [piece for piece in pieces if piece is not None and len(piece.data)]
 
     def sample(self) -> list[Piece]:
-        """Return the first range that does not only have blank lines; an empty list if there is none."""
+        """Return the lines of the first range that has a line that is not blank; an empty list if there is none."""
         for number in range(len(self)):
             pieces = self.read(np.array([number]))
             if pieces and bytes(pieces[0].data).strip():
@@ -92,7 +92,7 @@ class LineRanges:
         return []
 
     def _runs(self, ranges: Array) -> Iterator[tuple[int, int, int]]:
-        """Yield the file, start and stop of every run of neighbouring ranges."""
+        """Yield the file, start and stop of every run of neighboring ranges."""
         if not len(ranges):
             return
         files = self._file[ranges]
@@ -130,7 +130,7 @@ def _lines(file: ByteFile, number: int, data: bytes, begin: int, start: int, sto
         return Piece(number, start, b"")
     end = data.find(b"\n", stop - 1 - begin)
     while end < 0 and begin + len(data) < file.size:
-        # The last line is longer than the bytes read after the range: read more until it ends.
+        # Read more until the last line ends: it is longer than the bytes that were read after the range.
         known = len(data)
         data += file.read(begin + known, begin + known + max(known, _SLACK_BYTES))
         end = data.find(b"\n", known)
@@ -162,7 +162,8 @@ def count_lines(file: ByteFile, stop: int) -> int:
     lines, last = 0, b""
     for start in range(0, stop, _COUNT_BYTES):
         data = last + file.read(start, min(start + _COUNT_BYTES, stop))
-        # A carriage return and its newline may be on both sides of the border between two blocks.
+        # Count the last byte with the next block, because a carriage return at the end of this block and the newline
+        # that begins the next one are a single line end.
         last = data[-1:]
         lines += _ends(data) - _ends(last)
     return lines + _ends(last)
@@ -175,7 +176,7 @@ def _ends(data: bytes) -> int:
 def first_line(file: ByteFile) -> bytes:
     """Return the first line, with its end if it has one."""
     data = b""
-    # If the last byte is a carriage return, the newline that belongs to it may follow.
+    # Read on if the last byte is a carriage return, because the newline that belongs to it may follow.
     while not _ends(data[:-1]) and not data.endswith(b"\n") and len(data) < file.size:
         data += file.read(len(data), len(data) + max(len(data), _SLACK_BYTES))
     return data.splitlines(keepends=True)[0] if data else data
@@ -189,7 +190,7 @@ class LineLocator:
         pieces: The lines of the window, in order.
         parse: Parses lines; raises `pyarrow.ArrowInvalid` if it cannot.
         problem: Returns what is wrong with a line, given the line and the error that Arrow raised.
-        blank: Characters of which lines without a row consist.
+        blank: Characters that a line without a row consists of.
     """
 
     def __init__(
@@ -225,7 +226,7 @@ class LineLocator:
             error: Raised by Arrow for the whole window.
         """
         lines = list(self._lines())
-        # Bisect: the lines before `good` can be parsed, and one of the lines from `good` to `bad` cannot.
+        # Bisect. The lines before `good` can be parsed together, and one of the lines from `good` to `bad` cannot.
         good, bad = 0, len(lines)
         while bad - good > 1:
             middle = (good + bad) // 2
@@ -271,12 +272,12 @@ def type_in_words(kind: pa.DataType) -> str:
 
 
 def is_finite(array: pa.Array) -> bool:
-    """Return whether no number is NaN or infinite; nulls do not count."""
-    # The sum is several times faster, and nearly always enough: it is finite only if all numbers are.
+    """Return whether all numbers are finite; nulls are ignored."""
+    # Look at the sum first, which is several times faster. If it is finite, all numbers are, which is the usual case.
     total = pc.sum(array).as_py()
     return total is None or math.isfinite(total) or bool(pc.all(pc.is_finite(array)).as_py())
 
 
 def is_nan(value: object) -> bool:
-    """Return whether a column's default is NaN, which allows NaN in the data."""
+    """Return whether a column's default is NaN. Such a default allows NaN in the data."""
     return isinstance(value, float) and math.isnan(value)

@@ -1,6 +1,6 @@
 """Windows: the rows of a source that are read, prepared and shuffled at once.
 
-Random orders depend on nothing but a seed and a position, so that a restored stream repeats them.
+Random orders depend only on a seed, an epoch and the number of a window, so that a restored stream repeats them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch_estimator.data.sources.base import Reader
 from torch_estimator.data.stream import State, Stream
 
 WINDOW_ROWS = 65_536
-"""Rows in a window. So many make the work per batch small."""
+"""Rows in a window. With this many rows, the overhead of a window adds little time per batch."""
 
 WINDOW_BYTES = 64 * 2**20
-"""Memory of a window. Windows of wide rows have fewer rows, so that they take about this much."""
+"""Size of a window in bytes. If rows are wide, a window has fewer than `WINDOW_ROWS` rows, so as to have this size."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Shuffling:
-    """How a stream is shuffled: at least `buffer` rows at a time, in the order that `seed` gives."""
+    """Settings of shuffling: at least `buffer` rows are shuffled at a time, in an order that depends on `seed`."""
 
     buffer: int
     seed: int
@@ -39,8 +39,8 @@ class WindowStream(Stream):
     Args:
         reader: The open source.
         shuffling: How to shuffle; None for the order of the source.
-        prepare: Applied to every window after it was read. Must treat rows independently and be deterministic, since
-            the result may be kept for all epochs.
+        prepare: Function that is applied to every window after it was read. It must treat rows independently and be
+            deterministic, since its result may be kept for all epochs.
 
     Attributes:
         count: Number of windows.
@@ -92,8 +92,8 @@ class WindowStream(Stream):
     def _go_to(self, epoch: int, window: int) -> None:
         self._epoch = epoch
         self._window = window
-        # A single window is shuffled completely by the permutation of its rows. Its ranges stay in order, so that the
-        # window can be kept for the next epoch.
+        # Permute the ranges only if there are several windows. A single window is shuffled completely by the
+        # permutation of its rows, and with its ranges in order it can be kept for the next epoch.
         if self._shuffling is not None and self.count > 1:
             self._ranges = permute_ranges(self._reader.ranges, seed=self._shuffling.seed, epoch=epoch)
 
@@ -130,7 +130,7 @@ def permute_ranges(count: int, *, seed: int, epoch: int) -> Array:
 
 def permute_rows(count: int, *, seed: int, epoch: int, window: int) -> Array:
     """Return the order of the rows in one window: int64 ``[count]``."""
-    # Stream 0 of an epoch is the order of the ranges.
+    # Start with random stream 1, because stream 0 of an epoch gives the order of the ranges.
     return _generator(seed, epoch, window + 1).permutation(count)
 
 

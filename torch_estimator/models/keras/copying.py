@@ -113,7 +113,8 @@ def _architecture(model: Any, objects: Mapping[str, Any]) -> Any:
     config = keras.saving.serialize_keras_object(model)
     config.pop("compile_config", None)
     _drop_unknown_arguments(config, objects)
-    # Not in safe mode: the configuration comes from a model in memory, so functions in it are the user's, not a file's.
+    # Turn safe mode off, since the configuration comes from a model in memory: functions in it are the user's own, and
+    # do not come from a file.
     made = keras.saving.deserialize_keras_object(config, custom_objects=dict(objects), safe_mode=False)
     for ours, theirs in zip(made._flatten_layers(), model._flatten_layers(), strict=True):
         ours.trainable = theirs.trainable
@@ -158,14 +159,14 @@ def _same_optimizer(optimizer: Any, objects: Mapping[str, Any]) -> Any:
     settings = optimizer.get_config()
     rate = getattr(optimizer, "_learning_rate", None)
     if isinstance(rate, types.FunctionType | types.MethodType | functools.partial):
-        # A function as learning rate is not part of the configuration.
+        # Add a learning rate that is a function, which the configuration lacks.
         settings["learning_rate"] = rate
     with keras.saving.custom_object_scope(dict(objects)):
         return type(optimizer).from_config(settings)
 
 
 def _fresh(value: Any) -> Any:
-    """Return what a copy is compiled with: new metrics, since metrics hold state; losses and names are shared."""
+    """Return the arguments with which a copy is compiled: new metrics, since metrics have state; the same losses."""
     if isinstance(value, Mapping):
         return {key: _fresh(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -196,7 +197,8 @@ def _objects_of(model: Any) -> dict[str, Any]:
 def _without_side_effects() -> Iterator[None]:
     """Restore Python's random state after the body, and silence warnings in it.
 
-    Keras draws seeds for new layers, which are overwritten right after, and warns about lambdas, which are the user's.
+    Keras draws seeds for new layers, which are overwritten right after. Its warnings about lambdas do not matter, since
+    these are the user's own.
     """
     state = random.getstate()
     try:

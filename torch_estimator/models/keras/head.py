@@ -77,7 +77,8 @@ class _KerasMetrics:
         self._model = model
         self._names = names
         self._results: dict[str, Any] = {}
-        # Evaluations create the metrics' variables in inference mode; such tensors can only be changed in that mode.
+        # Reset in inference mode: evaluations create the metrics' variables in it, and such tensors can be changed only
+        # in that mode.
         with torch.inference_mode():
             model.reset_metrics()
 
@@ -87,5 +88,5 @@ class _KerasMetrics:
         )
 
     def compute(self) -> dict[str, float]:
-        # "loss" is the tracker of Keras' own training loop, which is not updated here.
+        # Leave out "loss", the tracker of Keras' own training loop, which is not updated here.
         return {self._names.get(name, name): float(value) for name, value in self._results.items() if name != "loss"}

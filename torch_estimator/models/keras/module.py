@@ -36,7 +36,8 @@ class KerasModule(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        # Inside a tuple, torch does not register the model as a submodule, which would list its parameters twice.
+        # Store the model in a tuple, so that torch does not register it as a submodule, with its parameters listed
+        # twice.
         self._held = (model,)
         variables = model_variables(model)
         for name, variable in zip(variable_names(model, variables), variables, strict=True):
@@ -51,7 +52,7 @@ class KerasModule(nn.Module):
         return features["features"] if _is_weighted(features) else features
 
     def forward(self, features: Any) -> KerasOutputs:
-        """Call the model, in training mode if this module is in training mode."""
+        """Call the model, with ``training=True`` if this module is in training mode."""
         model = self.unwrapped
         inputs = _as_model_inputs(model, self.inputs_of(features))
         values = model(inputs, training=self.training) if model._call_has_training_arg else model(inputs)
@@ -77,7 +78,7 @@ def _as_model_inputs(model: Any, features: Any) -> Any:
             return [_named(model, features, tensor.name) for tensor in functional.inputs]
         return _several(features)
     if isinstance(features, Mapping):
-        # A single feature needs no matching name, since Keras generates the name of a Sequential model's input.
+        # Accept a single feature of any name, since Keras generates the name of a Sequential model's input.
         only = next(iter(features.values())) if len(features) == 1 else None
         return only if only is not None else _named(model, features, functional.inputs[0].name)
     return features[0] if isinstance(features, tuple) and len(features) == 1 else features
@@ -99,8 +100,8 @@ def _named(model: Any, features: Mapping[str, Any], name: str) -> Any:
 def variable_names(model: Any, variables: Sequence[Any]) -> list[str]:
     """Return a name for each variable: its Keras path, with the automatic names of layers numbered within the model.
 
-    Keras numbers layers without a given name per process: the third dense layer is ``dense_2``, in whichever model it
-    is. Numbered within the model, names in a checkpoint fit the same model in another process.
+    Keras numbers layers without a given name per process: the third dense layer of a process is ``dense_2``, whichever
+    model it belongs to. With numbers within the model, the names in a checkpoint are the same in another process.
     """
     stable = _StableNames(model._flatten_layers())
     names: list[str] = []

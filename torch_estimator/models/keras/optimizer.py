@@ -78,7 +78,7 @@ class KerasOptimizer(torch.optim.Optimizer):
                 best = (len(prefix), parameter._value)
         if best is not None:
             return best[1], name[best[0] :]
-        # Keras numbers unnamed variables per process, so the number cannot be part of the name in a checkpoint.
+        # Remove the number from the name in a checkpoint, because Keras numbers unnamed variables per process.
         return self._variables[0]._value, re.sub(r"^variable_\d+$", "variable", name)
 
 
