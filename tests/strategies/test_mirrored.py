@@ -29,6 +29,7 @@ logging.basicConfig(level=logging.INFO, format="%(message)s")
 count, first = int(settings.get("replicas", 1)), os.getpid()
 strategy = te.distribute.MirroredStrategy([f"cpu:{number}" for number in range(count)])
 config = te.RunConfig(
+    log_step_count_steps=100,
     random_seed=1,
     save_checkpoints_steps=int(settings.get("save", 1000)),
     compile="compiled" in settings,

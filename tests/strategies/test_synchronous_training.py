@@ -29,6 +29,7 @@ model_dir, batch, max_steps, *rest = sys.argv[1:]
 settings = dict(one.split("=") for one in rest)
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 config = te.RunConfig(
+    log_step_count_steps=100,
     random_seed=1,
     save_checkpoints_steps=int(settings.get("save", 1000)),
     compile=settings.get("compile") == "True",
