@@ -5,9 +5,9 @@ process's part of one training. `Estimator.train` calls the session in this orde
 
     with strategy.join(config) as session:
         with session.attempt():
-            training = Training(...)               # the model, just built
+            training = Training(build_model(...), ...)
             session.begin(training)                # optimizers; agree with the others on where to start; restore
-            training.open_input(dataset)
+            training.open_input(input_fn)
             with session.steps(training, context) as steps:
                 result = run_training(steps, ...)  # the loop; hooks save what `session.snapshot` returns
                 session.end(result)

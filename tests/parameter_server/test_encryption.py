@@ -124,7 +124,7 @@ def test_a_worker_with_another_key_gets_an_error_and_the_server_serves_on(
     with serving(address, key):
         deadline = time.monotonic() + WAIT_SECS
         # The first of the two peers to see the wrong key closes the connection, and that may be the server.
-        while f"ps 0 has refused somebody who {logged}" not in caplog.messages:
+        while f"ps 0 has refused a peer that {logged}" not in caplog.messages:
             assert time.monotonic() < deadline, caplog.messages
             with closing(ServerClient("worker 0", 1, [address], wait_secs=WAIT_SECS, key=keys[ours] or None)) as client:
                 with pytest.raises(ClusterError) as error:
@@ -133,7 +133,7 @@ def test_a_worker_with_another_key_gets_an_error_and_the_server_serves_on(
         with closing(ServerClient("worker 1", 2, [address], wait_secs=WAIT_SECS, key=key)) as client:
             assert client.request_all(Kind.HELLO)[0][0].kind is Kind.EMPTY
             client.request_all(Kind.LEAVE)
-    assert caplog.messages.count(f"ps 0 has refused somebody who {logged}") == 1
+    assert caplog.messages.count(f"ps 0 has refused a peer that {logged}") == 1
 
 
 def test_the_public_half_of_the_key_lets_nobody_in(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_worker_waits_for_a_server_behind_a_proxy_that_closes_connections(tmp_
 
 def test_a_peer_that_leaves_during_the_handshake_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     address = f"localhost:{free_port()}"
-    told = "ps 0 has refused somebody who left in the middle of the handshake: its connection was lost, or it has a key"
+    told = "ps 0 has refused a peer that left in the middle of the handshake: its connection was lost, or it has a key"
     with serving(address, None):
         deadline = time.monotonic() + WAIT_SECS
         for _ in range(3):

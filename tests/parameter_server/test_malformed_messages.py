@@ -74,7 +74,7 @@ VALID: list[Message] = [
 ]
 
 MALFORMED: dict[str, tuple[Message, str]] = {
-    "nothing": ([b""], "no part of a torch-estimator cluster"),
+    "nothing": ([b""], "does not belong to a torch-estimator cluster"),
     "no kind": ([packed(Kind.HELLO)[:6] + b"\x63" + packed(Kind.HELLO)[7:]], "a message of kind 99, which is none"),
     "a reply": ([packed(Kind.OK)], "has sent an answer, OK, where nobody has asked"),
     "another cluster's": ([packed(Kind.HELLO, 7)], "ps 0 serves chief 0, worker 0, and has heard .* be number 8 of"),

@@ -319,7 +319,7 @@ def test_a_server_that_shuts_down_stays_for_connected_workers_and_no_longer() ->
 
 @pytest.mark.parametrize(
     ("last_step", "waits_for"),
-    [(None, "those who train to come back"), (5, "the chief to save that and to end it")],
+    [(None, "the chief or a worker to come back"), (5, "the chief to save that and to end it")],
 )
 def test_a_server_whose_workers_are_all_gone_logs_that_and_ends(
     last_step: int | None, waits_for: str, caplog: pytest.LogCaptureFixture
@@ -363,7 +363,7 @@ def test_a_server_whose_workers_are_all_gone_logs_that_and_ends(
     ahead[0] += 20
     assert chief.has_ended()
     (told,) = ended
-    assert told.startswith(f"ps 0 waited 40 s (session_creation_timeout_secs) for {waits_for}, and nobody has, from")
+    assert told.startswith(f"ps 0 waited 40 s (session_creation_timeout_secs) for {waits_for}, and none has, from")
 
 
 def test_a_worker_that_is_ahead_waits_until_the_slowest_goes_on_or_leaves(served: Served) -> None:
@@ -546,7 +546,7 @@ def test_messages_of_other_programs_and_versions_are_refused(served: Served) -> 
         stranger.send(message)
         told.append(stranger.recv_multipart()[1].decode())
     context.destroy(linger=0)
-    assert "no part of a torch-estimator cluster" in told[0]
+    assert "does not belong to a torch-estimator cluster" in told[0]
     assert "another version of torch-estimator, whose messages are of version 9, not 3" in told[1]
     served.start()
     assert served.pull()[0].step == 5

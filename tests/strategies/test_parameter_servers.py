@@ -572,7 +572,7 @@ def test_processes_without_the_key_end_and_the_others_train_encrypted(tmp_path: 
     assert [one.status for one in trained] == [0, 0, 0], [one.told for one in trained]
     assert f"with the key in {tmp_path}/key" in trained[0].told
     assert max(checkpoint_steps(tmp_path / "job")) == 100
-    assert trained[2].told.count("ps 0 has refused somebody who has another key than this server") == 1
+    assert trained[2].told.count("ps 0 has refused a peer that has another key than this server") == 1
 
 
 def wait_until_it_handles_sigterm(process: Process) -> None:

@@ -181,7 +181,7 @@ class Refusal(Enum):
                 )
             case Refusal.GONE:
                 who = f"left in the middle of the handshake, as one without the right key may do ({KEY_FILE})"
-        return f"{name} has refused somebody who {who}."
+        return f"{name} has refused a peer that {who}."
 
     def for_worker(self, name: str, key: Key | None, server: str) -> str:
         """Return a sentence for the worker's error.

@@ -288,11 +288,11 @@ class IdleWatch:
             self._idle_since = None
             return
         self._idle_since = self._idle_since or now
-        waits_for = "the chief to save that and to end it" if is_over else "those who train to come back"
+        waits_for = "the chief to save that and to end it" if is_over else "the chief or a worker to come back"
         if self._alone_since is not None and now > self._alone_since + self._wait_secs:
             raise ClusterError(
                 f"{self._name} waited {self._wait_secs:g} s (session_creation_timeout_secs) for {waits_for}, and "
-                f"nobody has, from global step {step} on; see their logs, and start all of them "
+                f"none has, from global step {step} on; see their logs, and start all of them "
                 "again: training goes on from the last checkpoint."
             )
         if now > self._idle_since + _MOST_SECS_IDLE and now > self._logged_at + _WARN_EVERY_SECS:

@@ -121,10 +121,10 @@ class Header(NamedTuple):
                 no training reaches.
         """
         if len(message) < _HEADER.size:
-            raise ClusterError("Somebody who is no part of a torch-estimator cluster has sent a message.")
+            raise ClusterError("A peer that does not belong to a torch-estimator cluster has sent a message.")
         magic, version, kind, worker, flags, incarnation, number, step, run_id = _HEADER.unpack_from(message)
         if magic != _MAGIC:
-            raise ClusterError("Somebody who is no part of a torch-estimator cluster has sent a message.")
+            raise ClusterError("A peer that does not belong to a torch-estimator cluster has sent a message.")
         if version != VERSION:
             raise ClusterError(
                 f"A process of the cluster has another version of torch-estimator, whose messages are of version "

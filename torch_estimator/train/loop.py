@@ -54,7 +54,7 @@ class Steps(Protocol):
     def take(self, most: int) -> Sequence[Tensor | float]:
         """Take up to `most` steps and return their losses; stop after a loss of NaN or infinity.
 
-        The result is empty only if the input has ended.
+        The result is empty only if no step was taken, because the input or the whole training has ended.
         """
 
     def invalidate(self) -> None:
