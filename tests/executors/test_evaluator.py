@@ -325,7 +325,7 @@ def test_only_the_first_sign_of_a_training_has_a_deadline(job: Job) -> None:
     # The chief says that it trains, and compiles, and saves nothing for long.
     job.follow([lambda: job.say("one", ended=False), *[None] * 60, lambda: job.train(3), *[None] * 60, job.end])
     assert job.steps == [3]
-    with pytest.raises(te.errors.ClusterError, match=r"waited 20 s .* for a training after .*training\.json "):
+    with pytest.raises(te.errors.ClusterError, match=r"waited 20 s .* for a training after .*training\.json \(its"):
         job.follow([None] * 21)
 
 

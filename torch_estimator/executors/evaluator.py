@@ -203,9 +203,9 @@ class Evaluator:
         elif any(one.last_step != step for one in self._specs):
             self._waits.wait("start_delay_secs or throttle_secs of EvalSpec to pass", "there is a checkpoint")
         elif earlier is not None and not self._has_sign:
-            path = status_path(self._model_dir)
-            what = f"a training after the one recorded in {path}, of max_steps={earlier.max_steps}"
-            self._waits.wait(f"{what} (here: {self._spec_max_steps})", _CHIEF_HINT, most_secs=most_secs)
+            what = f"a training after the one recorded in {status_path(self._model_dir)}"
+            targets = f"its max_steps: {earlier.max_steps}; this evaluator's: {self._spec_max_steps}"
+            self._waits.wait(f"{what} ({targets})", _CHIEF_HINT, most_secs=most_secs)
         else:
             what = f"a checkpoint after that of step {step} in {self._model_dir}"
             self._waits.wait(what, _CHIEF_HINT)
