@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 import logging
-import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from torch_estimator import files
-from torch_estimator.checkpoint.checkpoint import Checkpoint, check_some_named, latest_checkpoint, load_checkpoint
-from torch_estimator.checkpoint.lease import Check, leased
-from torch_estimator.cluster.environment import check_trains_alone
-from torch_estimator.cluster.task import check_trains
-from torch_estimator.compile.runner_choice import make_runner
-from torch_estimator.distributed.errors import PeerLost
 from torch_estimator.errors import CheckpointError, InvalidTypeError, InvalidValueError
-from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks, checked_listeners
+from torch_estimator.estimator_job import EstimatorJob
+from torch_estimator.hooks.hook import CheckpointSaverListener, Hook, checked_hooks
 from torch_estimator.mode_keys import ModeKeys
 from torch_estimator.run_config import RunConfig
 from torch_estimator.specs import (
@@ -34,19 +25,8 @@ from torch_estimator.specs import (
     check_input_fn,
     check_positive,
 )
-from torch_estimator.strategies.data_parallel import busy_with_group, shares_evaluation
-from torch_estimator.strategies.default import strategy_of
-from torch_estimator.strategy import EvaluationShare, Session, Strategy
-from torch_estimator.summary.event_writer import EventWriter
-from torch_estimator.train.evaluation import write_results
-from torch_estimator.train.evaluator import CheckpointEvaluator
-from torch_estimator.train.loop import StopReason, TrainingResult
-from torch_estimator.train.model import Model
 from torch_estimator.train.model_builder import ModelBuilder, ModelFn, TrainedModule
 from torch_estimator.train.prediction import run_prediction
-from torch_estimator.train.preemption import Preempted
-from torch_estimator.train.random_state import isolated, seeded
-from torch_estimator.train.training import Training, log_end
 from torch_estimator.warm_start import WarmStart, as_settings
 
 if TYPE_CHECKING:
@@ -74,6 +54,9 @@ class Estimator:
         params: Values to pass to ``model_fn`` as ``params``.
         warm_start_from: A checkpoint of another job, or its directory, or `WarmStartSettings`. If ``model_dir`` has no
             checkpoint yet, the model starts with the parameters of that job; its steps count from 0.
+
+    Attributes:
+        job: What the methods use; for the package itself and its tests.
 
     Raises:
         InvalidValueError: Arguments contradict each other, or ``model_fn`` takes an argument of another name.
@@ -103,15 +86,11 @@ class Estimator:
             raise InvalidTypeError(f"config must be a RunConfig, but got {config!r}.")
         _check_not_overridden(type(self))
         _check_model_fn(model_fn, params)
-        self._config = _with_model_dir(config or RunConfig(), model_dir)
-        self._set_up(ModelBuilder(model_fn, params or {}, as_settings(warm_start_from), TrainedModule()))
-        self._running = _Running()
-        self._holds_weights: bool = getattr(model_fn, "holds_weights", False)
-
-    def _set_up(self, builder: ModelBuilder) -> None:
-        self._builder = builder
-        self._evaluator = CheckpointEvaluator(builder, self._config, self.model_dir)
-        self._lease: _Lease | None = None
+        self.job = EstimatorJob(
+            ModelBuilder(model_fn, params or {}, as_settings(warm_start_from), TrainedModule()),
+            _with_model_dir(config or RunConfig(), model_dir),
+            holds_weights=getattr(model_fn, "holds_weights", False),
+        )
 
     @staticmethod
     def from_module(
@@ -191,7 +170,7 @@ class Estimator:
         Raises:
             CheckpointError: There is no checkpoint.
         """
-        model, checkpoint = self._restored_model(checkpoint_path, "take the module from")
+        model, checkpoint = self.job.restored_model(checkpoint_path, "take the module from")
         module: torch.nn.Module = getattr(model.module, "unwrapped", model.module)
         if checkpoint is not None and module is not model.module:
             model.restore_carried(checkpoint)
@@ -200,27 +179,25 @@ class Estimator:
     @property
     def model_dir(self) -> str:
         """Directory of the job: checkpoints, summaries and exports."""
-        assert self._config.model_dir is not None
-        return str(self._config.model_dir)
+        return self.job.model_dir
 
     @property
     def config(self) -> RunConfig:
         """Settings of the job."""
-        return self._config
+        return self.job.config
 
     @property
     def params(self) -> dict[str, Any]:
         """Copy of the ``params`` that the constructor was called with."""
-        return copy.deepcopy(self._builder.params)
+        return copy.deepcopy(self.job.builder.params)
 
     def eval_dir(self, name: str | None = None) -> str:
         """Return the directory for the summaries of the evaluations with the name ``name``."""
-        return self._evaluator.eval_dir(name)
+        return self.job.evaluator.eval_dir(name)
 
     def latest_checkpoint(self) -> str | None:
         """Return the path of the newest checkpoint, or None."""
-        self._settle()
-        return latest_checkpoint(self.model_dir)
+        return self.job.latest_checkpoint()
 
     def get_variable_names(self) -> list[str]:
         """Return the names of all variables in the newest checkpoint, including optimizer slots and ``global_step``.
@@ -228,7 +205,7 @@ class Estimator:
         Raises:
             CheckpointError: The model is not trained yet.
         """
-        checkpoint = self._checkpoint()
+        checkpoint = self.job.checkpoint()
         return sorted([*checkpoint.variables, *checkpoint.slots, "global_step"])
 
     def get_variable_value(self, name: str) -> np.ndarray:
@@ -237,7 +214,7 @@ class Estimator:
         Raises:
             CheckpointError: The model is not trained yet, or has no such variable.
         """
-        checkpoint = self._checkpoint()
+        checkpoint = self.job.checkpoint()
         if name == "global_step":
             return np.array(checkpoint.step)
         for variables in (checkpoint.variables, checkpoint.slots):
@@ -281,133 +258,8 @@ class Estimator:
         """
         if steps is not None and max_steps is not None:
             raise InvalidValueError(f"Give steps or max_steps, not both, but got steps={steps}, max_steps={max_steps}.")
-        self._train(input_fn, hooks, saving_listeners, steps=steps, max_steps=max_steps)
+        self.job.train(input_fn, hooks, saving_listeners, steps=steps, max_steps=max_steps)
         return self
-
-    def _train(
-        self,
-        input_fn: InputFn,
-        hooks: Iterable[Hook] | None,
-        saving_listeners: Iterable[CheckpointSaverListener] | None,
-        *,
-        steps: int | None = None,
-        max_steps: int | None = None,
-        starts_input_over: bool = True,
-        is_over: Callable[[], bool] = lambda: False,
-    ) -> TrainingResult | None:
-        """Train; return how the training ended, or None if there was nothing to train.
-
-        The arguments are those of `train`, and two more:
-
-        - `starts_input_over` matters if the input had already ended when the last checkpoint was saved. If True (a new
-          call of ``train``), the input starts over. If False (an interrupted call is resumed), no further step is
-          taken.
-        - `is_over` returns whether the chief has announced the end of the training.
-        """
-        check_trains(self._config._task)
-        if self._config._task.source is None:
-            check_trains_alone(os.environ)
-        check_input_fn(input_fn)
-        check_positive("steps", steps)
-        check_positive("max_steps", max_steps)
-        hooks, listeners = checked_hooks(hooks), checked_listeners(saving_listeners)
-        strategy = strategy_of(self._config)
-        with self._leased() as lease:
-            if lease is not None and lease.check is not None:
-                listeners = (*listeners, _LeaseListener(lease.check))
-            checkpoint = self._last_checkpoint()
-            if checkpoint is None and self._config.is_chief:
-                check_some_named(self.model_dir)
-            if max_steps is not None and checkpoint is not None and max_steps <= checkpoint.step:
-                reached = "Skipping training: max_steps=%d is reached by the checkpoint of step %d."
-                logger.info(reached, max_steps, checkpoint.step)
-                strategy.dismiss(self._config)
-                return None
-            result = None
-            with strategy.join(self._config) as session:
-                if self.latest_checkpoint() != (None if checkpoint is None else checkpoint.path):
-                    # Read the checkpoint again: if this process was restarted, the chief may have saved a newer one
-                    # while this process was waiting to join.
-                    checkpoint = self._last_checkpoint()
-                while result is None:
-                    with session.attempt():
-                        training = self._training(session, checkpoint, steps, max_steps, starts_input_over, is_over)
-                        result = self._run(session, training, input_fn, hooks, listeners)
-        if result is None:
-            return None
-        log_end(result)
-        if result.reason is StopReason.INTERRUPTED:
-            if session.task.rank == 0 and (saved := self.latest_checkpoint()) is not None:
-                logger.info("The last checkpoint is %s.", saved)
-            raise KeyboardInterrupt
-        if result.reason is StopReason.PREEMPTED:
-            raise Preempted
-        return result
-
-    def _training(
-        self,
-        session: Session,
-        checkpoint: Checkpoint | None,
-        steps: int | None,
-        max_steps: int | None,
-        starts_input_over: bool,
-        is_over: Callable[[], bool],
-    ) -> Training:
-        start = 0 if checkpoint is None else checkpoint.step
-        return Training(
-            self._builder,
-            task=session.task,
-            config=session.config,
-            model_dir=self.model_dir,
-            checkpoint=checkpoint,
-            last_step=int(start + steps) if steps is not None else None if max_steps is None else int(max_steps),
-            max_steps=max_steps,
-            starts_input_over=starts_input_over,
-            make_runner=make_runner,
-            evaluator=self._evaluator,
-            is_over=is_over,
-        )
-
-    def _run(
-        self,
-        session: Session,
-        training: Training,
-        input_fn: InputFn,
-        hooks: Sequence[Hook],
-        listeners: Sequence[CheckpointSaverListener],
-    ) -> TrainingResult:
-        with seeded(self._config.random_seed):
-            training.build_model(moved=session.moves_module)
-            session.begin(training)
-            training.open_input(input_fn)
-            self._running.training, self._running.session = training, session
-            try:
-                return training.run(session, hooks, listeners)
-            finally:
-                self._running.training = self._running.session = None
-
-    @contextmanager
-    def _leased(self) -> Iterator[_Lease | None]:
-        """Hold the lease of ``model_dir`` in the body, if this process saves checkpoints.
-
-        Yields the lease, or None if this process saves no checkpoints. A lease that the caller's thread holds already
-        is used again.
-        """
-        config, thread = self._config, threading.get_ident()
-        if not (config.is_chief and (config.save_checkpoints_steps or config.save_checkpoints_secs)):
-            yield None
-        elif self._lease is not None and self._lease.thread == thread:
-            yield self._lease
-        else:
-            with leased(self.model_dir) as check:
-                self._lease = _Lease(thread, check)
-                try:
-                    yield self._lease
-                finally:
-                    self._lease = None
-
-    def _last_checkpoint(self) -> Checkpoint | None:
-        return load_checkpoint(self.model_dir) if self.latest_checkpoint() is not None else None
 
     def evaluate(
         self,
@@ -434,44 +286,7 @@ class Estimator:
         """
         check_input_fn(input_fn)
         check_positive("steps", steps)
-        spec = EvalSpec(input_fn, steps, name, checked_hooks(hooks))
-        self._settle()
-        path = checkpoint_path or self.latest_checkpoint()
-        share = self._call_to_evaluation(spec, path)
-        if share is not None:
-            try:
-                return self._evaluator.evaluate(spec, path, share, is_in_job=True)
-            except PeerLost as lost:
-                logger.warning("%s; evaluating alone.", lost)
-                # Build the model anew, because hooks of the failed evaluation may have changed it.
-                self._evaluator.forget_model()
-        with (self._config.eval_distribute or Strategy()).share_evaluation(self._config) as share:
-            if share is None and not checkpoint_path and path is not None:
-                # Name the directory instead of the checkpoint. If training removes that checkpoint in the meantime, a
-                # newer one is evaluated. Processes that share an evaluation must all read the same one, so they do not.
-                path = self.model_dir
-            return self._evaluator.evaluate(spec, path, share)
-
-    @contextmanager
-    def _in_job(self, eval_specs: Sequence[EvalSpec]) -> Iterator[None]:
-        """For the duration of `train_and_evaluate`, set up the evaluations that the chief shares with other processes.
-
-        All processes that train together know the same `eval_specs`, so the chief only has to send a name.
-        """
-        self._evaluator.specs = tuple(eval_specs)
-        try:
-            with busy_with_group():
-                yield
-        finally:
-            self._evaluator.specs = ()
-
-    def _call_to_evaluation(self, spec: EvalSpec, path: str | None) -> EvaluationShare | None:
-        """Ask the job's other processes to share an evaluation; return None if this process must evaluate alone."""
-        session = self._running.session
-        if session is None or not (shares_evaluation(self._config) and self._config.is_chief):
-            return None
-        request = self._evaluator.request(spec, path)
-        return None if request is None else session.call_to_evaluation(request)
+        return self.job.evaluate(EvalSpec(input_fn, steps, name, checked_hooks(hooks)), checkpoint_path)
 
     def predict(
         self,
@@ -497,8 +312,8 @@ class Estimator:
         """
         check_input_fn(input_fn)
         hooks = checked_hooks(hooks)
-        model, checkpoint = self._restored_model(checkpoint_path, "predict with")
-        dataset = self._builder.dataset(input_fn, ModeKeys.PREDICT, self._config)
+        model, checkpoint = self.job.restored_model(checkpoint_path, "predict with")
+        dataset = self.job.builder.dataset(input_fn, ModeKeys.PREDICT, self.config)
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         return run_prediction(
             model,
@@ -544,7 +359,7 @@ class Estimator:
             raise InvalidValueError(
                 "export_saved_model needs a serving_input_receiver_fn, such as te.serving_input.raw_features(columns)."
             )
-        model, checkpoint = self._restored_model(checkpoint_path, "export")
+        model, checkpoint = self.job.restored_model(checkpoint_path, "export")
         receiver = serving_input_receiver_fn() if callable(serving_input_receiver_fn) else serving_input_receiver_fn
         return write_export(
             export_dir_base,
@@ -561,131 +376,16 @@ class Estimator:
 
     export = export_saved_model
 
-    def _extended(self, change: Callable[[EstimatorSpec], EstimatorSpec]) -> Estimator:
+    def with_changed_spec(self, change: Callable[[EstimatorSpec], EstimatorSpec]) -> Estimator:
         """Return another Estimator of the same job that applies ``change`` to each `EstimatorSpec` of this one."""
-        builder = self._builder
+        builder = self.job.builder
 
         def model_fn(mode: str, params: dict[str, Any], config: RunConfig) -> EstimatorSpec:
             return change(builder.spec(mode, params, config))
 
-        extended = Estimator(model_fn, config=self._config, params=builder.params)
-        extended._set_up(ModelBuilder(model_fn, builder.params, builder.warm_start, builder.trained))
-        extended._running = self._running
-        extended._holds_weights = self._holds_weights
-        return extended
-
-    def _restored_model(self, checkpoint_path: str | None, purpose: str) -> tuple[Model, Checkpoint | None]:
-        """Build the model for prediction and restore a checkpoint into it; `_source` explains the arguments."""
-        source = self._source(checkpoint_path, purpose)
-        with isolated(self._config.random_seed):
-            model = self._build(ModeKeys.PREDICT, restored=source is not None)
-        self._settle()
-        return model, self._builder.restore(model, source, self.model_dir)
-
-    def _source(self, checkpoint_path: str | None, purpose: str) -> str | None:
-        """Return what to restore: a checkpoint, ``model_dir`` for its newest checkpoint, or None for initial weights.
-
-        Args:
-            checkpoint_path: The checkpoint that the user has chosen, or None.
-            purpose: What the checkpoint is for, such as ``"predict with"``, for the error message.
-
-        Raises:
-            CheckpointError: There is no checkpoint, and the initial weights are of no use.
-        """
-        if checkpoint_path:
-            return checkpoint_path
-        if self.latest_checkpoint() is not None:
-            # Return the directory, not the checkpoint's path: training may remove the checkpoint before it is read, and
-            # `load_checkpoint` then reads a newer one.
-            return self.model_dir
-        if not self._holds_weights and self._builder.warm_start is None:
-            raise CheckpointError(f"There is no checkpoint in {self.model_dir} to {purpose}; train first.")
-        return None
-
-    def _build(self, mode: ModeKeys, *, restored: bool = False) -> Model:
-        return self._builder.build(mode, self._config, restored=restored)
-
-    def _evaluate_live(
-        self,
-        model: Model | None,
-        weights: Mapping[str, torch.Tensor],
-        input_fn: InputFn,
-        *,
-        global_step: int,
-        steps: int | None,
-        hooks: Sequence[Hook],
-        events: EventWriter,
-    ) -> Model:
-        """Evaluate ``weights`` in a separate model and return that model, so that the next call can use it again.
-
-        The model is built if ``model`` is None.
-        """
-        model, results = self._evaluator.evaluate_live(
-            model,
-            weights,
-            input_fn,
-            global_step=global_step,
-            steps=steps,
-            hooks=hooks,
-            eval_dir=events.logdir,
-        )
-        write_results(events, results)
-        events.flush()
-        return model
-
-    def _wait_for_checkpoint(self) -> None:
-        """Wait until the checkpoint that training is saving, if any, can be read; raise its error if saving failed."""
-        if self._running.training is not None:
-            self._running.training.wait()
-
-    @property
-    def _is_interrupted(self) -> bool:
-        """Whether Ctrl-C was pressed during the training that is running now."""
-        training = self._running.training
-        return training is not None and training.context is not None and training.context.interrupted
-
-    def _settle(self) -> None:
-        """Wait for the checkpoint that is being written, so that a hook can evaluate it in the middle of training."""
-        if self._running.training is not None:
-            self._running.training.settle()
-
-    def _checkpoint(self) -> Checkpoint:
-        if self.latest_checkpoint() is None:
-            raise CheckpointError(f"There is no checkpoint in {self.model_dir} yet; train first.")
-        return load_checkpoint(self.model_dir)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Lease:
-    """The lease of a model directory.
-
-    Attributes:
-        thread: Id of the thread that holds the lease. Another thread that trains at the same time needs its own lease.
-        check: Function that raises an error if the lease was lost; None if it cannot be lost.
-    """
-
-    thread: int
-    check: Check | None
-
-
-class _LeaseListener(CheckpointSaverListener):
-    """Listener that keeps a training from saving after it has lost its lease."""
-
-    reads_checkpoint = False
-
-    def __init__(self, check: Check) -> None:
-        self._check = check
-
-    def before_save(self, global_step: int) -> None:
-        self._check()
-
-
-@dataclasses.dataclass(slots=True)
-class _Running:
-    """The training that is running now, if any; shared by an Estimator and those derived from it by `_extended`."""
-
-    training: Training | None = None
-    session: Session | None = None
+        changed = Estimator(model_fn, config=self.config, params=builder.params)
+        changed.job = self.job.with_builder(ModelBuilder(model_fn, builder.params, builder.warm_start, builder.trained))
+        return changed
 
 
 def _check_not_overridden(kind: type[Estimator]) -> None:
@@ -723,9 +423,9 @@ def _with_model_dir(config: RunConfig, model_dir: str | None) -> RunConfig:
             f"model_dir is {given!r}, but {configured!r} in config; make them the same or remove one of them."
         )
     chosen = given or configured
-    if chosen is None and config._task.is_of_cluster:
+    if chosen is None and config.task.is_of_cluster:
         raise InvalidValueError(
-            f"{config._task.source} names a cluster, whose processes need one model_dir that all of them see, but none "
+            f"{config.task.source} names a cluster, whose processes need one model_dir that all of them see, but none "
             "is given; set it in RunConfig or TF_CONFIG."
         )
     if chosen is None:

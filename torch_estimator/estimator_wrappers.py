@@ -67,7 +67,7 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., Any]) -> Estimato
             return spec
         return dataclasses.replace(spec, extra_metrics=(*spec.extra_metrics, metrics))
 
-    return estimator._extended(with_metrics)
+    return estimator.with_changed_spec(with_metrics)
 
 
 def forward_features(estimator: Estimator, keys: str | Sequence[str] | None = None) -> Estimator:
@@ -98,7 +98,7 @@ def forward_features(estimator: Estimator, keys: str | Sequence[str] | None = No
         all_keys = None if before is None or names is None else tuple(dict.fromkeys((*before, *names)))
         return dataclasses.replace(spec, forward_features=all_keys)
 
-    return estimator._extended(with_features)
+    return estimator.with_changed_spec(with_features)
 
 
 def forward_layers(estimator: Estimator, layers: Mapping[str, str], signature: str | None = None) -> Estimator:
@@ -134,7 +134,7 @@ def forward_layers(estimator: Estimator, layers: Mapping[str, str], signature: s
             find_layer(spec.module, name)
         return dataclasses.replace(spec, forward_layers=forwarded)
 
-    return estimator._extended(with_layers)
+    return estimator.with_changed_spec(with_layers)
 
 
 def _check_estimator(function: str, estimator: object) -> None:

@@ -263,6 +263,11 @@ class RunConfig:
         return dataclasses.replace(self, **changes)
 
     @property
+    def task(self) -> Task:
+        """The task of the cluster that this process runs, and how to reach the other tasks."""
+        return self._task
+
+    @property
     def task_type(self) -> str:
         """``chief``, ``master``, ``worker``, ``ps`` or ``evaluator``; ``worker`` if there is no cluster."""
         return self._task.type

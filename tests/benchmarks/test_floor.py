@@ -18,7 +18,11 @@ def test_the_layers_are_those_of_the_example(tmp_path: Path) -> None:
     estimator = model.build_estimator(
         te.RunConfig(model_dir=str(tmp_path)), embedding_size=8, units=model.hidden_units(100, 4, 0.7)
     )
-    kernels = [tuple(one.kernel.shape) for one in estimator._build("train").module.modules() if isinstance(one, Dense)]
+    kernels = [
+        tuple(one.kernel.shape)
+        for one in estimator.job.builder.build("train", estimator.config).module.modules()
+        if isinstance(one, Dense)
+    ]
     assert kernels == floor._LAYERS
 
 

@@ -118,7 +118,7 @@ def test_a_message_grows_with_the_rows_that_a_batch_touches_not_with_the_table(r
 def test_a_message_of_the_census_model_is_of_the_rows_of_its_batch(shared_data: Path, tmp_path: Path) -> None:
     config = te.RunConfig(model_dir=str(tmp_path), random_seed=1)
     estimator = model.build_estimator(config, embedding_size=8, units=[100, 70, 48, 34])
-    built = estimator._build(te.ModeKeys.TRAIN)
+    built = estimator.job.builder.build(te.ModeKeys.TRAIN, estimator.config)
     optimizers, _ = built.make_optimizers()
     whole = TrainStep(built.module, built.loss, optimizers)
     none = Layout.of([None] * len(whole.dense), [None] * len(whole.tables))

@@ -331,7 +331,7 @@ def test_summaries_and_the_best_exporter_see_them(tmp_path: Path) -> None:
         return current_eval_result["rmse"] < best_eval_result["rmse"]
 
     estimator = te.add_metrics(regressor(tmp_path), my_rmse)
-    estimator = te.Estimator(estimator._builder.model_fn, config=estimator.config.replace(save_checkpoints_steps=2))
+    estimator = te.Estimator(estimator.job.builder.model_fn, config=estimator.config.replace(save_checkpoints_steps=2))
     best = te.BestExporter("best", te.serving_input.raw_features(COLUMNS), compare_fn=smaller_rmse)
     metrics, exports = te.train_and_evaluate(
         estimator,

@@ -59,7 +59,7 @@ BINARY_PREDICTIONS = "logits logistic probabilities class_ids classes all_class_
 
 def rates(estimator: te.Estimator) -> list[tuple[type, float]]:
     """Return the optimizers of a model with their learning rates, the linear part first."""
-    optimizers, _ = estimator._build(te.ModeKeys.TRAIN).make_optimizers()
+    optimizers, _ = estimator.job.builder.build(te.ModeKeys.TRAIN, estimator.config).make_optimizers()
     return [(type(optimizer), optimizer.param_groups[0]["lr"]) for optimizer in optimizers]
 
 

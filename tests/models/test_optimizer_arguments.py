@@ -94,7 +94,7 @@ def test_each_part_may_have_a_decay_of_its_own(tmp_path: Path) -> None:
     # The gradients are almost zero, so the decay remains.
     decays = {"linear_optimizer": te.optim.AdamW(lr=0.1, weight_decay=0.0), "dnn_optimizer": decayed_by_part}
     estimator = combined(tmp_path, **decays)
-    optimizers, _ = estimator._build(te.ModeKeys.TRAIN).make_optimizers()
+    optimizers, _ = estimator.job.builder.build(te.ModeKeys.TRAIN, estimator.config).make_optimizers()
     assert [[group["weight_decay"] for group in one.param_groups] for one in optimizers] == [[0.0], [0.2, 0.0]]
     names = [name for group in optimizers[1].param_groups for name in group["param_names"]]
     assert "dnn.logits.bias" in names and "dnn.hiddenlayer_0.kernel" in names

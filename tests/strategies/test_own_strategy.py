@@ -27,7 +27,7 @@ class TwoCopies(Strategy):
 
     @contextmanager
     def join(self, config: RunConfig) -> Iterator[Session]:
-        yield TwoCopiesSession(config, config._task)
+        yield TwoCopiesSession(config, config.task)
 
 
 class TwoCopiesSession(Session):

@@ -172,7 +172,7 @@ def test_other_strategies_evaluate_as_before_or_are_refused(tmp_path: Path, capl
     estimator = module(Sums, tmp_path)
     shared = estimator.evaluate(batches)
     config = estimator.config.replace(eval_distribute=MultiWorkerMirroredStrategy())
-    alone = te.Estimator(estimator._builder.model_fn, config=config)
+    alone = te.Estimator(estimator.job.builder.model_fn, config=config)
     assert alone.evaluate(batches) == alone.evaluate(batches) == shared
     # There is no other process, so there is nothing to warn of.
     assert not [one for one in caplog.messages if "eval_distribute" in one]

@@ -53,6 +53,10 @@ def own() -> te.Estimator:
     return te.Estimator(model_fn, "unused")
 
 
+def built(estimator: te.Estimator, mode: te.ModeKeys) -> Model:
+    return estimator.job.builder.build(mode, estimator.config)
+
+
 def largest(features: Any) -> dict[str, Any]:
     return {"largest": features["size"].max()}
 
@@ -107,7 +111,7 @@ CASES: dict[str, tuple[te.Estimator, te.ModeKeys, list[str]]] = {
 @pytest.mark.parametrize("size", [7, 64, 400])
 def test_batches_are_what_each_would_be_by_itself(case: str, size: int) -> None:
     estimator, mode, names = CASES[case]
-    model = estimator._build(mode)
+    model = built(estimator, mode)
     features, label = {name: columns()[name] for name in names}, labels()
     data = te.data.Dataset.from_arrays(features, label).batch(size)
     start, is_raw_there = 0, "forwarded" in case or "metrics" in case
@@ -167,7 +171,7 @@ def anything(dtype: torch.dtype = torch.float32) -> te.Estimator:
 def test_numbers_that_the_modules_dtype_does_not_hold_are_named(
     features: Any, label: Any, dtype: torch.dtype, message: str, mode: te.ModeKeys
 ) -> None:
-    model = anything(dtype)._build(mode)
+    model = built(anything(dtype), mode)
     data = te.data.Dataset.from_arrays(features, label).padded_batch(6)
     with pytest.raises(te.errors.DataError, match=message), model.batches(data) as batches:
         next(batches)
@@ -176,15 +180,15 @@ def test_numbers_that_the_modules_dtype_does_not_hold_are_named(
 def test_infinities_that_the_data_has_and_numbers_of_a_wide_module_stay() -> None:
     x = np.array([np.inf, -np.inf, np.nan, 1.0])
     data = te.data.Dataset.from_arrays(x, x).batch(4)
-    with anything()._build(te.ModeKeys.TRAIN).batches(data) as batches:
+    with built(anything(), te.ModeKeys.TRAIN).batches(data) as batches:
         batch = next(batches)
     np.testing.assert_array_equal(batch.features.numpy(), x.astype(np.float32))
     np.testing.assert_array_equal(batch.labels.numpy(), x.astype(np.float32))
     data = te.data.Dataset.from_arrays(BIG, BIG).batch(6)
-    with anything(torch.float64)._build(te.ModeKeys.TRAIN).batches(data) as batches:
+    with built(anything(torch.float64), te.ModeKeys.TRAIN).batches(data) as batches:
         batch = next(batches)
     assert batch.features.min() == batch.labels.min() == -1e300
     # Predictions read no labels.
     data = te.data.Dataset.from_arrays(np.ones(6), BIG).batch(6)
-    with anything()._build(te.ModeKeys.PREDICT).batches(data) as batches:
+    with built(anything(), te.ModeKeys.PREDICT).batches(data) as batches:
         assert next(batches).labels is None

@@ -310,7 +310,7 @@ def test_by_default_log_lines_come_at_most_once_a_second_and_events_every_100_st
 def test_log_steps_that_are_given_are_all_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     estimator = line(tmp_path, log_step_count_steps=100)
-    estimator = te.Estimator(estimator._builder.model_fn, config=estimator.config.replace(keep_checkpoint_max=2))
+    estimator = te.Estimator(estimator.job.builder.model_fn, config=estimator.config.replace(keep_checkpoint_max=2))
     estimator.train(lambda: points().repeat(), steps=301)
     assert len([text for text in caplog.messages if text.startswith("loss = ")]) == 4
 

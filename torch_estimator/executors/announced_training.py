@@ -55,7 +55,7 @@ class AnnouncedTraining:
     def train(
         self, listeners: Sequence[CheckpointSaverListener] | None, *, starts_input_over: bool
     ) -> TrainingResult | None:
-        """Announce the training and train; see `Estimator._train`.
+        """Announce the training and train; see `EstimatorJob.train`.
 
         If a chief was killed after the end of its training, no step is left to take, and only the job has to be
         finished.
@@ -91,7 +91,7 @@ class AnnouncedTraining:
         hooks = tuple(self._spec.hooks or ())
         if config.num_ps_replicas:
             hooks = (*hooks, _EndHook(self._announce_end))
-        return self._estimator._train(
+        return self._estimator.job.train(
             self._spec.input_fn,
             hooks,
             listeners,
@@ -102,7 +102,7 @@ class AnnouncedTraining:
     def _announce_end(self) -> None:
         # Wait for the last checkpoint before announcing the end. Once the parameter servers have exited, training could
         # be resumed only from a checkpoint.
-        self._estimator._wait_for_checkpoint()
+        self._estimator.job.wait_for_checkpoint()
         self._status = replace(self._status, over_at=time.time())
         self._write()
 

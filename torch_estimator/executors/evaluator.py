@@ -31,7 +31,7 @@ def run_evaluator(
     continuous_eval_listener: ContinuousEvalListener,
 ) -> list[Outcome] | None:
     """Evaluate until training is over; return the last outcome of each spec, or None if a spec has none."""
-    task = estimator.config._task
+    task = estimator.config.task
     if task.id:
         raise InvalidValueError(
             f"A job has one evaluator, but {task.source} says that this process is {task}; start evaluator 0 only."
@@ -132,7 +132,7 @@ class Evaluator:
         """Return whether the chief evaluates itself, since the cluster that it knows lists no evaluator."""
         # Go on waiting if the training had begun before this evaluator started. It may have been started without an
         # evaluator, and its chief may be about to be restarted with one.
-        is_known = self._estimator.config._task.has_evaluator
+        is_known = self._estimator.config.task.has_evaluator
         if not training.evaluates or (is_known and self._reader.had_begun(training)):
             return False
         logger.warning(

@@ -148,7 +148,7 @@ class _EvaluationListener(CheckpointSaverListener):
             self._is_first_save = False
             if global_step != self._interrupted_step:
                 return False
-        if self._estimator._is_interrupted:
+        if self._estimator.job.is_interrupted:
             return False
         if not self._listener.before_eval():
             logger.info("The continuous_eval_listener asked to stop before an evaluation.")
@@ -158,7 +158,7 @@ class _EvaluationListener(CheckpointSaverListener):
         if not due:
             logger.info("Skipping the evaluation of step %d: throttle_secs have not passed.", global_step)
             return False
-        self._estimator._wait_for_checkpoint()
+        self._estimator.job.wait_for_checkpoint()
         latest = self._estimator.latest_checkpoint()
         assert latest is not None, "the checkpoint was written just now"
         _mark(self._unfinished, self._estimator.model_dir, evaluating=global_step)

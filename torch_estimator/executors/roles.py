@@ -52,7 +52,7 @@ def run_worker(
             if delay:
                 logger.info("Waiting %d s before training starts here.", delay)
                 time.sleep(delay)
-        estimator._train(train_spec.input_fn, train_spec.hooks, (), max_steps=train_spec.max_steps, is_over=is_over)
+        estimator.job.train(train_spec.input_fn, train_spec.hooks, (), max_steps=train_spec.max_steps, is_over=is_over)
 
 
 def worker_delay_secs(config: RunConfig) -> int:

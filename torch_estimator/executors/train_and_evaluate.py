@@ -60,14 +60,14 @@ def train_and_evaluate(
     listener = continuous_eval_listener or ContinuousEvalListener()
     if not isinstance(listener, ContinuousEvalListener):
         raise InvalidTypeError(f"continuous_eval_listener must be a ContinuousEvalListener, but got {listener!r}.")
-    task = estimator.config._task
+    task = estimator.config.task
     if task.type == PARAMETER_SERVER:
         with EndOfTraining(estimator.model_dir) as is_over:
             run_parameter_server(task, wait_secs=estimator.config.session_creation_timeout_secs, is_over=is_over)
         return None, None
     # Hold the lease on `model_dir` until the whole job is done, not only while training: the evaluations and exports
     # that follow use the directory, too.
-    with estimator._in_job(eval_specs), estimator._leased():
+    with estimator.job.calls_to_evaluate(eval_specs), estimator.job.leased():
         outcomes = _role(task)(estimator, train_spec, eval_specs, listener)
     if outcomes is None:
         return None, None

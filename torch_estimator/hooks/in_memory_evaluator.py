@@ -75,7 +75,7 @@ class InMemoryEvaluatorHook(Hook):
 
     def _evaluate(self, context: RunContext) -> None:
         eval_dir = self._estimator.eval_dir(self._name)
-        self._model = self._estimator._evaluate_live(
+        self._model = self._estimator.job.evaluate_live(
             self._model,
             context.variables(),
             self._input_fn,

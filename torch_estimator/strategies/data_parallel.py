@@ -111,7 +111,7 @@ class MultiWorkerMirroredStrategy(Strategy):
         refuse_parameter_servers(self, task)
 
     def join(self, config: RunConfig) -> AbstractContextManager[Session]:
-        return joined(config, config._task, self)
+        return joined(config, config.task, self)
 
     @property
     def evaluates(self) -> bool:
@@ -120,19 +120,19 @@ class MultiWorkerMirroredStrategy(Strategy):
     @contextmanager
     def share_evaluation(self, config: RunConfig) -> Iterator[EvaluationShare | None]:
         if not shares_evaluation(config) or _busy:
-            if config._task.is_of_cluster and not shares_evaluation(config):
+            if config.task.is_of_cluster and not shares_evaluation(config):
                 _warn_of_evaluating_alone()
             yield None
             return
         from torch_estimator.distributed.shared_evaluation import GroupShare
 
-        with joined_group(config._task, self, config, purpose="evaluate") as group:
+        with joined_group(config.task, self, config, purpose="evaluate") as group:
             yield GroupShare(group)
 
 
 def shares_evaluation(config: RunConfig) -> bool:
     """Return whether the processes that train together also share evaluations."""
-    task = config._task
+    task = config.task
     return isinstance(config.eval_distribute, MultiWorkerMirroredStrategy) and task.num_workers > 1 and not task.num_ps
 
 

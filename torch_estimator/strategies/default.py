@@ -12,4 +12,4 @@ def strategy_of(config: RunConfig) -> Strategy:
     """Return the strategy to train with: ``train_distribute`` of `config`, or else the one that fits the cluster."""
     if config.train_distribute is not None:
         return config.train_distribute
-    return ParameterServerStrategy() if config._task.num_ps else MultiWorkerMirroredStrategy()
+    return ParameterServerStrategy() if config.task.num_ps else MultiWorkerMirroredStrategy()

@@ -85,7 +85,7 @@ class FullyShardedStrategy(Strategy):
         from torch_estimator.distributed.errors import PeerLost
         from torch_estimator.train.preemption import Preempted
 
-        task = config._task
+        task = config.task
         if task.num_workers <= 1:
             from torch_estimator.strategies.single import SingleSession
 

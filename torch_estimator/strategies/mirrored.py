@@ -89,7 +89,7 @@ class MirroredStrategy(Strategy):
             if task.rank:
                 # Mark this replica as a copy, so that it saves no checkpoints and writes no summaries: the first
                 # replica does that for all.
-                config = dataclasses.replace(config, _task=dataclasses.replace(config._task, is_copy=True))
+                config = dataclasses.replace(config, _task=dataclasses.replace(config.task, is_copy=True))
             with joined(config, task, self, replicas=replicas) as session:
                 yield session
 

@@ -80,7 +80,7 @@ class ParameterServerStrategy(Strategy):
         from torch_estimator.distributed.errors import TrainingOver
         from torch_estimator.strategies.single import SingleSession
 
-        task = config._task
+        task = config.task
         if not task.num_ps:
             yield SingleSession(config, task)
             return
@@ -94,7 +94,7 @@ class ParameterServerStrategy(Strategy):
         from torch_estimator.parameter_server.protocol import Kind
         from torch_estimator.parameter_server.run_id import LAST_STEP, RunIdFile
 
-        if not (config._task.is_chief and config._task.num_ps):
+        if not (config.task.is_chief and config.task.num_ps):
             return
         # The servers may already have ended with the last training.
         logger.info("Ending the parameter servers, where they have not ended before (%g s at most).", _MOST_SECS_TO_END)
@@ -124,7 +124,7 @@ def connected_client(config: RunConfig, *, most_secs: float = math.inf) -> Itera
     from torch_estimator.parameter_server.client import ServerClient
     from torch_estimator.parameter_server.encryption import key_from_environment
 
-    task = config._task
+    task = config.task
     addresses, key = task.cluster[PARAMETER_SERVER], key_from_environment()
     with_key = f", with the key in {key.path}" if key else ""
     logger.info("This process is %s; parameters are at %s%s.", task, ", ".join(addresses), with_key)

@@ -38,7 +38,7 @@ def rows(classes: int) -> te.data.Dataset:
 
 def digests_of_training(estimator: te.Estimator, dataset: te.data.Dataset) -> list[CacheKey]:
     """Return the cache keys before the first of four steps, and after each of them."""
-    model = Model(estimator._builder.model_fn(mode=ModeKeys.TRAIN))
+    model = Model(estimator.job.builder.model_fn(mode=ModeKeys.TRAIN))
     optimizers, schedules = model.make_optimizers()
     step = TrainStep(model.module, model.loss, optimizers, schedules=schedules)
 
