@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torch_estimator.cluster.task import Task
-from torch_estimator.distributed.errors import PeerBack, PeerLost, short_reason
+from torch_estimator.distributed.errors import PeerBack, PeerLost, TrainingOver, short_reason
 from torch_estimator.distributed.heartbeat import Heartbeat
 from torch_estimator.distributed.rendezvous import COLLECTIVE_SECS, Membership, Rendezvous
 from torch_estimator.errors import ClusterError
@@ -38,6 +38,8 @@ logger = logging.getLogger("torch_estimator")
 _LEAVE_SECS = 30.0
 # After SIGTERM or Ctrl-C, a process waits for so many seconds for peers that are about to enter the same collective.
 _PREEMPTION_GRACE_SECS = 5.0
+# The end of the training is read from the model directory, which may be on a slow store.
+_CHECK_OVER_SECS = 1.0
 # A process that has failed sends this number instead of a length.
 _FAILED = -1
 
@@ -65,6 +67,9 @@ class Group:
             for, the time since when it waits (by `time.monotonic`), and how many seconds it may still wait after a
             signal has asked it to end. Raises if the process has to end. It is not called in collectives of
             `torch.distributed`, which cannot be interrupted, nor in groups that cannot form again.
+        is_over: Called about once a second while this process waits for the group to form; returns whether the chief
+            has ended the training. A chief that was killed after its last checkpoint is restarted only to finish the
+            job, and does not come back to the group.
 
     Raises:
         ClusterError: The others did not come in time, or the chief's address cannot be used.
@@ -86,6 +91,8 @@ class Group:
         self.present = list(range(self.size))
         self.statuses: list[str] = []
         self.check_preempted: Callable[[str, float, float], None] = lambda waits_for, since, secs: None
+        self.is_over: Callable[[], bool] = lambda: False
+        self._over_checked_at = 0.0
         self._task = task
         self._silence_secs = silence_secs
         self._collective_secs = max(COLLECTIVE_SECS, wait_secs)
@@ -93,6 +100,7 @@ class Group:
         def check() -> None:
             check_peers()
             self.check_preempted("others", 0.0, 0.0)
+            self._check_over()
 
         self._rendezvous = Rendezvous(task, backend, wait_secs=wait_secs, check=check, elastic=elastic, purpose=purpose)
         self._can_rejoin = replaceable and self._rendezvous.is_repeatable
@@ -150,6 +158,13 @@ class Group:
         else:
             logger.warning("%s; waiting for it to come back.", lost)
         self.form(status, may_miss=may_miss)
+
+    def _check_over(self) -> None:
+        now = time.monotonic()
+        if now >= self._over_checked_at + _CHECK_OVER_SECS:
+            self._over_checked_at = now
+            if self.is_over():
+                raise TrainingOver
 
     @property
     def is_formed(self) -> bool:

@@ -285,6 +285,7 @@ class DataParallelSession(Session):
         from torch_estimator.strategies.data_parallel_steps import restored_state
 
         group, others_train = self.group, self.group.is_training_under_way
+        group.is_over = training.is_over
         if not others_train:
             training.warm_start()
         training.make_optimizers()
