@@ -185,6 +185,11 @@ def read_rows(rows: Sequence[str], csv_format: CsvFormat) -> npt.NDArray[Any] | 
 def _strings(name: str, value: Any) -> Array:
     if isinstance(value, (str, bytes)):
         raise _not_a_batch(name, value)
+    if type(value) is list and set(map(type, value)) == {str}:
+        # The usual case, checked faster than item by item.
+        texts = np.empty(len(value), object)
+        texts[:] = value
+        return texts
     array = np.asarray(value, dtype=object) if not isinstance(value, np.ndarray) else value
     if array.size == 0:
         return np.empty(array.shape, object)
@@ -247,6 +252,8 @@ def _too_large(name: str, item: int, dtype: np.dtype[Any]) -> InvalidValueError:
 def _has_boolean(value: Any, array: Array) -> bool:
     """Return whether a list mixes booleans with numbers. numpy would convert them to 0 and 1."""
     if isinstance(value, np.ndarray) or array.dtype.kind == "b" or not isinstance(value, (list, tuple)):
+        return False
+    if set(map(type, value)) <= {int, float}:
         return False
     return any(isinstance(item, bool) for item in _flat(value))
 

@@ -1,0 +1,227 @@
+"""The ASGI application: finds out what a request is for, and has it answered.
+
+Predictions are answered by plain ASGI functions, because a framework would take as long as the prediction itself. What
+is not about models (`/metrics`, the page, the description of the interface) goes through Starlette.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.serving import tensorflow_rest
+from torch_estimator.serving.access_log import AccessLog
+from torch_estimator.serving.errors import RequestError
+from torch_estimator.serving.http import (
+    ClientGone,
+    Receive,
+    Scope,
+    Send,
+    header,
+    read_body,
+    respond,
+    respond_error,
+)
+from torch_estimator.serving.metrics import CONTENT_TYPE
+from torch_estimator.serving.service import PredictionService
+
+logger = logging.getLogger("torch_estimator")
+
+_TENSORFLOW = re.compile(
+    r"/v1/models/(?P<model>[^/:]+)(?:/versions/v?(?P<version>[0-9]{1,18})|/labels/(?P<label>[^/:]+))?"
+    r"(?P<rest>:(?:predict|classify|regress)|/metadata|)",
+    re.IGNORECASE,
+)
+
+
+@dataclass(slots=True)
+class Answered:
+    """What a request was for, for the metrics and the access log.
+
+    Attributes:
+        model: Name of the model; empty if there is none.
+        version: The version that answered; 0 if none did.
+        method: What was asked for.
+        status: HTTP status code of the answer.
+        instances: Number of instances.
+    """
+
+    model: str = ""
+    version: int = 0
+    method: str = ""
+    status: int = 200
+    instances: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What a path of TensorFlow Serving's REST names."""
+
+    model: str
+    version: int | None
+    label: str | None
+    method: str
+
+
+class ServingApp:
+    """ASGI application of a server.
+
+    Args:
+        service: Answers predictions.
+
+    Attributes:
+        service: Answers predictions.
+    """
+
+    def __init__(self, service: PredictionService) -> None:
+        self.service = service
+        self._tokens = _read_tokens(service.options.token_file)
+        self._access_log = AccessLog(service.options.access_log)
+        self._most_bytes = int(service.options.max_body_mb * 2**20)
+        # Clients use few paths, so keep what each names. The bound keeps a client that invents paths from filling it.
+        self._targets: dict[str, _Target] = {}
+        self._other = Starlette(
+            routes=[Route("/metrics", self._metrics), Route("/monitoring/prometheus/metrics", self._metrics)]
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or begin or end with the server (ASGI's entry point)."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        began = time.perf_counter()
+        answered = Answered()
+        metrics = self.service.metrics
+        metrics.begin()
+        try:
+            self._check_token(scope)
+            await self._dispatch(scope, receive, send, answered)
+        except ClientGone:
+            answered.status = 499
+        except RequestError as error:
+            answered.status = error.status
+            await respond_error(send, error)
+        except Exception:
+            logger.exception("A request to %s failed.", scope["path"])
+            answered.status = 500
+            await respond_error(send, RequestError(500, "The server has failed; see its log."))
+        finally:
+            secs = time.perf_counter() - began
+            metrics.end(answered.model, answered.version, answered.method, answered.status, secs)
+            self._access_log.write(scope, answered, secs)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self.service.is_draining = True
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:
+        path: str = scope["path"]
+        if path.startswith("/v1/models/"):
+            await self._tensorflow(scope, receive, send, answered)
+        else:
+            await self._other(scope, receive, send)
+
+    async def _tensorflow(self, scope: Scope, receive: Receive, send: Send, answered: Answered) -> None:
+        target = self._target(scope)
+        answered.method = target.method
+        catalog = self.service.catalog
+        if target.method == "status":
+            state = catalog.state(target.model)
+            number = state.labels.get(target.label) if target.label is not None else target.version
+            await respond(send, 200, tensorflow_rest.write_status(state, number))
+            return
+        version = catalog.version(target.model, target.version, target.label)
+        answered.model, answered.version = version.model, version.number
+        if target.method == "metadata":
+            await respond(send, 200, tensorflow_rest.write_metadata(version))
+            return
+        body = await read_body(scope, receive, most_bytes=self._most_bytes, secs=self.service.options.body_secs)
+        if target.method == "predict":
+            call = tensorflow_rest.read_predict(body, version)
+        else:
+            call = tensorflow_rest.read_examples(body, version, target.method)
+        answered.instances = call.rows
+        result = await self.service.predict(version, call.signature, call.columns, call.rows)
+        if target.method == "predict":
+            answer = tensorflow_rest.write_predict(call, result)
+        else:
+            answer = tensorflow_rest.write_examples(result, target.method)
+        await respond(send, 200, answer)
+
+    def _target(self, scope: Scope) -> _Target:
+        """Return what the path of a request names.
+
+        Raises:
+            RequestError: The path or the method is none of TensorFlow Serving's.
+        """
+        key = f"{scope['method']} {scope['path']}"
+        target = self._targets.get(key)
+        if target is None:
+            target = _parse_target(scope["method"], scope["path"])
+            if len(self._targets) < 1000:
+                self._targets[key] = target
+        return target
+
+    def _check_token(self, scope: Scope) -> None:
+        """Check the bearer token of a request.
+
+        Raises:
+            RequestError: The server wants a token, and the request has none of them.
+        """
+        if not self._tokens or scope["path"] in ("/v2/health/live", "/v2/health/ready"):
+            return
+        given = (header(scope, b"authorization") or b"").removeprefix(b"Bearer ")
+        # Compare with every token in constant time, so that the time tells nothing about them.
+        if sum(hmac.compare_digest(given, token) for token in self._tokens) == 0:
+            raise RequestError(401, "The request needs an 'Authorization: Bearer' header with a token of this server.")
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self.service.metrics.text(), headers={"content-type": CONTENT_TYPE})
+
+
+def _parse_target(verb: str, path: str) -> _Target:
+    match = _TENSORFLOW.fullmatch(path)
+    rest = match["rest"].lower() if match is not None else ""
+    if match is None or (verb == "POST") != rest.startswith(":") or verb not in ("GET", "POST"):
+        raise RequestError(404 if verb == "GET" else 400, f"Malformed request: {verb} {path}")
+    version = match["version"]
+    return _Target(
+        model=unquote(match["model"]),
+        version=None if version is None else int(version),
+        label=match["label"],
+        method={"": "status", "/metadata": "metadata"}.get(rest, rest[1:]),
+    )
+
+
+def _read_tokens(path: str | None) -> list[bytes]:
+    """Return the tokens in a file, one a line.
+
+    Raises:
+        InvalidValueError: The file cannot be read, or has no token.
+    """
+    if path is None:
+        return []
+    try:
+        tokens = [line.strip() for line in Path(path).read_bytes().splitlines() if line.strip()]
+    except OSError as error:
+        raise InvalidValueError(f"the token file {path} cannot be read: {error.strerror}.") from error
+    if not tokens:
+        raise InvalidValueError(f"the token file {path} has no token; write one a line.")
+    return tokens

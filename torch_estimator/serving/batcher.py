@@ -1,0 +1,254 @@
+"""Runs small requests together: one call of onnxruntime for 16 instances takes little longer than for one.
+
+There is no timer by default. A request is queued, and the queue is run when the event loop has read everything that has
+arrived. While a batch runs, the next requests arrive, so batches grow with the load.
+
+A model that is fast is run in the event loop itself, because handing it to a thread costs more than running it. A slow
+model, and a request with many instances, run in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from torch_estimator.errors import InvalidValueError
+from torch_estimator.serving.errors import RequestError
+
+Columns = Mapping[str, Any]
+"""Inputs of a signature by name: lists or arrays with one entry per instance."""
+
+Outputs = dict[str, npt.NDArray[Any]]
+"""Outputs of a signature by name: arrays with one entry per instance."""
+
+Run = Callable[[Columns, str], Outputs]
+"""Function that returns the outputs of a signature, given its inputs and its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Answer to one request.
+
+    Attributes:
+        outputs: The outputs, with one entry per instance of the request.
+        is_finite: Whether no number in them is NaN or infinite, which JSON cannot express.
+    """
+
+    outputs: Outputs
+    is_finite: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """Limits of a `Batcher`.
+
+    Attributes:
+        max_batch: Largest number of instances that are run together.
+        max_delay_secs: Seconds that a request waits for others.
+        max_queue: Most instances that may wait.
+        timeout_secs: Seconds that a request may wait.
+    """
+
+    max_batch: int
+    max_delay_secs: float
+    max_queue: int
+    timeout_secs: float
+
+
+class _Waiting:
+    """A request that waits to be run."""
+
+    __slots__ = ("columns", "future", "rows", "signature", "since")
+
+    def __init__(self, columns: Columns, signature: str, rows: int, future: asyncio.Future[Result]) -> None:
+        self.columns = columns
+        self.signature = signature
+        self.rows = rows
+        self.future = future
+        self.since = time.monotonic()
+
+
+class Batcher:
+    """Runs the requests to one version of a model, several at a time.
+
+    Args:
+        run: Runs a batch; called in the event loop, or in the executor.
+        limits: The limits.
+        executor: Runs batches that would hold up the event loop.
+        is_fast: Whether a batch of ``max_batch`` instances may run in the event loop.
+        observe: Called with the number of instances of each batch.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        limits: BatchLimits,
+        executor: Executor,
+        *,
+        is_fast: bool,
+        observe: Callable[[int], None] = lambda rows: None,
+    ) -> None:
+        self._run = run
+        self._limits = limits
+        self._executor = executor
+        self._is_fast = is_fast
+        self._observe = observe
+        self._queue: deque[_Waiting] = deque()
+        self._queued_rows = 0
+        self._is_scheduled = False
+        self._large_rows = 0
+
+    async def predict(self, columns: Columns, signature: str, rows: int) -> Result:
+        """Run one request and return its answer.
+
+        Args:
+            columns: Inputs by name. Every input of the signature is given, all with `rows` entries.
+            signature: Name of the signature.
+            rows: Number of instances.
+
+        Raises:
+            RequestError: The queue is full, the request has waited for too long, or an input is wrong.
+        """
+        if self._queued_rows + self._large_rows + rows > max(self._limits.max_queue, rows):
+            raise RequestError(429, f"{self._queued_rows + self._large_rows} instances wait already.", retry_secs=1)
+        if rows > self._limits.max_batch:
+            return await self._run_alone(columns, signature, rows)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._queue.append(_Waiting(columns, signature, rows, future))
+        self._queued_rows += rows
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            if self._limits.max_delay_secs and self._queued_rows < self._limits.max_batch:
+                loop.call_later(self._limits.max_delay_secs, self._flush)
+            else:
+                loop.call_soon(self._flush)
+        return await future
+
+    async def _run_alone(self, columns: Columns, signature: str, rows: int) -> Result:
+        self._large_rows += rows
+        try:
+            self._observe(rows)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, self._answer, columns, signature)
+        finally:
+            self._large_rows -= rows
+
+    def _flush(self) -> None:
+        """Run the requests at the front of the queue, up to ``max_batch`` instances of one signature."""
+        batch = self._take_batch()
+        if not batch:
+            self._is_scheduled = False
+            return
+        self._observe(sum(one.rows for one in batch))
+        loop = asyncio.get_running_loop()
+        if self._is_fast:
+            self._finish(batch, self._answers(batch))
+            return
+        running = loop.run_in_executor(self._executor, self._answers, batch)
+        running.add_done_callback(lambda done: self._finish(batch, _result_or_errors(done, len(batch))))
+
+    def _finish(self, batch: Sequence[_Waiting], answers: Sequence[Result | Exception]) -> None:
+        for one, answer in zip(batch, answers, strict=True):
+            # A future is done already if its client has gone.
+            if one.future.done():
+                continue
+            if isinstance(answer, Exception):
+                one.future.set_exception(answer)
+            else:
+                one.future.set_result(answer)
+        if self._queue:
+            asyncio.get_running_loop().call_soon(self._flush)
+        else:
+            self._is_scheduled = False
+
+    def _take_batch(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        rows = 0
+        too_late = time.monotonic() - self._limits.timeout_secs
+        while self._queue:
+            one = self._queue[0]
+            if batch and (one.signature != batch[0].signature or rows + one.rows > self._limits.max_batch):
+                break
+            self._queue.popleft()
+            self._queued_rows -= one.rows
+            if one.future.done():
+                continue
+            if one.since < too_late:
+                text = f"The request has waited for more than {self._limits.timeout_secs:g} s."
+                one.future.set_exception(RequestError(504, text))
+                continue
+            batch.append(one)
+            rows += one.rows
+        return batch
+
+    def _answers(self, batch: Sequence[_Waiting]) -> list[Result | Exception]:
+        """Run a batch; return a result or an error for each request."""
+        signature = batch[0].signature
+        if len(batch) > 1:
+            try:
+                result = self._answer(_joined([one.columns for one in batch]), signature)
+            except Exception:
+                # Run each request by itself, so that the one that is wrong gets the error, and the others an answer.
+                pass
+            else:
+                return list(_divided(result, [one.rows for one in batch]))
+        answers: list[Result | Exception] = []
+        for one in batch:
+            try:
+                answers.append(self._answer(one.columns, signature))
+            except Exception as error:
+                answers.append(error)
+        return answers
+
+    def _answer(self, columns: Columns, signature: str) -> Result:
+        try:
+            outputs = self._run(columns, signature)
+        except InvalidValueError as error:
+            raise RequestError(400, str(error)) from error
+        finite = all(np.isfinite(array).all() for array in outputs.values() if array.dtype.kind == "f")
+        return Result(outputs, finite)
+
+
+def _result_or_errors(done: asyncio.Future[list[Result | Exception]], count: int) -> Sequence[Result | Exception]:
+    error = done.exception()
+    if error is None:
+        return done.result()
+    return [RequestError(500, f"The model could not be run: {error}.")] * count
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    """Return the inputs of several requests as those of one.
+
+    Raises:
+        TypeError: The requests give an input in different types, which numpy would convert without a word.
+    """
+    joined: dict[str, Any] = {}
+    for name in parts[0]:
+        values = [part[name] for part in parts]
+        kinds = {value.dtype if isinstance(value, np.ndarray) else type(value) for value in values}
+        if kinds == {list}:
+            joined[name] = [item for value in values for item in value]
+        elif len(kinds) == 1 and isinstance(values[0], np.ndarray):
+            joined[name] = np.concatenate(values)
+        else:
+            raise TypeError(f"input {name} is given in different types")
+    return joined
+
+
+def _divided(result: Result, sizes: Sequence[int]) -> list[Result]:
+    """Return the part of a result that belongs to each request."""
+    start, parts = 0, []
+    for size in sizes:
+        stop = start + size
+        parts.append(Result({name: array[start:stop] for name, array in result.outputs.items()}, result.is_finite))
+        start = stop
+    return parts

@@ -1,0 +1,19 @@
+"""Errors that are answers to requests."""
+
+from __future__ import annotations
+
+
+class RequestError(Exception):
+    """A request cannot be answered as it is.
+
+    Args:
+        status: HTTP status code, such as 404.
+        message: One sentence for the client.
+        retry_secs: Seconds after which the client should try again; sent as ``Retry-After``.
+    """
+
+    def __init__(self, status: int, message: str, *, retry_secs: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_secs = retry_secs

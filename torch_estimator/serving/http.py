@@ -1,0 +1,119 @@
+"""Small pieces of HTTP for the routes that have to be fast: reading a body, and sending an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+import orjson
+
+from torch_estimator.serving.errors import RequestError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+_JSON = (b"content-type", b"application/json")
+
+
+class ClientGone(Exception):
+    """The client has closed the connection before its request was complete."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """Return the value of a request's header, or None.
+
+    Args:
+        scope: The request.
+        name: Name of the header in lower case.
+    """
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+async def read_body(scope: Scope, receive: Receive, *, most_bytes: int, secs: float) -> bytes:
+    """Return the body of a request.
+
+    Args:
+        scope: The request.
+        receive: ASGI's function.
+        most_bytes: Largest size.
+        secs: Seconds that the client has to send it.
+
+    Raises:
+        RequestError: The body is too large, or the client too slow.
+        ClientGone: The client has closed the connection.
+    """
+    length = header(scope, b"content-length")
+    if length is not None and length.isdigit() and int(length) > most_bytes:
+        raise _too_large(most_bytes)
+    message = await receive() if length == b"0" else await _first(receive, secs)
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        if len(body) > most_bytes:
+            raise _too_large(most_bytes)
+        return body
+    parts, size = [body], len(body)
+    try:
+        async with asyncio.timeout(secs):
+            while message.get("more_body", False):
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > most_bytes:
+                    raise _too_large(most_bytes)
+    except TimeoutError as error:
+        raise _too_slow(secs) from error
+    return b"".join(parts)
+
+
+async def _first(receive: Receive, secs: float) -> MutableMapping[str, Any]:
+    try:
+        async with asyncio.timeout(secs):
+            return await receive()
+    except TimeoutError as error:
+        raise _too_slow(secs) from error
+
+
+def _too_large(most_bytes: int) -> RequestError:
+    return RequestError(413, f"The body is larger than {most_bytes / 2**20:g} MiB.")
+
+
+def _too_slow(secs: float) -> RequestError:
+    return RequestError(408, f"The body was not sent within {secs:g} s.")
+
+
+async def respond(send: Send, status: int, body: bytes, headers: Headers = (_JSON,)) -> None:
+    """Send an answer.
+
+    Args:
+        send: ASGI's function.
+        status: HTTP status code.
+        body: The body.
+        headers: Headers, except the length.
+    """
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def respond_error(send: Send, error: RequestError) -> None:
+    """Send an error as ``{"error": …}``, the form of both protocols."""
+    headers = [_JSON]
+    if error.retry_secs is not None:
+        headers.append((b"retry-after", str(error.retry_secs).encode()))
+    if error.status in (408, 413):
+        # The rest of the body is still to come, so the connection cannot be used for another request.
+        headers.append((b"connection", b"close"))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await respond(send, error.status, orjson.dumps({"error": error.message}), headers)

@@ -1,0 +1,108 @@
+"""Metrics of the server in Prometheus' format, added up over the processes of one server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+_SECS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+MULTIPROCESS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable of prometheus_client: the directory in which processes share their metrics.
+
+It has to be set before this module is imported."""
+
+
+class Metrics:
+    """Counts what the server does.
+
+    The values of all processes with the same `MULTIPROCESS_DIR` are added up when they are read.
+    """
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        labels = ("model", "version", "method")
+        self._registry = registry
+        self._requests = Counter(
+            "te_requests", "Requests by model, version, method and HTTP status.", (*labels, "code"), registry=registry
+        )
+        self._seconds = Histogram(
+            "te_request_seconds",
+            "Seconds from the arrival of a request to its answer.",
+            labels,
+            buckets=_SECS,
+            registry=registry,
+        )
+        self._batches = Histogram(
+            "te_batch_instances",
+            "Instances that were run together.",
+            ("model", "version"),
+            buckets=_ROWS,
+            registry=registry,
+        )
+        self._running = Gauge(
+            "te_requests_running", "Requests that are not answered yet.", registry=registry, multiprocess_mode="livesum"
+        )
+        # Looking up a metric by its labels takes longer than counting, so keep what was looked up.
+        self._by_call: dict[tuple[str, int, str, int], tuple[Counter, Histogram]] = {}
+        self._by_version: dict[tuple[str, int], Histogram] = {}
+        self._count = 0
+
+    def begin(self) -> None:
+        """Count a request that has arrived."""
+        self._count += 1
+        self._running.set(self._count)
+
+    def end(self, model: str, version: int, method: str, status: int, secs: float) -> None:
+        """Count a request that is answered.
+
+        Args:
+            model: Name of the model; empty if the request named none that exists.
+            version: The version; 0 if none was found.
+            method: What was asked for, such as ``predict``.
+            status: HTTP status code of the answer.
+            secs: Seconds from the arrival of the request.
+        """
+        self._count -= 1
+        self._running.set(self._count)
+        key = (model, version, method, status)
+        if key not in self._by_call:
+            labels = (model, str(version or ""), method)
+            self._by_call[key] = self._requests.labels(*labels, str(status)), self._seconds.labels(*labels)
+        requests, seconds = self._by_call[key]
+        requests.inc()
+        seconds.observe(secs)
+
+    def observe_batch(self, model: str, version: int, rows: int) -> None:
+        """Count a batch."""
+        if (model, version) not in self._by_version:
+            self._by_version[model, version] = self._batches.labels(model, str(version))
+        self._by_version[model, version].observe(rows)
+
+    @property
+    def running(self) -> int:
+        """Number of requests of this process that are not answered yet."""
+        return self._count
+
+    def text(self) -> bytes:
+        """Return the metrics of all processes in Prometheus' text format."""
+        return generate_latest(self._all())
+
+    def samples(self) -> Iterable[tuple[str, dict[str, str], float]]:
+        """Yield name, labels and value of each number, added up over all processes."""
+        for metric in self._all().collect():
+            for sample in metric.samples:
+                yield sample.name, sample.labels, sample.value
+
+    def _all(self) -> CollectorRegistry:
+        if MULTIPROCESS_DIR not in os.environ:
+            return self._registry
+        everything = CollectorRegistry()
+        MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
+        return everything

@@ -1,0 +1,173 @@
+"""Settings of the server. They are plain values, so that the parent process can hand them to its workers as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch_estimator.errors import InvalidValueError
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionPolicy:
+    """Which versions of a model are loaded.
+
+    Attributes:
+        latest: Number of the newest versions to load.
+        specific: If not empty, the versions to load instead.
+        all: Whether to load every version instead.
+    """
+
+    latest: int = 1
+    specific: tuple[int, ...] = ()
+    all: bool = False
+
+    def __post_init__(self) -> None:
+        if self.latest < 1:
+            raise InvalidValueError(f"the policy latest({self.latest}) would load no version; give at least 1.")
+
+    @classmethod
+    def parse(cls, text: str) -> VersionPolicy:
+        """Return the policy that a command line names.
+
+        Raises:
+            InvalidValueError: The text is none of the policies.
+
+        >>> VersionPolicy.parse("latest(2)").latest
+        2
+        >>> VersionPolicy.parse("1,7").specific
+        (1, 7)
+        """
+        if text == "all":
+            return cls(all=True)
+        if match := re.fullmatch(r"latest(?:\((\d{1,9})\))?", text):
+            return cls(latest=int(match[1] or 1))
+        if re.fullmatch(r"v?\d{1,18}(,v?\d{1,18})*", text):
+            return cls(specific=tuple(int(part.removeprefix("v")) for part in text.split(",")))
+        raise InvalidValueError(f"{text!r} is no version policy; give latest, latest(N), all, or versions such as 1,3.")
+
+    def chosen(self, versions: list[int]) -> list[int]:
+        """Return which of the versions to load, ascending."""
+        if self.all:
+            return sorted(versions)
+        if self.specific:
+            return sorted(set(self.specific).intersection(versions))
+        return sorted(versions)[-self.latest :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model to serve.
+
+    Attributes:
+        name: Name in URLs.
+        path: Directory of numbered exports, or one export; None for a model of the registry.
+        policy: Which versions are loaded.
+    """
+
+    name: str
+    path: str | None = None
+    policy: VersionPolicy = field(default_factory=VersionPolicy)
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InvalidValueError(
+                f"the model name {self.name!r} may have letters, digits, '_', '-' and '.' only; it is part of URLs."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingOptions:
+    """Settings of a server.
+
+    Attributes:
+        models: The models to serve. With a registry, none means all models of the registry.
+        registry: Directory or URL of the registry.
+        host: Address to listen on.
+        port: Port of REST; 0 lets the system choose a free one.
+        grpc_port: Port of gRPC, or None for no gRPC.
+        workers: Number of processes that serve.
+        max_batch: Largest number of instances of small requests that are run together.
+        max_delay_ms: Milliseconds that a request waits for others to join it. 0 runs at once what has arrived.
+        max_queue: Most instances that may wait; further requests get status 429.
+        timeout_secs: Seconds after which a request that still waits gets status 504.
+        max_body_mb: Largest request body, in MiB; a larger one gets status 413.
+        body_secs: Seconds in which a client has to send its body, or else gets status 408.
+        drain_secs: Seconds that running requests have to finish after SIGTERM.
+        poll_secs: Seconds between two looks for new versions and a changed default.
+        threads: Threads of onnxruntime in each process; 0 divides the cores among the workers.
+        token_file: File of bearer tokens, one a line; None lets everybody in.
+        tls_certificate: PEM file of the certificate; None for plain HTTP.
+        tls_key: PEM file of its key.
+        access_log: File of the access log, ``-`` for stdout, or None for none.
+        metrics_dir: Directory in which the workers of one server share their metrics.
+    """
+
+    models: tuple[ServedModel, ...] = ()
+    registry: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8501
+    grpc_port: int | None = None
+    workers: int = 1
+    max_batch: int = 64
+    max_delay_ms: float = 0.0
+    max_queue: int = 4096
+    timeout_secs: float = 30.0
+    max_body_mb: float = 64.0
+    body_secs: float = 30.0
+    drain_secs: float = 30.0
+    poll_secs: float = 0.5
+    threads: int = 0
+    token_file: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    access_log: str | None = None
+    metrics_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("max_batch", 1), ("max_queue", 1), ("threads", 0), ("max_delay_ms", 0)):
+            if getattr(self, name) < least:
+                raise InvalidValueError(f"{name} must be at least {least}, but got {getattr(self, name)}.")
+        for name in ("timeout_secs", "max_body_mb", "body_secs", "drain_secs", "poll_secs"):
+            if not getattr(self, name) > 0:
+                raise InvalidValueError(f"{name} must be positive, but got {getattr(self, name)}.")
+        for name in ("port", "grpc_port"):
+            if not 0 <= (getattr(self, name) or 0) < 2**16:
+                raise InvalidValueError(f"{name} must be from 0 to 65535, but got {getattr(self, name)}.")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise InvalidValueError("TLS needs both a certificate and a key; give both or neither.")
+        if not self.models and self.registry is None:
+            raise InvalidValueError("there is nothing to serve: name a model, a registry, or a file of settings.")
+        names = [model.name for model in self.models]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidValueError(f"the model name {name!r} is given twice; each model needs its own name.")
+
+    @property
+    def session_threads(self) -> int:
+        """Threads of one onnxruntime session."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers)
+
+    def to_json(self) -> str:
+        """Return the settings as JSON for `from_json`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ServingOptions:
+        """Return the settings in a text that `to_json` made."""
+        content: Mapping[str, Any] = json.loads(text)
+        models = tuple(
+            ServedModel(
+                name=one["name"],
+                path=one["path"],
+                policy=VersionPolicy(**{**one["policy"], "specific": tuple(one["policy"]["specific"])}),
+            )
+            for one in content["models"]
+        )
+        return cls(**{**content, "models": models})

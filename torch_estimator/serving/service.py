@@ -1,0 +1,94 @@
+"""What the protocols share: the models, the metrics, and the way from a request to its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from torch_estimator.errors import UserError
+from torch_estimator.serving.batcher import BatchLimits, Columns, Result
+from torch_estimator.serving.catalog import Catalog, Version, sources
+from torch_estimator.serving.errors import RequestError
+from torch_estimator.serving.metrics import Metrics
+from torch_estimator.serving.options import ServingOptions
+
+logger = logging.getLogger("torch_estimator")
+
+
+class PredictionService:
+    """Answers predictions for all models of a server; the protocols translate from and to it.
+
+    Args:
+        options: The settings.
+
+    Attributes:
+        options: The settings.
+        catalog: The models and their versions.
+        metrics: What is counted.
+        is_draining: Whether the server is about to end; then it reports that it is not ready.
+
+    Raises:
+        ExportError: A model's directory does not exist.
+    """
+
+    def __init__(self, options: ServingOptions) -> None:
+        self.options = options
+        self.metrics = Metrics()
+        limits = BatchLimits(
+            max_batch=options.max_batch,
+            max_delay_secs=options.max_delay_ms / 1000,
+            max_queue=options.max_queue,
+            timeout_secs=options.timeout_secs,
+        )
+        self.catalog = Catalog(
+            limits,
+            threads=options.session_threads,
+            poll_secs=options.poll_secs,
+            observe=self.metrics.observe_batch,
+        )
+        for name, (source, policy) in sources(options.models, options.registry).items():
+            self.catalog.add(name, source, policy)
+        self.is_draining = False
+
+    def start(self) -> None:
+        """Load the models, then look for changes in the background."""
+        self.catalog.start()
+
+    def close(self) -> None:
+        """Stop looking for changes."""
+        self.catalog.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every model has a version that answers."""
+        states = [self.catalog.state(name) for name in self.catalog.names()]
+        return not self.is_draining and all(state.default is not None for state in states)
+
+    async def predict(self, version: Version, signature: str, columns: Columns, rows: int) -> Result:
+        """Run a version on the instances of one request.
+
+        Args:
+            version: The version, from `Catalog.version`.
+            signature: Name of the signature, which the version has.
+            columns: Inputs by name, each with `rows` entries; lists, or arrays as `ExportedModel.predict` takes them.
+            rows: Number of instances.
+
+        Raises:
+            RequestError: An input is wrong, or the server has too much to do.
+        """
+        try:
+            async with asyncio.timeout(self.options.timeout_secs + 1):
+                return await version.batcher.predict(columns, signature, rows)
+        except TimeoutError as error:
+            raise RequestError(504, f"The model took longer than {self.options.timeout_secs:g} s.") from error
+        except UserError as error:
+            # The input was checked before, so this is a fault of the model or of the server.
+            logger.error("Version %d of model %s failed: %s", version.number, version.model, error)
+            raise RequestError(500, str(error)) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name and the version of this server."""
+        from torch_estimator import __version__
+
+        return {"name": "torch-estimator", "version": __version__}

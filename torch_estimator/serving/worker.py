@@ -1,0 +1,116 @@
+"""A process that serves: loads the models and runs uvicorn on a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable
+
+import uvicorn
+
+from torch_estimator.errors import InvalidValueError, UserError, printable
+from torch_estimator.serving.app import ServingApp
+from torch_estimator.serving.options import ServingOptions
+from torch_estimator.serving.service import PredictionService
+
+logger = logging.getLogger("torch_estimator")
+
+_BACKLOG = 4096
+
+
+def listen(options: ServingOptions) -> socket.socket:
+    """Return a socket that listens on the address of the settings.
+
+    Raises:
+        InvalidValueError: The address cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((options.host, options.port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise InvalidValueError(
+            f"the server cannot listen on {options.host}, port {options.port}: {error}; choose another --port."
+        ) from error
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def serve(options: ServingOptions, listener: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until SIGTERM or Ctrl-C; then answer what has arrived, and return.
+
+    Args:
+        options: The settings.
+        listener: A socket that listens.
+        ready: Called when the models are loaded.
+
+    Raises:
+        UserError: A model cannot be served at all.
+    """
+    _allow_many_connections()
+    service = PredictionService(options)
+    app = ServingApp(service)
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        backlog=_BACKLOG,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(max(1, options.drain_secs)),
+        ssl_certfile=options.tls_certificate,
+        ssl_keyfile=options.tls_key,
+    )
+    service.start()
+    try:
+        server = uvicorn.Server(config)
+        ready()
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(server.serve(sockets=[listener]))
+    finally:
+        service.close()
+
+
+def _allow_many_connections() -> None:
+    """Raise the limit of open files to what the system allows: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main(arguments: list[str]) -> int:
+    """Serve on an inherited socket; the parent passes its number, and the settings as JSON.
+
+    Args:
+        arguments: The number of the socket, the number of a pipe that gets a line when the models are loaded, and the
+            settings.
+    """
+    descriptor, pipe, text = arguments
+    listener = socket.socket(fileno=int(descriptor))
+
+    def ready() -> None:
+        os.write(int(pipe), b"ready\n")
+        os.close(int(pipe))
+
+    try:
+        serve(ServingOptions.from_json(text), listener, ready)
+    except UserError as error:
+        print(f"estimator: error: {printable(str(error))}", file=sys.stderr)
+        return UserError.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
