@@ -95,7 +95,7 @@ MALFORMED: dict[str, tuple[Message, str]] = {
     "no counts": ([packed(Kind.EXCHANGE, flags=PULLS)], "ends too early"),
     "more rows than there are": ([exchange(PULLS, None, *([3] * 5))], "names 5 rows of wide, which has 4"),
     "half a frame": ([packed(Kind.CURSOR), bytes(MOST_FRAME_BYTES)], "ends in the middle of a frame"),
-    "more than the plan needs": ([exchange(PUSHES, PUSH), bytes(MOST_FRAME_BYTES)], "is longer than what it is"),
+    "more than the plan needs": ([exchange(PUSHES, PUSH), bytes(MOST_FRAME_BYTES)], "is too long"),
     "too much JSON": ([packed(Kind.CURSOR), *split_frames([bytes(1 + (1 << 24))])], "16777217 bytes of JSON; 1677"),
     "a step that nobody reaches": (
         [Header(Kind.EXCHANGE, 0, PULLS, INCARNATION, 1, 2**64 - 1).pack()],

@@ -1,4 +1,4 @@
-"""Parameter servers, and the workers that train with them.
+"""Parameter servers, and the workers that train with these servers.
 
 On the server, which imports no torch: `server` (the loop that replies to requests), `run` (one training), `membership`
 (its workers), `shard` and `rules` (parameters and how they are updated). In a worker: `push_pull` (the training steps),

@@ -120,7 +120,7 @@ class ServerClient:
         return len(self._connections)
 
     def header(self, kind: Kind, flags: int = 0, step: int = 0) -> Header:
-        """Return the header of a new request, with a new message number. It may be sent to several servers."""
+        """Return the header of a new request, with a new number. Several servers may get the same header."""
         self._number += 1
         return Header(kind, self.rank, flags, self.incarnation, self._number, step, self.run_id)
 
@@ -220,8 +220,7 @@ class ServerClient:
                 if header.kind is Kind.REFUSED:
                     content = unpack_arrays(frames)[0]
                     if content.get(OTHER_RUN) and self.is_over():
-                        # The training ended while this process was disconnected, and the servers now hold the next
-                        # training.
+                        # Training ended while this process was disconnected, and the servers now hold another training.
                         raise TrainingIsOver
                     raise self._refused(connection.name, content)
                 return header, frames

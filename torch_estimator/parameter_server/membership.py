@@ -95,7 +95,7 @@ class Membership:
             logger.info("%s is back.", self._names[worker])
 
     def note_exchange(self, worker: int, incarnation: int, route: Any) -> bool:
-        """Make the sender of an exchange the current process of its rank; return whether it was another process before.
+        """Make the sender of an exchange the current process of its rank; return whether that process is new.
 
         HELLO and STATUS have no such effect, because they may come from a process of another training. Such a process
         ends when it has read the reply.
@@ -124,7 +124,7 @@ class Membership:
         self._left.discard(worker)
 
     def restart_silence_clocks(self) -> None:
-        """Count the silence of all workers from now on. Called after this server was stopped and could not receive."""
+        """Measure the silence of all workers from now on. Called after this server was stopped for a while."""
         self._seen = dict.fromkeys(self._seen, self._clock())
 
     def active(self) -> set[int]:
@@ -140,7 +140,7 @@ class Membership:
         return {"active": sorted(self.active()), "left": sorted(self._left), "silent": sorted(self._silent)}
 
     def find_silent(self) -> set[int]:
-        """Log and return the workers that have now been silent for ``silence_secs``, except those found before."""
+        """Log and return the workers that have become silent (no message for ``silence_secs``) since the last call."""
         secs = self._silence_secs
         if secs is None:
             return set()
@@ -208,7 +208,7 @@ class StalenessBound:
         self._steps.pop(worker, None)
 
     def allows(self, worker: int, others: Set[int]) -> bool:
-        """Return whether a worker is few enough steps ahead of the slowest other worker to go on."""
+        """Return whether a worker may go on: its lead over the slowest other worker is within the bound."""
         if self._most is None:
             return True
         slowest = self._slowest(others - {worker})

@@ -95,7 +95,7 @@ class Placement:
         )
 
     def push_for(self, server: int, push: Push | None) -> Push | None:
-        """Return the gradients in a push that belong to the parameters of one server.
+        """Return the gradients that one server needs, taken from the gradients of all parameters.
 
         Args:
             server: Index of the server.
@@ -199,7 +199,7 @@ class Placement:
 
 
 def _spread(sizes: Sequence[int], servers: int) -> list[list[int]]:
-    """Distribute parameters, given by size, evenly over servers; return the indices of the parameters of each."""
+    """Distribute parameters, given by size, evenly over servers; return for each server their indices."""
     held: list[list[int]] = [[] for _ in range(servers)]
     loads = [0] * servers
     for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):

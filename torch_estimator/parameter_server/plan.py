@@ -1,4 +1,4 @@
-"""Content of the chief's START message: a description of the parameters that a server holds, and settings."""
+"""Content of the chief's START message: the parameters that a server holds, and settings of the training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ batches that the rank has trained on since that cursor, and the incarnation of i
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One parameter group of one optimizer, as described to a server.
+    """Settings of one parameter group of an optimizer, as the chief sends them to a server.
 
     Attributes:
         rule: Name of the optimizer: one of `rules.RULES`, or ``torch.optim.<name>``.
@@ -120,7 +120,7 @@ class ServerPlan:
 
     @cached_property
     def most_exchange_bytes(self) -> int:
-        """Size of the largest possible request without its header, which pushes and pulls all parameters."""
+        """Size, without the header, of the largest possible request, which pushes and pulls all parameters."""
         itemsize = 8 if self.dtype == "float64" else 4
         of_tables = sum(16 + one.rows * (16 + one.dim * itemsize) for one in self.tables)
         return of_tables + 8 * self.changing_count + self.dense_size * itemsize + len(self.dense)

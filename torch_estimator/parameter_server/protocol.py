@@ -87,7 +87,7 @@ class Kind(IntEnum):
 
 
 class Header(NamedTuple):
-    """The first 48 bytes of every message.
+    """The first 48 bytes of every message between workers and servers.
 
     Attributes:
         kind: Type of the message.
@@ -243,7 +243,7 @@ def pack_json(header: Header, content: Mapping[str, Any]) -> list[bytes]:
 
 
 def pack_arrays(header: Header, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Any]:
-    """Return the frames of a message whose body is JSON and arrays by name. They are views of the arrays."""
+    """Return the frames of a message whose body is JSON and named arrays. The frames are views of the arrays."""
     described = {name: [str(one.dtype), list(one.shape)] for name, one in arrays.items()}
     whole = [np.ascontiguousarray(one).reshape(-1).data for one in arrays.values()]
     return [*pack_json(header, {**content, "arrays": described}), *whole]

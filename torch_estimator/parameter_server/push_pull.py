@@ -132,7 +132,7 @@ class PushPullSteps:
         self._schedule_step = context.global_step
         # Indices of the servers that are shutting down.
         self._stopping: set[int] = set()
-        # Servers among them whose parameters are not saved yet.
+        # Indices of the servers among these whose parameters the chief has not saved yet.
         self._unsaved: set[int] = set()
         self._reported_at = -math.inf
         self._secs_per_step = _CALL_SECS
@@ -219,7 +219,7 @@ class PushPullSteps:
         return self._gradients.unique_rows(self._lookups.ids(batches, number))
 
     def _compute(self, batches: Batches, number: int, rows: Sequence[UniqueRows]) -> tuple[float, Push | None]:
-        """Compute a batch; return the loss, and the gradients. These are None if needed rows were not pulled."""
+        """Compute a batch; return the loss and the gradients. The gradients are None if needed rows were not pulled."""
         # Learning-rate schedules follow the global step, which other workers advance, too.
         while self._schedule_step < self.global_step and self._training.schedules:
             self._training.schedules.advance()
@@ -284,8 +284,7 @@ class PushPullSteps:
         if replies:
             step = replies[0][0].step
             if step < self.global_step:
-                # The first server was restored from a checkpoint. Report the input cursor at once, for the reason given
-                # in `_restore`.
+                # The first server was restored from a checkpoint. Report the input cursor at once, as in `_restore`.
                 self._went_back = True
                 self._reported_at = -math.inf
             self.global_step = step
@@ -361,7 +360,7 @@ class PushPullSteps:
                 self._client.request_all(Kind.STATUS, SAVED)
 
     def _wait_for_others(self) -> None:
-        """As the chief, wait until all other workers have stopped training, including those that have not joined yet."""
+        """As the chief, wait until all other workers have stopped training; late workers get 120 s to join."""
         started, logged = time.monotonic(), -math.inf
         last_step = self._training.last_step
         while not self.over and not self._client.is_preempted():

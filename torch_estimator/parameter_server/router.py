@@ -63,7 +63,7 @@ class Router:
 
     Attributes:
         socket: The socket.
-        connections: File descriptors of the open connections, including those that have never sent a message.
+        connections: File descriptors of all open connections, even if no message has come through them.
 
     Raises:
         ClusterError: The address cannot be used.
@@ -117,8 +117,8 @@ class Router:
             except zmq.ZMQError as error:
                 if error.errno != zmq.EAGAIN:
                     return error.errno or zmq.EAGAIN
-            # libzmq may not have noticed yet that messages have left its queue. Reading this option makes it check;
-            # then try once more.
+            # libzmq may not have noticed yet that messages have left its queue. Reading this option makes libzmq look
+            # at the queue. Then try once more.
             self.socket.getsockopt(zmq.EVENTS)
         return zmq.EAGAIN
 

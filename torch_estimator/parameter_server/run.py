@@ -19,7 +19,7 @@ MOST_UNDER_WAY = 2
 
 
 class OtherRunError(ClusterError):
-    """A request belongs to another training than the one that this server holds."""
+    """A request belongs to another training than this server holds."""
 
 
 class Run:

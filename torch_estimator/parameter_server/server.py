@@ -65,7 +65,7 @@ _WARN_EVERY_SECS = 60.0
 
 # After SIGTERM the server keeps serving for at most this long, so that the chief can save the server's parameters.
 _STAY_SECS = 20.0
-# Limit once the chief has read the parameters. The chief may still be reading from other servers that shut down.
+# After the chief has read the parameters, stay only this long: the chief may still be reading from other servers.
 _STAY_AFTER_READ_SECS = 5.0
 
 # After END the server keeps replying for at most this long to workers that do not know yet that training is over.
@@ -146,7 +146,7 @@ class ParameterServer:
                 raise SystemExit(RESTART_ME)
 
     def shut_down(self, stop_signal: str = "SIGTERM") -> None:
-        """Make `serve` end once the chief has saved the parameters or no worker is left, and in 20 s at the latest.
+        """Make `serve` end once the chief has saved the parameters or no worker is left, at the latest after 20 s.
 
         Args:
             stop_signal: Name of the signal that has come, for the log.
@@ -291,7 +291,7 @@ class ParameterServer:
         return self._ended_at is not None or (self._run is not None and self._run.is_over)
 
     def _kind_for(self, worker: int) -> Kind:
-        """Return OK, for the reply to a worker, if the server holds parameters to train with, otherwise EMPTY.
+        """Return the type of a reply to a worker: OK if the server holds parameters to train with, otherwise EMPTY.
 
         After the last step, workers get EMPTY. The chief gets OK until END, because it must still save that step.
         """
@@ -337,8 +337,7 @@ class ParameterServer:
             )
         gone = run.members.find_silent()
         if self._held_back or self._ended_at is not None or self._stops_at is not None:
-            # Look for closed connections only if a request that is held back, or the end of this server, waits for
-            # workers.
+            # Look for closed connections only if a held-back request, or the end of this server, waits for workers.
             gone |= run.members.find_disconnected(self._router.is_connected)
         for worker in gone:
             run.staleness.forget(worker)

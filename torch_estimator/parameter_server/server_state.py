@@ -86,7 +86,7 @@ class ServerState:
         }
 
     def begin(self, step: int) -> int:
-        """Wait until all servers hold this training, then restore the input. The chief first sends them the parameters.
+        """Wait until all servers hold this training, then restore the input. The chief first sends the parameters.
 
         Args:
             step: Global step of the parameters in the model.
@@ -147,7 +147,7 @@ class ServerState:
                 raise
 
     def restore(self, servers: Sequence[int]) -> None:
-        """Restore servers that have lost their state from the last checkpoint; as a worker, wait until the chief has.
+        """Restore restarted servers from the last checkpoint; as a worker, wait until the chief has done so.
 
         Args:
             servers: Indices of the servers.
@@ -250,7 +250,7 @@ class ServerState:
             self._client.start(index, content, self._placement.read_state(index))
 
     def _restore_input(self, about: Mapping[str, Any]) -> None:
-        """Continue the input from the cursor that this rank's previous process reported, or else from the checkpoint."""
+        """Continue the input from the cursor that this rank has last reported; without one, from the checkpoint."""
         training, cursor = self._training, about.get(CURSOR)
         if cursor is None:
             training.restore_input(training.saved_state)
