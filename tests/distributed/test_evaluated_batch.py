@@ -104,6 +104,8 @@ def saved(value: object, tmp_path: Any) -> bytes:
 
 def test_malicious_bytes_are_refused(tmp_path: Any) -> None:
     for data in (pickle.dumps(Harms(), 2), saved([Harms()], tmp_path), saved([torch.ones(3)], tmp_path), b"nonsense"):
-        with pytest.raises(te.errors.ClusterError, match=r"^What another process made of its batch is not like "):
+        with pytest.raises(
+            te.errors.ClusterError, match=r"^Another process has sent outputs that do not fit those of this process: "
+        ):
             unpack_batch(data, like=BATCH)
     assert not Harms.done

@@ -49,7 +49,7 @@ def test_members_that_the_chief_has_not_written_are_an_error_of_the_chief(member
     error = outcomes.get(timeout=50)
     thread.join()
     assert str(error) == (
-        f"chief 0 has found {members!r} at localhost:{port} as the ranks of those that train, which its chief has not "
+        f"chief 0 has found {members!r} at localhost:{port} as the ranks of the members, which its chief has not "
         "written; see whether another program uses that address."
     )
     assert error.exit_status == 2

@@ -76,26 +76,26 @@ VALID: list[Message] = [
 MALFORMED: dict[str, tuple[Message, str]] = {
     "nothing": ([b""], "does not belong to a torch-estimator cluster"),
     "no kind": ([packed(Kind.HELLO)[:6] + b"\x63" + packed(Kind.HELLO)[7:]], "a message of kind 99, which is none"),
-    "a reply": ([packed(Kind.OK)], "has sent an answer, OK, where nobody has asked"),
+    "a reply": ([packed(Kind.OK)], "has sent a reply, OK, in place of a request"),
     "another cluster's": ([packed(Kind.HELLO, 7)], "ps 0 serves chief 0, worker 0, and has heard .* be number 8 of"),
     "a negative number": ([packed(Kind.STATUS, -1)], "has heard of a process that would be number 0 of them"),
     "no content": ([packed(Kind.START)], r"cannot be read \(IndexError\)"),
     "no JSON": ([packed(Kind.CURSOR), b"{"], r"cannot be read \(JSONDecodeError\)"),
     "no object": ([packed(Kind.CURSOR), b"[1]"], r"cannot be read \(TypeError\)"),
-    "no plan": (start(plan={}), r"given to be held makes no sense \(KeyError\)"),
+    "no plan": (start(plan={}), r"has sent a malformed START \(KeyError\)"),
     "other shapes": (
         start(plan={**LIGHT, "tables": [{"name": "wide", "rows": 5, "dim": 1, "group": 0}]}),
-        r"makes no sense \(ValueError\)",
+        r"malformed START \(ValueError\)",
     ),
-    "nobody": (start(names=[]), r"makes no sense \(ValueError\)"),
-    "a step before all": (start(step=-1), r"makes no sense \(ValueError\)"),
+    "nobody": (start(names=[]), r"malformed START \(ValueError\)"),
+    "a step before all": (start(step=-1), r"malformed START \(ValueError\)"),
     "no array": (start()[:-1], r"cannot be read \(ValueError\)"),
-    "half a push": ([exchange(PUSHES, PUSH)[:-1]], "ends before what it is to hold"),
-    "more than a push": ([exchange(PUSHES, PUSH) + b"\0"], "is longer than what it is to hold"),
-    "no counts": ([packed(Kind.EXCHANGE, flags=PULLS)], "ends before what it is to hold"),
+    "half a push": ([exchange(PUSHES, PUSH)[:-1]], "ends too early"),
+    "more than a push": ([exchange(PUSHES, PUSH) + b"\0"], "is too long"),
+    "no counts": ([packed(Kind.EXCHANGE, flags=PULLS)], "ends too early"),
     "more rows than there are": ([exchange(PULLS, None, *([3] * 5))], "names 5 rows of wide, which has 4"),
     "half a frame": ([packed(Kind.CURSOR), bytes(MOST_FRAME_BYTES)], "ends in the middle of a frame"),
-    "more than the plan needs": ([exchange(PUSHES, PUSH), bytes(MOST_FRAME_BYTES)], "is longer than what it is"),
+    "more than the plan needs": ([exchange(PUSHES, PUSH), bytes(MOST_FRAME_BYTES)], "is too long"),
     "too much JSON": ([packed(Kind.CURSOR), *split_frames([bytes(1 + (1 << 24))])], "16777217 bytes of JSON; 1677"),
     "a step that nobody reaches": (
         [Header(Kind.EXCHANGE, 0, PULLS, INCARNATION, 1, 2**64 - 1).pack()],
@@ -209,6 +209,8 @@ def test_an_internal_error_is_a_refusal_and_a_traceback_in_the_log(
         cursor = b'{"a":' * depth + b"0" + b"}" * depth
         if stranger.send([packed(Kind.CURSOR), cursor])[0] is Kind.OK:
             break
+    if stranger.send([packed(Kind.HELLO)])[0] is Kind.OK:
+        pytest.skip("this Python writes JSON as deep as it reads it, so that nothing goes wrong inside")
     for _ in range(2):
         assert stranger.send([packed(Kind.HELLO)]) == (
             Kind.REFUSED,

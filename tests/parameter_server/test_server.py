@@ -688,11 +688,11 @@ def test_a_process_that_no_chief_comes_to_ends_with_one_sentence() -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_until_told_a_server_serves_one_training_after_another() -> None:
+def test_until_sigterm_a_server_serves_one_training_after_another() -> None:
     address = f"localhost:{free_port()}"
     config = {"cluster": {"chief": ["chief:1"], "ps": [address]}, "task": {"type": "ps", "index": 0}}
     process = subprocess.Popen(
-        [sys.executable, "-m", "torch_estimator.parameter_server", "--until-told"],
+        [sys.executable, "-m", "torch_estimator.parameter_server", "--serve-until-sigterm"],
         env={**os.environ, "TF_CONFIG": json.dumps(config)},
         stderr=subprocess.PIPE,
         text=True,

@@ -1,4 +1,4 @@
-"""Communication between processes that train one model together: rendezvous, collectives, and recovery of lost ones.
+"""Communication between processes that train one model together: rendezvous, collectives, recovery.
 
 Read the modules in this order:
 

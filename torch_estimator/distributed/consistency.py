@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch_estimator.distributed.group import Group
 
 Description = dict[str, dict[str, Any]]
-"""Settings by section and name, as JSON."""
+"""Settings by section (such as "the optimizers") and name, with values that JSON can represent."""
 
 Trainers = tuple[Sequence[torch.optim.Optimizer], Schedules]
 
@@ -52,10 +52,10 @@ CLUSTER = "how many there are"
 
 _OPTIMIZERS = "the optimizers"
 
-# Settings of a section beyond this number are replaced by one digest, because whole descriptions are sent.
+# Send at most this many settings of a section. One digest replaces the rest, to limit the size of the message.
 _MAX_SETTINGS = 4096
 _DIGEST_DIGITS = 12
-# Leave out settings that say how torch computes an update, not what it computes: it may choose them by the device.
+# Leave out settings that say how torch computes an update, not what it computes: torch may choose them by the device.
 _NOT_SETTINGS = frozenset({"params", "param_names", "foreach", "fused", "capturable"})
 # Do not compare source files of these libraries: this package and torch are compared by version, and a difference in
 # the standard library is a difference in Python itself.
@@ -63,7 +63,7 @@ _COMPARED_LIBRARIES = sys.stdlib_module_names | {"torch", "torch_estimator"}
 _TOKEN_FILE = "cluster.token"
 
 
-# Describing a training.
+# The functions below describe a training.
 
 
 def describe_training(model: Model, trainers: Trainers | None, model_fn: object = None) -> Description:
@@ -89,7 +89,7 @@ def describe_training(model: Model, trainers: Trainers | None, model_fn: object 
 
 
 def describe_optimizers(module: nn.Module, trainers: Trainers) -> Description:
-    """Return the part of `describe_training` that is about the optimizers."""
+    """Return the settings of the optimizers and schedules that must be identical in all processes."""
     return _bounded({_OPTIMIZERS: _settings_of_trainers(module, *trainers)})
 
 
@@ -121,15 +121,15 @@ def _settings_of_trainers(
             found |= {f"{clips}.{name} of {of}": value for name, value in _plain_items(vars(clipping))}
     for number, schedule in enumerate(schedules):
         found[f"schedule {number}"] = type(schedule).__qualname__
-        # Compare attributes of library classes only. A user's class is compared by its source file, since its
-        # attributes may rightly differ between processes.
+        # Compare the attributes of library classes only. A user's class is compared by its source file, since the
+        # attributes of its objects may rightly differ between processes.
         if _library_of(type(schedule)) in _COMPARED_LIBRARIES:
             found |= {f"schedule {number}.{name}": value for name, value in _plain_items(vars(schedule))}
     return found
 
 
 def _source_digests(parts: Iterable[object]) -> dict[str, str]:
-    """Return the first digits of the SHA-256 of source files, by module: those that define `parts`, and the program."""
+    """Return SHA-256 digests, by module, of the source files that define `parts` and of the main program."""
     modules = {"__main__"}
     for part in parts:
         modules |= {one.__module__ for one in _definitions_of(part) if _library_of(one) not in _COMPARED_LIBRARIES}
@@ -169,21 +169,21 @@ def _first_and_count(names: Sequence[str]) -> str:
 
 
 def _plain_items(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the settings that are numbers, strings, or lists of these, as JSON; leave out all others."""
+    """Yield the names and values of settings that JSON can represent: numbers, strings, and lists of these."""
     for name, value in settings.items():
         if (plain := _plain(value)) is not None:
             yield name, plain
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, a string or a list of these as JSON; None for anything else."""
+    """Convert a number, a string, or a list of these to a value that JSON can represent; return None for others."""
     if isinstance(value, Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, list | tuple):
         items = [_plain(item) for item in value]
         return None if any(item is None for item in items) else items
     if isinstance(value, float) and not math.isfinite(value):
-        # Compare these as strings: JSON has no infinity or NaN, and NaN is not equal to itself.
+        # Compare infinity and NaN as strings: JSON has neither, and NaN is not equal to itself.
         return str(value)
     return value if isinstance(value, bool | int | float | str) else None
 
@@ -199,11 +199,11 @@ def _bounded(description: Description) -> Description:
     return found
 
 
-# Comparing descriptions.
+# The functions below compare descriptions.
 
 
 def digest_of(value: Any) -> str:
-    """Return the SHA-256 of a JSON value; the order of keys does not matter.
+    """Return the SHA-256 of a value that JSON can represent. The order of keys does not matter.
 
     >>> digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
     True
@@ -243,11 +243,11 @@ def difference(name: str, own: Mapping[str, Any], other_name: str, other: Mappin
 
 
 def check_same(group: Group, description: Mapping[str, Any]) -> None:
-    """Raise, in all processes, if the description of one of them differs from the chief's.
+    """Compare the descriptions of all processes; raise in every process if one differs from the chief's.
 
     Args:
         group: The processes.
-        description: Description of what this process is about to do: JSON by section.
+        description: Settings of this process by section, with values that JSON can represent.
 
     Raises:
         ClusterError: The descriptions differ; the message names the first difference.
@@ -277,14 +277,14 @@ def check_same_training(
     begins_with: str | None = None,
     last_step: int | None = None,
 ) -> None:
-    """Raise, in all processes, if the training of one of them differs from the chief's.
+    """Compare the trainings of all processes; raise in every process if one differs from the chief's.
 
     Args:
         group: The processes.
         description: What `describe_training` returned.
         model_dir: Directory in which the chief saves checkpoints; None if all processes were forked from the chief.
         config: Settings of the training.
-        strategy_settings: The settings of the strategy that have to be the same everywhere, as JSON.
+        strategy_settings: The settings of the strategy that must be the same everywhere; JSON can represent them.
         begins_with: Name of the checkpoint to start from; None if there is none, or if training is under way.
         last_step: Global step to end at; None if it is unknown, or if training is under way.
 
@@ -326,7 +326,7 @@ def _check_same_model_dir(group: Group, model_dir: str) -> None:
 
 
 def _problem_with(path: str, token: str, model_dir: str) -> str:
-    """Return what is wrong with the token file as this process sees it, or an empty string."""
+    """Return why this process cannot read the chief's token in the file `path`; an empty string if it can."""
     try:
         if files.read_text(path) == token:
             return ""

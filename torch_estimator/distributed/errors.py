@@ -10,7 +10,7 @@ from torch_estimator.errors import RESTART_ME, ClusterError
 
 
 class PeerLost(ClusterError):
-    """Another process of the group is gone; another process may take its place.
+    """Another process of the group is gone. A new process may replace it.
 
     Args:
         text: The error message.

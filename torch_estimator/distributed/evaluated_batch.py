@@ -44,7 +44,7 @@ _ALLOWED = [
 
 
 def pack_batch(batch: EvaluatedBatch) -> bytes:
-    """Return a batch as bytes.
+    """Serialize the outputs of the module for a batch, and the batch without its features, to bytes.
 
     Raises:
         InvalidTypeError: The outputs hold something that cannot be sent. They may hold tensors, arrays and plain
@@ -58,7 +58,7 @@ def pack_batch(batch: EvaluatedBatch) -> bytes:
 
 
 def unpack_batch(data: bytes, like: EvaluatedBatch) -> EvaluatedBatch:
-    """Deserialize a batch from `pack_batch` of another process.
+    """Deserialize a batch that another process has serialized with `pack_batch`.
 
     Args:
         data: The bytes.
@@ -72,12 +72,14 @@ def unpack_batch(data: bytes, like: EvaluatedBatch) -> EvaluatedBatch:
             batch: EvaluatedBatch = _rebuilt(torch.load(BytesIO(data), map_location="cpu", weights_only=True), like)
     except (pickle.UnpicklingError, RuntimeError, ValueError, TypeError, AttributeError, EOFError) as error:
         reason = str(error).partition("\n")[0]
-        raise ClusterError(f"What another process made of its batch is not like what this one did: {reason}") from error
+        raise ClusterError(
+            f"Another process has sent outputs that do not fit those of this process: {reason}"
+        ) from error
     return batch
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to dicts, lists, tensors, arrays and plain values."""
+    """Convert a value to types that can be sent: dicts, lists, tensors, arrays and plain values."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -99,20 +101,20 @@ def _plain(value: Any) -> Any:
             return value
         value = odd[0]
     raise InvalidTypeError(
-        f"eval_distribute needs a module whose outputs another process can be sent, but got a {type(value)}; return "
+        f"eval_distribute needs a module whose outputs can be sent to another process, but got a {type(value)}; return "
         "tensors, or leave eval_distribute out."
     )
 
 
 def _rebuilt(value: Any, like: Any) -> Any:
-    """Undo `_plain`: return the value with the types of containers, and on the devices, of `like`."""
+    """Undo `_plain`: return a received value with the container types and devices of `like`, a value made here."""
     if dataclasses.is_dataclass(like) and not isinstance(like, type):
         return type(like)(**{name: _rebuilt(item, getattr(like, name)) for name, item in value.items()})
     if isinstance(like, Mapping):
         return type(like)({key: _rebuilt(item, like.get(key)) for key, item in value.items()})  # type: ignore[call-arg]
     if isinstance(like, tuple | list):
-        # Repeat the last own item if the received list is longer. The lengths may differ: a list of the boxes found in
-        # an image, for example.
+        # If the received list is longer than `like`, repeat the last item of `like`. The lengths of lists may differ,
+        # for example of lists of the boxes found in an image.
         own_items = chain(like, repeat(like[-1] if like else None))
         items = [_rebuilt(item, own) for item, own in zip(value, own_items, strict=False)]
         return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)

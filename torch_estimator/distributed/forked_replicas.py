@@ -50,7 +50,7 @@ _POLL_SECS = 0.01
 
 
 class ForkedReplicas:
-    """Context manager that forks a process for every replica but the first, which is this process; all run the body.
+    """Context manager that forks a process for every replica but the first, which is this process. All run its body.
 
     Args:
         devices: The device of each replica, as torch names it.
@@ -144,8 +144,8 @@ class ForkedReplicas:
         sys.stderr.flush()
         for rank in range(1, len(self._devices)):
             with warnings.catch_warnings():
-                # Python 3.12 warns about forking a process with threads, since they do not exist in the child. Ignore
-                # that, because the child needs none of them.
+                # Python 3.12 warns that a forked process lacks the threads of its parent. Ignore the warning, because
+                # the child needs none of these threads.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 child = os.fork()
             if child:
@@ -186,7 +186,7 @@ class ForkedReplicas:
             os._exit(status)
 
     def _wait_for_others(self) -> Exception | None:
-        """Wait until all other replicas have ended or one has failed; return its error, or None."""
+        """Wait at most `_END_SECS` until all other replicas have ended; return the error of a failed one, or None."""
         deadline = time.monotonic() + _END_SECS
         while len(self._statuses) < len(self._children) and time.monotonic() < deadline:
             self._reap()
@@ -220,13 +220,13 @@ class ForkedReplicas:
             try:
                 process, status = os.waitpid(child, options)
             except ChildProcessError:
-                # Count the replica as successful: if the program ignores SIGCHLD, the kernel keeps no exit statuses.
+                # The kernel keeps no exit statuses if the program ignores SIGCHLD. Count the replica as successful.
                 process, status = child, 0
             if process:
                 self._statuses[rank] = status
 
     def _clean_up(self) -> None:
-        """Kill replicas that have not ended, and delete the directory."""
+        """Kill replicas that have not ended, and delete the temporary directory."""
         for rank, child in self._children.items():
             if rank not in self._statuses:
                 with suppress(ProcessLookupError):
@@ -251,7 +251,7 @@ def _dying_with_parent() -> Callable[[int], None]:
     """Return a function that makes the kernel kill the calling process when its parent ends.
 
     A forked process calls the function with the process id of its parent. libc is loaded here, before the fork: loading
-    may need a lock that another thread holds, and in the child nobody would release it. Only Linux can do this; on
+    may need a lock that another thread holds, and in the child that thread does not exist. Only Linux can do this; on
     other systems the function does nothing.
     """
     if sys.platform != "linux":
@@ -268,7 +268,7 @@ def _dying_with_parent() -> Callable[[int], None]:
 
 
 def _as_json(error: BaseException) -> dict[str, str]:
-    """Serialize an error; see `_error_of`."""
+    """Return the class, message and traceback of an error as a dict, from which `_error_of` makes an error."""
     return {
         "kind": type(error).__name__ if isinstance(error, UserError) else "",
         "text": str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}",
@@ -277,7 +277,7 @@ def _as_json(error: BaseException) -> dict[str, str]:
 
 
 def _error_of(rank: int, *, kind: str, text: str, trace: str) -> Exception:
-    """Return the error that the first replica raises for an error of another replica.
+    """Return the error that the first replica raises when another replica has failed.
 
     Args:
         rank: Rank of the replica.

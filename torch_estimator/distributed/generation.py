@@ -1,4 +1,4 @@
-"""Generations of a group, and the entries of the key-value store through which the processes form them.
+"""Generations: each is one formation of a process group, with its own entries in the group's key-value store.
 
 A group is formed again whenever a process was lost. Each time begins a new *generation*, whose number the chief counts
 up. The store is one of `torch.distributed`. It is served by the chief's process while that lives, or by the launcher
@@ -41,7 +41,7 @@ _LEFT = "left"
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Entry that a process writes when it joins a generation.
+    """Entry that a process writes into the store when it joins a generation.
 
     Attributes:
         incarnation: Random id of the process. It tells apart two processes with the same rank.
@@ -55,17 +55,17 @@ class Announcement:
     status: str
 
     def as_text(self) -> str:
-        """Serialize the announcement; see `from_text`."""
+        """Return the announcement as text, for the store."""
         return f"{self.incarnation} {self.purpose} {self.status}"
 
     @classmethod
     def from_text(cls, text: str) -> Announcement:
-        """Deserialize an announcement; see `as_text`."""
+        """Make an announcement from text that `as_text` has returned."""
         return cls(*text.split(" ", 2))
 
 
 class ForeignMembersError(Exception):
-    """The store holds a list of members that the chief has not written: any program that connects can write to it.
+    """The store holds a list of members that the chief has not written. Other programs can write into the store.
 
     Args:
         text: The list in the store.
@@ -96,11 +96,11 @@ class Generation:
         self._whole = store
 
     def is_newest(self) -> bool:
-        """Return whether this is the newest generation, that is, the chief has begun no later one."""
+        """Return whether this is the newest generation, that is, the chief has begun no later generation."""
         return newest_generation(self._whole) == self.number
 
     def announce(self, rank: int, announcement: Announcement, *, is_exclusive: bool) -> bool:
-        """Write the announcement of this process; return False if another process has announced itself as this rank.
+        """Write this process's announcement; return False if another process has announced itself under the same rank.
 
         Args:
             rank: Rank of this process.
@@ -131,7 +131,7 @@ class Generation:
         return next((rank for rank in ranks if self.has_announced(rank)), None)
 
     def set_members(self, ranks: Iterable[int]) -> None:
-        """Write the ranks of the members. Called by the chief only, and once.
+        """As the chief, write the list of members. Called once per generation.
 
         Raises:
             ForeignMembersError: Another program has written into the store.
@@ -145,10 +145,10 @@ class Generation:
         return bool(self.store.check([_MEMBERS]))
 
     def members(self) -> list[int]:
-        """Return the ranks of the members; wait for them if the chief has not written them yet.
+        """Return the ranks of the members; wait until the chief has written them.
 
         Raises:
-            ForeignMembersError: Another program has written them.
+            ForeignMembersError: Another program has written the list.
         """
         text = self.store.get(_MEMBERS)
         try:
@@ -160,7 +160,7 @@ class Generation:
         return ranks
 
     def excludes(self, rank: int) -> bool:
-        """Return whether the chief has written the members and a rank is not one of them."""
+        """Return whether the chief has written a list of members that does not contain `rank`."""
         return self.has_members() and rank not in self.members()
 
     def beats(self, rank: int) -> int:
@@ -172,7 +172,7 @@ class Generation:
         self.store.set(_OVER, "")
 
     def is_over(self) -> bool:
-        """Return whether `end_training` was called."""
+        """Return whether the chief has marked the training as over with `end_training`."""
         return bool(self.store.check([_OVER]))
 
     def note_failure(self) -> None:
@@ -180,11 +180,11 @@ class Generation:
         self.store.set(_ONE_FAILED, "")
 
     def has_failure(self) -> bool:
-        """Return whether any process has called `note_failure`."""
+        """Return whether any process has recorded that it ends because of its own error."""
         return bool(self.store.check([_ONE_FAILED]))
 
     def wait_until_all_have_read(self, *, is_chief: bool, members: Collection[int], most_secs: float) -> None:
-        """Count this process as having read the announcements; on the chief, wait until all members have read them.
+        """Record that this process has read all announcements; on the chief, wait until all members have done so.
 
         The chief's process may serve the store, so the store may be gone once the chief ends.
         """
@@ -204,7 +204,7 @@ class Generation:
 
 
 def newest_generation(store: Store) -> int:
-    """Return the number of the newest generation, or 0 if there is none."""
+    """Return the number of the newest generation in a store, or 0 if there is none."""
     return int(store.add(_NEWEST, 0))
 
 
@@ -229,7 +229,7 @@ def open_store(task: Task, address: tuple[str, int], wait_secs: float) -> Store:
     if task.rendezvous is not None and task.rendezvous.startswith(FILE_PREFIX):
         return FileStore(task.rendezvous.removeprefix(FILE_PREFIX), task.num_workers)
     if dist.is_initialized():
-        # Use the store of the launcher: Ray Train initializes torch.distributed before it calls the program.
+        # Use the store of the launcher: Ray Train initializes torch.distributed before it runs the user's program.
         return dist.distributed_c10d._get_default_store()
     timeout = datetime.timedelta(seconds=wait_secs)
     if address not in _OPEN_STORES:
@@ -248,7 +248,7 @@ def is_open(address: tuple[str, int]) -> bool:
 
 
 def forget_store(address: tuple[str, int]) -> None:
-    """Forget an open store, whose server is gone, so that the next `open_store` connects anew."""
+    """Forget the open store at an address, so that `open_store` connects again. Called when its server is gone."""
     _OPEN_STORES.pop(address, None)
 
 

@@ -56,14 +56,14 @@ HAS_BATCH = 1.0
 
 _ROUND_TO = 64
 
-# Reserve this space for the input cursor at first; it is enough for nearly all jobs. Most of it is the state of torch's
-# random generator (5,056 bytes).
+# Initial space for the input cursor, which is enough for nearly all jobs. The state of torch's random generator takes
+# 5,056 bytes of this space.
 _CURSOR_BYTES = 6144
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The parts that a message has space for; the same in all processes.
+    """Sizes of the parts of a gradient message, which are the same in all processes.
 
     Attributes:
         dense: For each dense parameter of the step, whether there is space for its gradient.
@@ -77,7 +77,7 @@ class Layout:
 
     @classmethod
     def of(cls, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]) -> Layout:
-        """Return the layout that the gradients of a batch need; see `TrainStep.differentiate`."""
+        """Return a layout with space for the gradients that `TrainStep.differentiate` has returned for a batch."""
         rows = (0 if one is None else -(-len(one[0]) // _ROUND_TO) * _ROUND_TO for one in mentions)
         return cls(tuple(one is not None for one in dense), tuple(rows))
 
@@ -95,16 +95,16 @@ class Layout:
         )
 
     def with_cursor(self, size: int) -> Layout:
-        """Return a layout that also has space for a cursor of ``size`` bytes."""
+        """Return a layout that also has space for an input cursor of ``size`` bytes."""
         return replace(self, cursor_bytes=max(self.cursor_bytes, -(-size // _ROUND_TO) * _ROUND_TO))
 
     def as_json(self) -> dict[str, Any]:
-        """Serialize the layout for checkpoints and other processes; see `from_json`."""
+        """Return the layout as a dict that JSON can represent, for checkpoints and other processes."""
         return {"dense": self.dense, "mentions": self.mentions, "position": self.cursor_bytes}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Layout:
-        """Deserialize a layout; see `as_json`."""
+        """Make a layout from a dict that `as_json` has returned."""
         return cls(tuple(value["dense"]), tuple(value["mentions"]), value["position"])
 
 
@@ -144,7 +144,7 @@ class Packing:
     def pack(
         self, message: Tensor, loss: Tensor, dense: Sequence[Tensor | None], mentions: Sequence[Mentions | None]
     ) -> None:
-        """Fill a message, except for the cursor and the numbers of the header before the loss.
+        """Write a loss, gradients and the module's buffers into a message. The rest of the message stays as it is.
 
         Args:
             message: The message to fill; see `message`.
@@ -161,7 +161,7 @@ class Packing:
             count = 0 if touched is None else len(touched[0])
             if touched is not None:
                 parts.append(touched[0].to(self._id_dtype).view(self._dtype))
-            # Fill unused entries with the id of the spare row after the end of the table. Its gradient is never used.
+            # Fill unused entries with the id of the spare row after the end of the table. That row is never used.
             unused = torch.full((rows - count,), table.rows, dtype=self._id_dtype, device=self._device)
             parts.append(unused.view(self._dtype))
             if touched is not None:
@@ -173,7 +173,7 @@ class Packing:
         message[LOSS : self._flags.stop].copy_(torch.cat(parts))
 
     def pack_nothing(self, message: Tensor) -> None:
-        """Fill a message as `pack` does, but with zeros and without gradients, for a process that has no batch."""
+        """Write a loss of 0 and no gradients into a message, for a process that has no batch."""
         self.pack(message, self._zeros(1), [None] * len(self._dense), [None] * len(self._tables))
 
     def put_cursor(self, message: Tensor, cursor: bytes) -> None:
@@ -211,11 +211,11 @@ class Packing:
         return dense, tables
 
     def given(self, message: Tensor) -> Tensor:
-        """Return the flags, in one message or in several, that say which dense parameters have a gradient."""
+        """Return the part of one or several messages that says for each dense parameter whether it has a gradient."""
         return message[..., self._flags]
 
     def missing(self, messages: Tensor) -> set[int]:
-        """Return the indices of dense parameters that have space in the layout, but a gradient in no message."""
+        """Return the indices of dense parameters for which messages have space, but no message has a gradient."""
         if not self._dense:
             return set()
         found = self.given(messages).any(0).tolist()
@@ -270,7 +270,7 @@ class Packing:
 
 
 class MessageTooSmall(Exception):
-    """The gradients of a batch do not fit into the message. The exception holds them, to be sent in a larger message.
+    """The gradients of a batch do not fit into the message. The exception holds the gradients for a larger message.
 
     Args:
         loss: The loss of the batch.
@@ -286,7 +286,7 @@ class MessageTooSmall(Exception):
 
     @property
     def needed(self) -> Layout:
-        """The layout that the batch needs."""
+        """Layout of a message that has space for the gradients."""
         return Layout.of(self.dense, self.mentions)
 
 
@@ -322,7 +322,7 @@ class SendingStep(TrainStep):
         return loss.detach(), []
 
     def finish(self, loss: Tensor, left: Sequence[Tensor | None]) -> Tensor:
-        """Return the loss. The second half advances the schedules."""
+        """Return the loss, and do nothing else: the second half of the step advances the schedules."""
         return loss
 
     def update_left(self, left: Sequence[Tensor | None]) -> None:
@@ -337,7 +337,7 @@ class SendingStep(TrainStep):
 
 
 class ReceivingStep(TrainStep):
-    """Second half of a step: updates parameters and optimizer state.
+    """Second half of a step: updates parameters and optimizer state with the gradients of all processes.
 
     Its batch, passed as ``features``, is the tensor of all messages, ``[replicas, size]``.
 
@@ -355,7 +355,7 @@ class ReceivingStep(TrainStep):
         self._averages = averages
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
-        """Update with the messages in ``features``; see `TrainStep.compute`."""
+        """Update the parameters with the gradients of all processes; ``features`` is the tensor of their messages."""
         with torch.no_grad():
             # Treat a missing gradient as zeros in compiled code, since a graph cannot depend on the numbers in a
             # message. If a gradient is missing from all messages, the caller runs this method in Python instead.

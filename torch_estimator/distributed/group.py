@@ -27,25 +27,25 @@ from torch import Tensor
 from torch_estimator.cluster.task import Task
 from torch_estimator.distributed.errors import PeerBack, PeerLost, TrainingOver, short_reason
 from torch_estimator.distributed.heartbeat import Heartbeat
-from torch_estimator.distributed.rendezvous import COLLECTIVE_SECS, Membership, Rendezvous
+from torch_estimator.distributed.rendezvous import COLLECTIVE_SECS, FormedGeneration, Rendezvous
 from torch_estimator.errors import ClusterError
 
-# Use the name that this version of torch knows: torch 2.13 has renamed the function.
+# Use the name that the installed version of torch knows: torch 2.13 has renamed the function.
 _all_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 logger = logging.getLogger("torch_estimator")
 
 _LEAVE_SECS = 30.0
-# After SIGTERM or Ctrl-C, a process waits for so many seconds for peers that are about to enter the same collective.
+# After SIGTERM or Ctrl-C, a process waits in a collective for its peers for at most this many seconds.
 _PREEMPTION_GRACE_SECS = 5.0
 # The end of the training is read from the model directory, which may be on a slow store.
 _CHECK_OVER_SECS = 1.0
-# A process that has failed sends this number instead of a length.
+# A process that has failed sends this number in place of the length of its message.
 _FAILED = -1
 
 
 class Group:
-    """All processes that train or evaluate one model together. The constructor waits for the others.
+    """All processes that train or evaluate one model together. The constructor waits until all have connected.
 
     Args:
         task: The place of this process in the cluster.
@@ -104,9 +104,9 @@ class Group:
 
         self._rendezvous = Rendezvous(task, backend, wait_secs=wait_secs, check=check, elastic=elastic, purpose=purpose)
         self._can_rejoin = replaceable and self._rendezvous.is_repeatable
-        self._membership: Membership | None = None
+        self._formed: FormedGeneration | None = None
         self._heartbeat: Heartbeat | None = None
-        # On the chief of an elastic group: an absent rank that has announced itself.
+        # On the chief of an elastic group: an absent rank whose process has come back.
         self._returned: int | None = None
         self._admits_nobody = self._reports_failure = self._has_lost_peer = False
         self._waiting_since = 0.0
@@ -126,12 +126,12 @@ class Group:
             TrainingOver: The chief has ended the training.
         """
         self._disconnect()
-        membership = self._rendezvous.form(status, may_miss=may_miss and self._can_rejoin)
-        self._membership = membership
+        formed = self._rendezvous.form(status, may_miss=may_miss and self._can_rejoin)
+        self._formed = formed
         self._has_lost_peer = False
-        self.present, self.statuses = membership.ranks, membership.statuses
+        self.present, self.statuses = formed.ranks, formed.statuses
         self._heartbeat = Heartbeat(
-            membership.generation.store,
+            formed.generation.store,
             self.rank,
             self.present,
             self.name,
@@ -169,11 +169,11 @@ class Group:
     @property
     def is_formed(self) -> bool:
         """Whether this process is connected to the others; False while it waits for them."""
-        return self._membership is not None
+        return self._formed is not None
 
     @property
     def absent(self) -> list[int]:
-        """Ranks that an elastic group has gone on without."""
+        """Ranks of the lost processes without which an elastic group has gone on."""
         return [rank for rank in range(self.size) if rank not in self.present]
 
     @property
@@ -185,10 +185,10 @@ class Group:
         """Return the name of a rank in the cluster, such as ``worker 0``."""
         return self._task.name_of_rank(rank)
 
-    # Collectives. All members have to call the same ones in the same order.
+    # The following methods are collectives: all members have to call them in the same order.
 
     def all_gather(self, sent: Tensor, received: Tensor) -> None:
-        """Send a tensor to all members and receive theirs.
+        """Send a tensor to all members and receive the tensors of all.
 
         Args:
             sent: The tensor of this process, ``[n]``; of the same size and dtype in all processes.
@@ -202,8 +202,8 @@ class Group:
         if self._returned is not None and not self._admits_nobody and not self._reports_failure:
             raise PeerBack(f"{self.name(self._returned)} is back.")
         with self._detecting_loss(), self.waiting():
-            if self._membership is not None and self._membership.mesh is not None and not sent.is_cuda:
-                self._membership.mesh.all_gather(sent, received, self._collective_secs, self._check_while_waiting)
+            if self._formed is not None and self._formed.mesh is not None and not sent.is_cuda:
+                self._formed.mesh.all_gather(sent, received, self._collective_secs, self._check_while_waiting)
             elif not self.absent:
                 _all_gather_into(received.view(-1), sent)
             else:
@@ -212,7 +212,7 @@ class Group:
                 received[self.present] = rows
 
     def all_gather_texts(self, text: str) -> list[str]:
-        """Send a string to all members; return the strings of all by rank, empty for absent ranks.
+        """Send a string to all members; return the strings of all members by rank. Absent ranks have an empty string.
 
         Raises:
             PeerLost: Another process is gone, or has failed in the body of `reporting_failure`.
@@ -226,7 +226,7 @@ class Group:
         return [row[:length].numpy().tobytes().decode() for row, length in zip(received, lengths, strict=True)]
 
     def gather_to_chief(self, data: bytes) -> tuple[list[int], list[bytes]]:
-        """Send bytes, which may be many, from each member to the chief.
+        """Send bytes, such as a whole batch, from each member to the chief only.
 
         Returns:
             The number of bytes by rank, on all members; and the bytes by rank on the chief, an empty list elsewhere.
@@ -236,8 +236,8 @@ class Group:
         """
         lengths = self._gather_lengths(len(data))
         with self._detecting_loss(), self.waiting():
-            if self._membership is not None and self._membership.mesh is not None:
-                mesh, check = self._membership.mesh, self._check_while_waiting
+            if self._formed is not None and self._formed.mesh is not None:
+                mesh, check = self._formed.mesh, self._check_while_waiting
                 return lengths, mesh.gather_to_chief(data, lengths, self._collective_secs, check)
             padded = torch.zeros(max(lengths), dtype=torch.uint8)
             padded[: len(data)] = _as_tensor(data)
@@ -266,10 +266,10 @@ class Group:
 
     @contextlib.contextmanager
     def reporting_failure(self) -> Iterator[None]:
-        """If the body raises, make the other members' next exchange of texts or bytes raise `PeerLost`.
+        """Context manager: if the body raises, the next exchange of texts or bytes raises `PeerLost` in other members.
 
-        Without this report they would wait there for a process that has already failed. While the body runs, the chief
-        admits no returning process, since that would break the generation in the middle of the members' work.
+        Without this report the others would wait there for a process that has already failed. While the body runs, the
+        chief admits no returning process, since that would break the generation in the middle of the members' work.
         """
         self._reports_failure = True
         try:
@@ -285,17 +285,17 @@ class Group:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Make the heartbeat log which processes are waited for, if the body takes longer than ``silence_secs``."""
+        """Context manager: if the body takes longer than ``silence_secs``, the heartbeat logs which peers are late."""
         assert self._heartbeat is not None
         self._waiting_since = time.monotonic()
         self._heartbeat.enter_collective()
         yield
         self._heartbeat.leave_collective()
 
-    # Leaving.
+    # The following methods end the membership of this process.
 
     def admit_nobody(self, *, is_over: bool) -> None:
-        """Stop admitting returning processes, since the training ends. Called by the chief.
+        """As the chief, stop admitting lost processes that come back, because the training ends.
 
         Args:
             is_over: Whether training is complete, so that a process that loses its peers from now on must not wait for
@@ -303,11 +303,11 @@ class Group:
         """
         self._admits_nobody = True
         with contextlib.suppress(RuntimeError):
-            if self._membership is not None and is_over:
-                self._membership.generation.end_training()
+            if self._formed is not None and is_over:
+                self._formed.generation.end_training()
 
     def leave(self, *, wait: bool) -> None:
-        """Leave the group.
+        """Disconnect this process from the group.
 
         Args:
             wait: Whether to wait until all members leave. If this process exited at once, its last message to the peers
@@ -327,25 +327,25 @@ class Group:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._membership is not None and isinstance(error, Exception) and not isinstance(error, PeerLost):
+        if self._formed is not None and isinstance(error, Exception) and not isinstance(error, PeerLost):
             with contextlib.suppress(RuntimeError):
-                self._membership.generation.note_failure()
+                self._formed.generation.note_failure()
         self.leave(wait=error is None)
 
     def _wait_until_all_leave(self) -> None:
-        if self._membership is not None:
+        if self._formed is not None:
             with contextlib.suppress(RuntimeError):
-                self._membership.generation.wait_until_all_leave(self.present, most_secs=_LEAVE_SECS)
+                self._formed.generation.wait_until_all_leave(self.present, most_secs=_LEAVE_SECS)
 
     def _disconnect(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.stop()
             self._heartbeat = None
         self._returned = None
-        self._rendezvous.disconnect(self._membership.mesh if self._membership is not None else None)
-        self._membership = None
+        self._rendezvous.disconnect(self._formed.mesh if self._formed is not None else None)
+        self._formed = None
 
-    # Inside collectives.
+    # The following methods are called in collectives.
 
     def _gather_lengths(self, own: int) -> list[int]:
         lengths = self._all_gather_numbers(own)
@@ -364,13 +364,13 @@ class Group:
             self.check_preempted(waits_for, self._waiting_since, _PREEMPTION_GRACE_SECS)
 
     def _look_for_returned(self) -> None:
-        """On the chief, record an absent rank that has announced itself; called with each heartbeat."""
-        if self.rank == 0 and self._membership is not None:
-            self._returned = self._membership.generation.first_announced(self.absent)
+        """On the chief, record an absent rank whose process has come back. Called with each heartbeat."""
+        if self.rank == 0 and self._formed is not None:
+            self._returned = self._formed.generation.first_announced(self.absent)
 
     @contextlib.contextmanager
     def _detecting_loss(self) -> Iterator[None]:
-        """Raise `PeerLost` if a connection breaks in the body."""
+        """Context manager that raises `PeerLost` if a connection breaks in its body."""
         try:
             yield
         except (RuntimeError, OSError) as error:
@@ -378,15 +378,14 @@ class Group:
             text = f"{self._task} has lost another process of the cluster ({short_reason(error)})"
             if not self._can_rejoin:
                 text += "; see its log, and start all of them again: training goes on from the last checkpoint."
-            # Do not ask the launcher for a restart if a peer has recorded an error of its own: after a restart it would
-            # fail again.
+            # Do not ask the launcher for a restart if a peer has recorded that it failed: the peer would fail again.
             restart_all = not (self._can_rejoin or self._has_any_failed())
             raise PeerLost(text, restart_all=restart_all) from error
 
     def _has_any_failed(self) -> bool:
         """Return whether a member has recorded its own failure; False if the store is gone."""
         with contextlib.suppress(RuntimeError):
-            return self._membership is not None and self._membership.generation.has_failure()
+            return self._formed is not None and self._formed.generation.has_failure()
         return False
 
 

@@ -81,12 +81,12 @@ class Heartbeat:
             thread.start()
 
     def enter_collective(self) -> None:
-        """Count a collective that this process enters, and start to measure its wait."""
+        """Record that this process enters a collective, and begin to measure how long the process waits there."""
         self._collectives += 1
         self._waiting_since = time.monotonic()
 
     def leave_collective(self) -> None:
-        """Stop measuring the wait: the collective has completed."""
+        """Record that the collective has completed, so that this process no longer waits."""
         self._waiting_since = None
 
     def stop(self) -> None:
@@ -100,8 +100,8 @@ class Heartbeat:
             store: Store | None = None
             while not self._stopped.wait(self._period_secs):
                 self._request_sent_at = time.monotonic()
-                # Use a connection of its own, since a request that waits for its answer blocks all other requests on
-                # the same connection, including those of other threads.
+                # Open a separate connection for this thread: a request that waits for its answer blocks all other
+                # requests on the same connection, including requests of other threads.
                 store = store or _own_connection(self._store)
                 self._beats += 1
                 store.set(_key(self._rank), f"{self._collectives} {self._beats}")
@@ -109,8 +109,8 @@ class Heartbeat:
                 self._on_beat()
                 self._request_sent_at = None
         except RuntimeError:
-            # End the thread without an error: the chief is gone, and the store with it. The collective fails, too, and
-            # raises the error.
+            # End the thread without an error: the chief and the store are gone. The collective that the main thread
+            # calls fails, too, and raises an error.
             self._request_sent_at = None
 
     def _check_store_answers(self) -> None:
@@ -131,7 +131,7 @@ class Heartbeat:
             self._warn(late, since)
 
     def _stopped_peers(self, current: int, beats: dict[int, int]) -> list[int]:
-        """Return the peers that have published no heartbeat for `_MISSED_BEATS` periods since all have entered."""
+        """Return peers without a heartbeat for `_MISSED_BEATS` periods after all have entered this collective."""
         now = time.monotonic()
         if self._complete is None or self._complete[0] != current:
             self._complete = current, now, beats
@@ -141,7 +141,7 @@ class Heartbeat:
         return [peer for peer in self._peers if beats[peer] == beats_then[peer]]
 
     def _overdue_since(self) -> float | None:
-        """Return since when this process has been waiting; None if it is not overdue, or if a warning was logged."""
+        """Return since when this process waits, if for longer than ``silence_secs`` and not logged yet; else None."""
         since = self._waiting_since
         is_overdue = since is not None and time.monotonic() > since + self._silence_secs
         return since if is_overdue and self._warned_of != self._collectives else None
@@ -158,7 +158,7 @@ class Heartbeat:
 
 
 def beats_of(store: Store, rank: int) -> int:
-    """Return the number of heartbeats that a process has published. While it grows, the process is alive."""
+    """Return the number of heartbeats that a process has published. While the number grows, the process is alive."""
     return _published_by(store, rank)[1]
 
 

@@ -92,7 +92,7 @@ class AllGatherMesh:
     def all_gather(
         self, sent: Tensor, received: Tensor, timeout_secs: float, on_wait: OnWait = lambda missing: None
     ) -> None:
-        """Send a tensor to all processes and receive theirs.
+        """Send a tensor to all processes and receive the tensors of all.
 
         Args:
             sent: The tensor of this process, ``[n]``, on the CPU; all processes have to send the same number of bytes.
@@ -111,7 +111,7 @@ class AllGatherMesh:
     def gather_to_chief(
         self, data: bytes, lengths: Sequence[int], timeout_secs: float, on_wait: OnWait = lambda missing: None
     ) -> list[bytes]:
-        """Send bytes to rank 0.
+        """Send the bytes of each process to rank 0.
 
         Args:
             data: The bytes of this process.
@@ -145,10 +145,9 @@ class AllGatherMesh:
         return {peer for peer, connection in self._peers.items() if not _has_ended(connection)}
 
     def close(self) -> None:
-        """Close the connections, so that the peers see their end."""
+        """Close the connections, so that the peers notice the end of the connections."""
         for connection in self._peers.values():
-            # Shut down first: if a forked process holds a copy of the socket, closing alone would not end the
-            # connection.
+            # Shut down first. Closing alone would not end the connection if a forked process has a copy of the socket.
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
@@ -157,7 +156,7 @@ class AllGatherMesh:
     def _exchange(
         self, unsent: dict[int, memoryview], missing: dict[int, memoryview], timeout_secs: float, on_wait: OnWait
     ) -> None:
-        """Send and receive until both dicts are empty; they hold the rest of the messages to and from each peer."""
+        """Send and receive until both dicts are empty. They hold, by peer, the rest to be sent and to be received."""
         try:
             # In every round, send and receive as much as the kernel's buffers allow, for all peers. Sending everything
             # first could deadlock: each of two processes would wait for the other one to empty its buffer.
@@ -205,7 +204,7 @@ class AllGatherMesh:
                 raise TimeoutError(f"no message for {timeout_secs:g} s")
 
     def _accept(self, listener: socket.socket, token: bytes, deadline: float) -> None:
-        """Wait for one connection; keep it if it greets with the token, close it otherwise."""
+        """Accept one connection; keep it if the peer sends the group's token, otherwise close it."""
         listener.settimeout(max(0.1, deadline - time.monotonic()))
         connection, _ = listener.accept()
         connection.settimeout(_GREETING_SECS)
@@ -251,7 +250,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 
 def _read(store: Store, key: str, deadline: float) -> bytes:
-    """Wait until a process has written a key; return its value."""
+    """Wait until a process has written a key of the store; return the value of the key."""
     try:
         store.wait([key], datetime.timedelta(seconds=max(0.1, deadline - time.monotonic())))
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""The network interface, and the own address, through which this machine reaches another one.
+"""Network interface and address with which this machine reaches another machine, such as the chief's.
 
 A machine's own host name often resolves to loopback, which no other machine can reach. So the processes of a group ask
 the kernel instead from which of the machine's addresses it would send a packet to the chief. gloo then listens on the
@@ -28,7 +28,7 @@ def interface_to(host: str, port: int) -> str | None:
 def own_address(
     host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC
 ) -> tuple[socket.AddressFamily, str]:
-    """Return the own address from which this machine sends packets to `host`, with its address family.
+    """Return the address family and the address from which this machine sends packets to `host`.
 
     Raises:
         OSError: There is no route to `host`.
@@ -47,7 +47,7 @@ def own_address(
 
 @contextlib.contextmanager
 def gloo_listening_on(interface: str | None) -> Iterator[None]:
-    """Make process groups that are created in the body listen on an interface, unless the user has named one.
+    """Context manager: gloo groups created in its body listen on an interface, unless the user has chosen another.
 
     gloo reads the interface from an environment variable when a process group is created. The variable is removed
     afterwards, because other groups of this process, and the processes that it starts, may reach their peers through

@@ -37,20 +37,20 @@ _LENGTH_BYTES = 4
 
 
 def encode_cursor(cursor: Mapping[str, Any]) -> bytes:
-    """Serialize an input cursor, followed by the current state of torch's random generator on the CPU.
+    """Serialize an input cursor to bytes, followed by the current state of torch's random generator on the CPU.
 
     The generator's state has 5,056 bytes. It is appended as raw bytes, because encoding it as JSON would take longer
     than everything else that a step does for the cursor.
 
     Args:
-        cursor: The cursor as JSON, without the state of that generator.
+        cursor: The cursor without the state of that generator; JSON can represent all values.
     """
     text = json.dumps(cursor).encode()
     return b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, torch.get_rng_state().numpy().tobytes()))
 
 
 def decode_cursors(cursors: Tensor) -> list[dict[str, Any]]:
-    """Deserialize the cursors of all processes to JSON, each with its generator's state, as in a checkpoint.
+    """Decode the input cursors of all processes, and add to each the state of torch's random generator.
 
     Args:
         cursors: The bytes of `encode_cursor` by rank, padded, uint8 ``[replicas, bytes]``.
@@ -77,8 +77,8 @@ class Snapshot:
         last_step: The global step to end at, or None.
         variables: Parameters and buffers by name.
         slots: Optimizer state by name.
-        state: The parts of a checkpoint that are not tensors, as JSON. Before the first step, this is the state of the
-            checkpoint from which training started.
+        state: The parts of a checkpoint that are not tensors; JSON can represent them. Before the first step, this is
+            the state of the checkpoint from which training started.
         cursors: The input cursors of all processes, uint8 ``[replicas, bytes]``; None before the first step.
     """
 
@@ -103,23 +103,23 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Training state of a survivor, which it announces when the group forms again.
+    """Summary of a survivor's training state, which the survivor announces when the group forms again.
 
     Args:
         step: The last global step that the process has taken.
-        layout: The layout of its messages, as JSON; None before the first step.
+        layout: The sizes of its messages, from `Layout.as_json`; None before the first step.
     """
 
     step: int
     layout: Any = None
 
     def as_text(self) -> str:
-        """Serialize the status; see `find_leader`."""
+        """Return the status as text, for the process's announcement in the store."""
         return json.dumps({_STEP: self.step, _LAYOUT: self.layout})
 
 
 def find_leader(statuses: Sequence[str]) -> tuple[int, list[Status]]:
-    """Return the leader's rank, and the statuses of all survivors.
+    """Return the leader (the lowest rank among the survivors with the highest step), and all survivors' statuses.
 
     Args:
         statuses: By rank, the text of `Status.as_text`; empty for processes that have just started.
@@ -133,7 +133,7 @@ def find_leader(statuses: Sequence[str]) -> tuple[int, list[Status]]:
 
 
 def hand_over(group: Group, leader: int, snapshot: Snapshot | None) -> Snapshot:
-    """Send the leader's snapshot to all processes; return it in each of them.
+    """Send the leader's snapshot to all processes; return the snapshot in each process.
 
     Args:
         group: The processes.

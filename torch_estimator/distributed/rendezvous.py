@@ -63,12 +63,15 @@ from torch_estimator.distributed.mesh import AllGatherMesh
 from torch_estimator.distributed.network import gloo_listening_on, interface_to
 from torch_estimator.errors import ClusterError
 
+# torch 2.14 has a public name for this function, and warns where the old one is used.
+_set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+
 logger = logging.getLogger("torch_estimator")
 
 COLLECTIVE_SECS = 7200.0
 """How long a collective waits for all processes. It is long because the chief may evaluate between two steps."""
 
-# Limit the time to connect, since a process may die meanwhile. gloo waits for up to five times as long.
+# Limit the time to connect, since a process may die before it connects. gloo waits for up to five times as long.
 _CONNECT_SECS = 5.0
 # Use a mesh only in groups up to this size. In larger ones each process would hold too many connections, while torch's
 # ring all-gather needs two.
@@ -89,8 +92,8 @@ _JOINED: dict[tuple[str, int], int] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
-    """A generation that this process is a member of.
+class FormedGeneration:
+    """A generation that has formed, with this process as one of its members.
 
     Attributes:
         generation: The generation's entries in the store.
@@ -106,7 +109,7 @@ class Membership:
 
 
 class Rendezvous:
-    """Forms the generations of one group, as seen from one process.
+    """Makes this process a member of each generation of its group.
 
     Args:
         task: The place of this process in the cluster.
@@ -155,15 +158,15 @@ class Rendezvous:
         self._previous_mesh: AllGatherMesh | None = None
         self._may_miss = False
         self._absence_secs = _GONE_SECS
-        # The calling thread sets `_forming` and clears it when it gives up; the thread that forms a generation reads
-        # it. The other attributes are set by that thread and read by the calling thread.
+        # The thread that forms a generation. The calling thread clears this attribute when it gives up, and the forming
+        # thread reads it. The attributes below are written by the forming thread and read by the calling thread.
         self._forming: threading.Thread | None = None
         self._is_connecting = False
         self._waits_for, self._progress_at = "", 0.0
 
-    # Methods that run in the thread of the caller.
+    # The following methods run in the calling thread.
 
-    def form(self, status: str, *, may_miss: bool) -> Membership:
+    def form(self, status: str, *, may_miss: bool) -> FormedGeneration:
         """Wait for all other processes and form a generation with them.
 
         Args:
@@ -180,7 +183,7 @@ class Rendezvous:
         self._progress_at = time.monotonic()
         # Make the requests in a thread, because a request to the store of a stopped chief blocks as long as the chief
         # is stopped, and cannot be interrupted. If this process gives up, it leaves the thread running.
-        outcomes: queue.SimpleQueue[Membership | BaseException] = queue.SimpleQueue()
+        outcomes: queue.SimpleQueue[FormedGeneration | BaseException] = queue.SimpleQueue()
         self._forming = threading.Thread(target=self._form, args=(status, outcomes), name="rendezvous", daemon=True)
         self._forming.start()
         try:
@@ -190,14 +193,16 @@ class Rendezvous:
             thread.join(_CONNECT_SECS if self._is_connecting else _POLL_SECS)
         if isinstance(outcome, ForeignMembersError):
             raise ClusterError(
-                f"{self._task} has found {outcome.text!r} at {self._task.rendezvous} as the ranks of those that train, "
+                f"{self._task} has found {outcome.text!r} at {self._task.rendezvous} as the ranks of the members, "
                 "which its chief has not written; see whether another program uses that address."
             ) from outcome
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
-    def _wait_for_outcome(self, outcomes: queue.SimpleQueue[Membership | BaseException]) -> Membership | BaseException:
+    def _wait_for_outcome(
+        self, outcomes: queue.SimpleQueue[FormedGeneration | BaseException]
+    ) -> FormedGeneration | BaseException:
         logged_at = time.monotonic()
         deadline = logged_at + self._wait_secs
         while True:
@@ -235,26 +240,26 @@ class Rendezvous:
                 dist.destroy_process_group()
 
     def close_previous_mesh(self) -> None:
-        """Stop observing which processes of the previous generation are alive."""
+        """Close the mesh of the previous generation, which shows which of its processes are alive."""
         if self._previous_mesh is not None:
             self._previous_mesh.close()
             self._previous_mesh = None
 
-    # Methods that run in the thread that forms a generation.
+    # The following methods run in the thread that forms a generation.
 
-    def _form(self, status: str, outcomes: queue.SimpleQueue[Membership | BaseException]) -> None:
+    def _form(self, status: str, outcomes: queue.SimpleQueue[FormedGeneration | BaseException]) -> None:
         deadline = time.monotonic() + self._wait_secs
         try:
-            while (membership := self._try_and_recover(status, deadline)) is None:
+            while (formed := self._try_and_recover(status, deadline)) is None:
                 pass
             if self._forming is not threading.current_thread():
                 # Disconnect: the caller has given up and will not use the group.
-                self.disconnect(membership.mesh)
-            outcomes.put(membership)
+                self.disconnect(formed.mesh)
+            outcomes.put(formed)
         except BaseException as error:
             outcomes.put(error)
 
-    def _try_and_recover(self, status: str, deadline: float) -> Membership | None:
+    def _try_and_recover(self, status: str, deadline: float) -> FormedGeneration | None:
         """Try once to form a generation; return None if another attempt may succeed."""
         try:
             return self._try(status, deadline)
@@ -263,16 +268,16 @@ class Rendezvous:
         except (RuntimeError, ValueError, OSError) as error:
             if time.monotonic() > deadline or not self.is_repeatable or _is_port_in_use(error):
                 raise ClusterError(self._failure_text(error)) from error
-            # Forget the store and try again: either the chief has died, and its store with it, or another process has
-            # died while all were connecting.
+            # Connect to the store again and retry. Either the chief has died together with its store, or another
+            # process has died while all processes were connecting.
             self._generation = None
             forget_store(self._address)
             self.disconnect(None)
             time.sleep(0.05)
             return None
 
-    def _try(self, status: str, deadline: float) -> Membership | None:
-        """Run the five steps of the module's docstring; return None if the process has to start over."""
+    def _try(self, status: str, deadline: float) -> FormedGeneration | None:
+        """Try to form a generation in the five steps of the module's docstring; return None to start over."""
         if self._rank and self._connects_to_chief():
             self._wait_for_listener(deadline)
         left_secs = max(1.0, deadline - time.monotonic())
@@ -290,7 +295,7 @@ class Rendezvous:
             return None
         _JOINED[self._address] = generation.number
 
-        # 3. Wait for the others.
+        # 3. Wait until all other processes have announced themselves.
         began = time.monotonic()
         while (absent := generation.absent(self._size)) and not generation.has_members():
             if not generation.is_newest():
@@ -299,11 +304,10 @@ class Rendezvous:
             if self._may_miss and not is_absence_short and not self._is_any_alive(absent):
                 break
             self._sleep_or_give_up(self._names(absent), deadline)
-        # In a second attempt, wait longer for absent ranks: their processes may still be trying to connect for the
-        # first attempt.
+        # In a second attempt, wait longer for absent ranks: their processes may still be connecting for the first one.
         self._absence_secs = _CONNECTING_SECS
 
-        # 4. Write the members, or find out whether this process is one.
+        # 4. As the chief, write the list of members. Then find out whether this process is a member.
         if self._rank == 0:
             generation.set_members(rank for rank in range(self._size) if rank not in absent)
         if generation.excludes(self._rank):
@@ -312,7 +316,7 @@ class Rendezvous:
             self._wait_to_be_admitted(generation, deadline)
             return None
 
-        # 5. Compare purposes and connect.
+        # 5. Check that all members have the same purpose, and connect.
         members = generation.members()
         announcements = {rank: generation.announcement(rank) for rank in members}
         try:
@@ -325,7 +329,7 @@ class Rendezvous:
         mesh = self._connect(generation.store, members, connect_secs)
         self.close_previous_mesh()
         statuses = [announcements[rank].status if rank in announcements else "" for rank in range(self._size)]
-        return Membership(generation, members, statuses, mesh)
+        return FormedGeneration(generation, members, statuses, mesh)
 
     def _connects_to_chief(self) -> bool:
         """Return whether the chief's process serves the store and this process is not connected to it yet."""
@@ -333,7 +337,7 @@ class Rendezvous:
         return is_served_by_chief and not is_open(self._address)
 
     def _wait_for_listener(self, deadline: float) -> None:
-        """Wait until the chief listens. torch would wait, too, but would log a warning for each attempt."""
+        """Wait until the chief accepts connections. torch would wait, too, but log a warning for each attempt."""
         while True:
             try:
                 socket.create_connection(self._address, timeout=_POLL_SECS * 20).close()
@@ -377,7 +381,7 @@ class Rendezvous:
                 self._sleep_or_give_up(self._chief, deadline)
 
     def _wait_to_be_admitted(self, generation: Generation, deadline: float) -> None:
-        """Wait until the others, which have gone on without this process, begin a new generation."""
+        """Wait until the other processes, which have gone on without this process, begin a new generation."""
         logger.info("The others have gone on without %s; waiting until they admit it again.", self._task)
         while generation.is_newest():
             if generation.is_over():
@@ -398,9 +402,8 @@ class Rendezvous:
     def _init_process_group(self, store: Store, members: Sequence[int], connect_secs: float) -> None:
         if self._is_initialized_outside:
             return
-        # Reset torch's counter of process groups. torch derives a group's name from the number of groups that the
-        # process has tried to make, and all members need the same name, but a replacement has made fewer attempts than
-        # the survivors.
+        # Reset torch's counter of process groups. torch names a group by this counter, and all members need the same
+        # name, but a replacement has tried to make fewer groups than the survivors.
         dist.distributed_c10d._world.group_count = 0
         with gloo_listening_on(self._interface):
             dist.init_process_group(
@@ -410,7 +413,7 @@ class Rendezvous:
                 world_size=len(members),
                 timeout=datetime.timedelta(seconds=connect_secs),
             )
-        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=max(COLLECTIVE_SECS, self._wait_secs)))
+        _set_timeout(datetime.timedelta(seconds=max(COLLECTIVE_SECS, self._wait_secs)))
 
     def _check_purposes(self, purposes: Mapping[int, str]) -> None:
         for rank, purpose in purposes.items():
@@ -430,7 +433,7 @@ class Rendezvous:
         secs: float | None = None,
         advice: str = "all run and can reach that address",
     ) -> None:
-        """Sleep for 10 ms before the store is read again; raise if the deadline is over, or the caller has given up.
+        """Sleep for 10 ms between two readings of the store; raise after the deadline, or if the caller has given up.
 
         Args:
             waits_for: Names of the processes that this process waits for, for the log and the error.
@@ -448,7 +451,7 @@ class Rendezvous:
             )
         time.sleep(0.01)
 
-    # Names and reasons, for logs and errors.
+    # The following members make parts of messages for logs and errors.
 
     def _names(self, ranks: Iterable[int]) -> str:
         return ", ".join(map(self._task.name_of_rank, ranks))

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _POLL_SECS = 0.5
 _BATCH_SECS = 7200.0
 
-# The chief keeps its own batch, and sends these bytes in the place of it.
+# The chief keeps its own batch and sends these bytes instead, since no bytes would mean that its input has ended.
 _CHIEF_HAS_BATCH = b"a batch"
 
 
@@ -55,13 +55,13 @@ class Peers(Protocol):
     """The other processes of an evaluation: the first process receives from them, all others send to the first."""
 
     def begin_round(self, own: EvaluatedBatch) -> None:
-        """In the first process: begin to receive the batches of a round; `own` is its own batch of the round."""
+        """In the first process: begin to receive the batches of a round. `own` is the first process's batch."""
 
     def receive(self, index: int) -> EvaluatedBatch | None:
-        """In the first process: return the batch of another process in this round; None if its input has ended."""
+        """In the first process: return the batch of process `index` in this round; None if that input has ended."""
 
     def end(self) -> None:
-        """In the first process: stop receiving."""
+        """In the first process: stop receiving, so that `send` returns in the other processes."""
 
     def send(self, batches: Iterator[EvaluatedBatch]) -> None:
         """In all other processes: send the batches, until they end or the first process stops receiving."""
@@ -133,7 +133,7 @@ def _run_batch(model: Model, tensors: TensorBatch, context: RunContext, scores: 
         return model.module(tensors.features), tensors._replace(features=None, raw=raw)
 
 
-# Processes of a cluster.
+# The following classes evaluate with the processes of a cluster.
 
 
 class GroupShare(EvaluationShare):
@@ -168,7 +168,7 @@ class GroupShare(EvaluationShare):
         context: RunContext,
         schedule: HookSchedule,
     ) -> None:
-        """Run the batches of this process; see `EvaluationShare.evaluate`.
+        """Run this process's share of the batches; the chief computes the metrics of all batches.
 
         Raises:
             PeerLost: Another process is lost, or has failed.
@@ -182,12 +182,12 @@ class GroupShare(EvaluationShare):
         return results, batches
 
     def _from_chief(self, value: Any) -> Any:
-        """Send the chief's value to all processes, as JSON, and return it."""
+        """Send the chief's value to all processes, encoded as JSON; return the value in each process."""
         return json.loads(self._group.all_gather_texts("" if self._group.rank else json.dumps(value, default=float))[0])
 
 
 class _GroupPeers:
-    """Members of a group. In each round every member calls one collective, in which it sends a batch or no bytes.
+    """Members of a group. In each round every member sends a batch in one collective, or no bytes if it has none.
 
     All members learn how many bytes each one sends. A round in which a member sends no bytes is the last one for all.
     """
@@ -223,7 +223,7 @@ class _GroupPeers:
         self._is_over = not all(lengths[rank] for rank in self._group.present)
 
 
-# Processes forked for one evaluation.
+# The following classes evaluate with processes that are forked for one evaluation.
 
 Pipe = tuple[Connection, Connection]
 
@@ -247,7 +247,7 @@ class ForkedShare(EvaluationShare):
         context: RunContext,
         schedule: HookSchedule,
     ) -> None:
-        """Fork the processes and run the batches of each; see `EvaluationShare.evaluate`.
+        """Fork the processes and run the batches of each; the first process computes the metrics of all batches.
 
         Raises:
             UserError: Another process has failed.
@@ -260,7 +260,7 @@ class ForkedShare(EvaluationShare):
 
 
 class _PipePeers:
-    """Forked processes, each with a pipe to the first one.
+    """Forked processes, each of which sends its batches to the first process through a pipe.
 
     Args:
         pipes: The receiving and the sending end of the pipe of each process but the first.
@@ -287,8 +287,8 @@ class _PipePeers:
         receiver = self._pipes[index - 1][0]
         deadline = time.monotonic() + _BATCH_SECS
         while time.monotonic() < deadline:
-            # Ignore EOFError. If a process has died, its end of the pipe is closed and reading raises EOFError at once,
-            # perhaps before the exit status is available. `check` raises the error as soon as it is.
+            # If a process has died, reading its pipe raises EOFError at once, perhaps before its exit status is
+            # available. Ignore the EOFError: `check` raises an error as soon as the exit status is available.
             with suppress(EOFError):
                 if receiver.poll(_POLL_SECS):
                     data = receiver.recv_bytes()
@@ -299,7 +299,7 @@ class _PipePeers:
         )
 
     def end(self) -> None:
-        # Close the pipes: a process that still sends gets a BrokenPipeError, with which its `send` ends.
+        # Close the pipes: a process that still sends gets a BrokenPipeError, which ends its `send`.
         for receiver, _ in self._pipes:
             receiver.close()
 

@@ -1,6 +1,6 @@
-"""Feature columns: how raw columns become the numbers that a model computes with.
+"""Feature columns: descriptions of how the columns of a data set become the inputs of a model.
 
-`column` has the base classes, and describes how to add a column. To make a new name public, add one line here.
+The module `column` describes how to add a column. To make a new name public, add one line here.
 """
 
 from typing import Any, NoReturn
@@ -47,10 +47,10 @@ from torch_estimator.feature_column.weighted import weighted_categorical_column 
 
 
 def input_layer(*_: Any, **__: Any) -> NoReturn:
-    """Raise an error: tf.feature_column's function made variables, which belong to a module here.
+    """Raise an error: unlike in tf.feature_column, only modules create variables. Use `InputLayer` instead.
 
     Raises:
-        InvalidTypeError: Always; the message names the module that holds these variables here.
+        InvalidTypeError: Always. The message says how to make the module.
     """
     raise InvalidTypeError(
         "te.feature_column.input_layer cannot be called, since variables belong to a module here; give the columns to "
@@ -60,10 +60,10 @@ def input_layer(*_: Any, **__: Any) -> NoReturn:
 
 
 def linear_model(*_: Any, **__: Any) -> NoReturn:
-    """Raise an error in place of tf.feature_column's function; see `input_layer`.
+    """Raise an error: unlike in tf.feature_column, only modules create variables. Use `LinearModel` instead.
 
     Raises:
-        InvalidTypeError: Always.
+        InvalidTypeError: Always. The message says how to make the module.
     """
     raise InvalidTypeError(
         "te.feature_column.linear_model cannot be called, since variables belong to a module here; make a "

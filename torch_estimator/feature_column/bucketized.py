@@ -1,4 +1,4 @@
-"""Numbers divided into ranges, and a function that chooses the boundaries."""
+"""Column that divides numbers into ranges (buckets), and a function that chooses the boundaries of the ranges."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ from torch_estimator.feature_column.ids import Ids
 from torch_estimator.feature_column.lowering import Lowering
 from torch_estimator.feature_column.raw_feature import RawFeature
 
-# Up to this number of boundaries, comparing all numbers with each boundary is several times faster than a binary
-# search.
+# Up to this number of boundaries, comparing with each boundary is several times faster than a binary search.
 _FEW_BOUNDARIES = 64
 
-# Smallest width of a bucket. scikit-learn merges buckets that are narrower.
+# Minimum width of a bucket in `quantile_boundaries`, the same as in scikit-learn.
 _NARROWEST = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BucketizedColumn(CategoricalColumn):
-    """A numeric column cut at boundaries; made by `bucketized_column`.
+    """Column that replaces each number by the id of its range. Created by `bucketized_column`.
 
-    Number i of a row has the ids from ``i * (len(boundaries) + 1)`` on.
+    If a row holds several numbers, the ids of number i start at ``i * (len(boundaries) + 1)``.
     """
 
     source_column: NumberColumn
@@ -73,30 +72,30 @@ class BucketizedColumn(CategoricalColumn):
 
     @property
     def num_buckets(self) -> int:
-        """Number of ids: the buckets of each number of a row."""
+        """Number of ids: the number of buckets, times how many numbers a row holds."""
         return self.buckets * self.slots
 
     @property
     def slots(self) -> int:
-        """Ids in each row: one for each number."""
+        """Number of ids in each row: one for each number of the row."""
         return self.source_column.width
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
-        """The raw columns of the numeric column."""
+        """The raw columns that the numeric column reads."""
         return self.source_column.raw_features
 
     @property
     def number_columns(self) -> tuple[NumberColumn, ...]:
-        """The numeric column that is cut."""
+        """The numeric column whose numbers are divided into ranges."""
         return (self.source_column,)
 
     def add_to_network(self, inputs: NetworkInputs) -> None:
-        """Add how often each bucket occurs in a row. No `indicator_column` around this column is needed."""
+        """Make the count of each bucket in a row an input of a network. No `indicator_column` is needed."""
         inputs.add_counts(self.name, self)
 
     def encoder(self, encoders: Encoders) -> IdEncoder:
-        """Return a function from a chunk to the buckets of its numbers."""
+        """Return a function that takes a chunk (some rows of the data) and returns its bucket ids."""
         boundaries = np.array(self.boundaries, dtype=np.float32)
         first = np.arange(self.slots, dtype=np.intp) * self.buckets
         ids = np.arange(self.num_buckets, dtype=np.int64)
@@ -108,13 +107,13 @@ class BucketizedColumn(CategoricalColumn):
         return encode
 
     def lower(self, lowering: Lowering) -> str:
-        """Write the comparison with the boundaries into a graph."""
+        """Add the computation of the bucket ids to an ONNX graph; return the name of the result."""
         graph = lowering.graph
         numbers = lowering.numbers(self.source_column)
         if self.slots > 1:
             numbers = graph.op("Unsqueeze", numbers, graph.constant([-1], np.int64))
-        # Count the boundaries above a number, and subtract. No boundary is above NaN, so NaN gets the last bucket, as
-        # in `_buckets`.
+        # Subtract the number of boundaries above a number from the id of the last bucket.
+        # No boundary is above NaN, so NaN gets the last bucket, as in `_buckets`.
         above = lowering.cast(graph.op("Less", numbers, graph.constant(self.boundaries, np.float32)), "int64")
         count = graph.op("ReduceSum", above, graph.constant([-1], np.int64), keepdims=int(self.slots == 1))
         last = [(slot + 1) * self.buckets - 1 for slot in range(self.slots)]
@@ -122,7 +121,7 @@ class BucketizedColumn(CategoricalColumn):
 
 
 def bucketized_column(source_column: NumberColumn, boundaries: Iterable[float]) -> BucketizedColumn:
-    """Cut a numeric column into ``len(boundaries) + 1`` ranges, each of which includes its lower end.
+    """Return a column that divides numbers into ``len(boundaries) + 1`` ranges. A range includes its lower end.
 
     NaN falls into the last range. Numbers and boundaries are compared as float32.
 
@@ -147,7 +146,7 @@ def bucketized_column(source_column: NumberColumn, boundaries: Iterable[float]) 
 
 
 def _buckets(boundaries: npt.NDArray[np.float32], numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
-    """Return how many boundaries each number has reached; NaN has reached all."""
+    """Return the bucket of each number: how many boundaries are not above it. NaN gets the last bucket."""
     if len(boundaries) > _FEW_BOUNDARIES:
         return np.searchsorted(boundaries, numbers, side="right")
     codes = np.full(numbers.shape, len(boundaries), dtype=np.uint8)
@@ -157,12 +156,12 @@ def _buckets(boundaries: npt.NDArray[np.float32], numbers: npt.NDArray[np.float3
 
 
 def quantile_boundaries(values: Any, num_buckets: int) -> list[float]:
-    """Return boundaries that cut numbers into buckets of equal size, for `bucketized_column`.
+    """Return boundaries for `bucketized_column` that put equally many numbers into each bucket.
 
     They are the same as those of scikit-learn's ``KBinsDiscretizer(num_buckets, strategy="quantile")``: the quantiles
     between the smallest and the largest number, averaged if a quantile falls between two numbers (the method
     ``"averaged_inverted_cdf"`` of ``numpy.percentile``). If many numbers are equal, there are fewer boundaries. If most
-    numbers are zero, cut only the others: ``[1, *quantile_boundaries(gains[gains > 0], 100)]``.
+    numbers are zero, divide only the other numbers: ``[1, *quantile_boundaries(gains[gains > 0], 100)]``.
 
     Boundaries are part of the model: compute them once, on the training data.
 
@@ -189,18 +188,18 @@ def quantile_boundaries(values: Any, num_buckets: int) -> list[float]:
     edges = np.percentile(numbers, np.linspace(0, 100, num_buckets + 1), method="averaged_inverted_cdf")
     wide_enough = np.ediff1d(edges, to_begin=np.inf) > _NARROWEST
     edges = edges[wide_enough]
-    # Drop boundaries that are equal as float32, in which columns compare; they may differ as float64.
+    # Drop boundaries that differ as float64 but not as float32, because columns compare as float32.
     apart = np.ediff1d(edges.astype(np.float32), to_begin=np.float32(np.inf)) > 0
     return [float(edge) for edge in edges[apart][1:-1]]
 
 
 def _finite_numbers(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the numbers among `values`, float64 ``[count]``."""
+    """Return `values` as a flat float64 array without NaN and nulls; raise an error for infinite numbers."""
     try:
         numbers = np.asarray(values)
         if numbers.dtype.kind not in "biuf":
-            # Accept an object array, since numbers with nulls become one, but reject strings, even those that look like
-            # numbers.
+            # Accept an object array, because numbers with nulls become an object array.
+            # Reject strings even if they look like numbers, which `astype` would parse.
             if any(isinstance(value, str | bytes) for value in numbers.ravel()):
                 raise TypeError
             numbers = numbers.astype(np.float64)

@@ -15,7 +15,7 @@ _INT64_END = 2**63
 
 
 def set_fields(column: object, **values: Any) -> None:
-    """Replace fields of a frozen dataclass; only for use in its own `__post_init__`, to convert arguments."""
+    """Set fields of a frozen dataclass. Only the dataclass's `__post_init__` may call this, to convert arguments."""
     for name, value in values.items():
         object.__setattr__(column, name, value)
 
@@ -31,13 +31,13 @@ def is_count(value: object, at_least: int) -> bool:
 
 
 def check_flag(value: object, what: str) -> None:
-    """Raise InvalidTypeError unless a value is True or False; `what` names it in the message."""
+    """Raise InvalidTypeError unless a value is True or False; `what` names the value in the message."""
     if not isinstance(value, bool):
         raise InvalidTypeError(f"{what} must be True or False, but got {value!r}.")
 
 
 def check_key(key: object) -> None:
-    """Raise InvalidValueError unless `key` can name a raw column."""
+    """Raise InvalidValueError unless `key`, the name of a raw column, is a non-empty string of valid text."""
     if not isinstance(key, str) or not key:
         raise InvalidValueError(
             f"key must be a non-empty string that names a raw column, but got {key!r} ({type(key).__name__})."
@@ -46,7 +46,7 @@ def check_key(key: object) -> None:
 
 
 def check_text(text: str, what: str) -> None:
-    """Raise InvalidValueError for a string that UTF-8 cannot encode; `what` names it in the message."""
+    """Raise InvalidValueError for a string that UTF-8 cannot encode; `what` names the string in the message."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -54,13 +54,13 @@ def check_text(text: str, what: str) -> None:
 
 
 def check_number_dtype(dtype: str, of: str) -> None:
-    """Raise InvalidValueError unless a name from `dtype_name` is numeric; `of` is the object in the message."""
+    """Raise InvalidValueError unless a dtype name is numeric; `of` says in the message what has the dtype."""
     if not (is_integer(dtype) or is_float(dtype)):
         raise InvalidValueError(f"dtype of {of} must be an integer or floating-point type, but got {dtype!r}.")
 
 
 def as_items(values: Any, what: str) -> tuple[Any, ...]:
-    """Return the items of a list, tuple, array or other iterable.
+    """Return the items of a list, tuple, array or other iterable as a tuple.
 
     Raises:
         InvalidTypeError: The value is not iterable, or it is a string.
@@ -93,16 +93,16 @@ def dtype_name(dtype: Any) -> str:
 
 
 def value_dtype_name(dtype: Any) -> str:
-    """Return the name of a categorical column's dtype, in which every integer dtype counts as ``"int64"``."""
+    """Return the name of a dtype as categorical columns use it: ``"int64"`` for every integer dtype."""
     name = dtype_name(dtype)
     return "int64" if is_integer(name) else name
 
 
 def is_integer(name: str) -> bool:
-    """Return whether a name from `dtype_name` is an integer dtype."""
+    """Return whether a dtype name, such as ``"uint8"``, is the name of an integer type."""
     return name.startswith(("int", "uint"))
 
 
 def is_float(name: str) -> bool:
-    """Return whether a name from `dtype_name` is a floating-point dtype."""
+    """Return whether a dtype name, such as ``"bfloat16"``, is the name of a floating-point type."""
     return name.startswith(("float", "bfloat", "double", "half"))

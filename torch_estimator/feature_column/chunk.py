@@ -1,4 +1,4 @@
-"""A chunk: some rows of all raw columns, each of which is read and encoded at most once."""
+"""A chunk: some rows of all raw columns. It caches results, so that each column is read and encoded only once."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Chunk:
         self._done: dict[object, object] = {}
 
     def once(self, key: object, make: Callable[[], _T]) -> _T:
-        """Return the result of `make`, which is called only the first time for this `key`."""
+        """Return the cached result for `key`; call `make` to compute the result if there is none yet."""
         if key not in self._done:
             self._done[key] = make()
         return self._done[key]  # type: ignore[return-value]
 
     def encoded(self, encoder: Callable[[Chunk], _T]) -> _T:
-        """Return an encoder's result over this chunk. The encoder is called only the first time."""
+        """Return the encoder's result for this chunk; call the encoder only if the result is not cached."""
         if encoder not in self._done:
             self._done[encoder] = encoder(self)
         return self._done[encoder]  # type: ignore[return-value]
 
     def values(self, key: str, dtype: RawDtype) -> Distinct:
-        """Return a raw column of type ``"string"`` or ``"int64"`` as distinct values with codes."""
+        """Return a column of strings or integers as distinct values and, for each row, the index of its value."""
         read = distinct_strings if dtype == "string" else distinct_integers
         return self.once((key, dtype), lambda: read(self._columns[key], key))
 
@@ -63,9 +63,9 @@ class Chunk:
         return self.once((key, "numbers", shape), lambda: numbers(self._columns[key], key, shape))
 
     def list_values(self, key: str, dtype: RawDtype) -> Lists[Distinct]:
-        """Return a raw column of lists of ``"string"`` or ``"int64"`` as distinct values with codes."""
+        """Return a column of lists of strings or integers as distinct values, their indices, and row offsets."""
         return self.once((key, dtype, "lists"), lambda: list_values(self._columns[key], key, dtype))
 
     def list_numbers(self, key: str) -> Lists[npt.NDArray[np.float32]]:
-        """Return a raw column of lists of numbers, with NaN for a missing value."""
+        """Return a column of lists of numbers as flat numbers and row offsets, with NaN for a missing value."""
         return self.once((key, "number lists"), lambda: list_numbers(self._columns[key], key))

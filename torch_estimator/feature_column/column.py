@@ -50,35 +50,35 @@ Normalizer: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 class LinearInputs(Protocol):
-    """The inputs of a linear model, to which each column adds its numbers or ids."""
+    """Collector of a linear model's inputs. Each column adds its numbers or ids through these methods."""
 
     def add_numbers(self, column: NumberColumn) -> None:
-        """Give the model the numbers of a column, each with a weight."""
+        """Make the numbers of a column inputs of the model, each with a trainable weight."""
         ...
 
     def add_ids(self, column: CategoricalColumn) -> None:
-        """Give the model the ids of a column, each with a weight."""
+        """Make the ids of a column inputs of the model, each with a trainable weight."""
         ...
 
 
 class NetworkInputs(Protocol):
-    """The inputs of a network, to which each column adds its numbers, counts or vectors."""
+    """Collector of a network's inputs. Each column adds its numbers, counts or vectors through these methods."""
 
     def add_numbers(self, column: NumberColumn) -> None:
-        """Give the network the numbers of a column."""
+        """Make the numbers of a column inputs of the network."""
         ...
 
     def add_counts(self, name: str, column: CategoricalColumn) -> None:
-        """Give the network, under a name, how often each id of a categorical column occurs in a row."""
+        """Make the count of each id in a row an input of the network, under the given name."""
         ...
 
     def add_vectors(self, column: EmbeddingColumn) -> None:
-        """Give the network a learned vector for the ids of a row."""
+        """Make the learned vector for a row's ids an input of the network."""
         ...
 
 
 class Column:
-    """A feature column.
+    """Base class of all feature columns.
 
     Attributes:
         name: Name, which is unique within the linear or the network half of a model, and part of variables' names.
@@ -88,15 +88,15 @@ class Column:
     __slots__ = ()
 
     if TYPE_CHECKING:
-        # Declare these properties for mypy only. At runtime, a property here would become the default value of a
-        # dataclass field that has the same name in a derived class.
+        # Declare these properties for mypy only.
+        # At runtime, a property would become the default value of a derived dataclass's field of the same name.
         @property
         def name(self) -> str: ...
         @property
         def raw_features(self) -> tuple[RawFeature, ...]: ...
 
     def add_to_linear(self, inputs: LinearInputs) -> None:
-        """Add this column to the inputs of a linear model.
+        """Add this column to a linear model's inputs. Columns that do not override this method raise an error.
 
         Raises:
             InvalidValueError: A linear model cannot take such a column.
@@ -106,7 +106,7 @@ class Column:
         )
 
     def add_to_network(self, inputs: NetworkInputs) -> None:
-        """Add this column to the inputs of a network.
+        """Add this column to a network's inputs. Columns that do not override this method raise an error.
 
         Raises:
             InvalidValueError: A network cannot take such a column.
@@ -143,19 +143,19 @@ class NumberColumn(Column):
 
     @property
     def width(self) -> int:
-        """Numbers in each row."""
+        """Number of floats in each row."""
         return math.prod(self.shape)
 
     def encode(self, chunk: Chunk) -> npt.NDArray[np.float32]:
-        """Return the numbers of a chunk before `normalizer_fn`, float32 ``[rows, *shape]``."""
+        """Return the numbers of a chunk before `normalizer_fn` is applied, float32 ``[rows, *shape]``."""
         raise NotImplementedError
 
     def lower(self, lowering: Lowering) -> str:
-        """Write what `encode` computes into a graph; return a tensor float32 ``[N, width]``."""
+        """Add what `encode` computes to an ONNX graph; return the name of a float32 tensor ``[N, width]``."""
         raise ExportError(f"a column of the kind {type(self).__name__} cannot be exported.")
 
     def numbers(self, chunk: Chunk) -> npt.NDArray[np.float32]:
-        """Return the numbers of a chunk, float32 ``[rows, width]``.
+        """Return the numbers of a chunk after `normalizer_fn` is applied, float32 ``[rows, width]``.
 
         Raises:
             InvalidValueError: `normalizer_fn` returns something other than a tensor of the same shape.
@@ -188,9 +188,9 @@ class NumberColumn(Column):
 
 
 class CategoricalColumn(Column):
-    """Base of columns that give ids: integers from 0 to ``num_buckets - 1``, any of which may be missing.
+    """Base of columns that turn values into ids from 0 to ``num_buckets - 1``. A missing value has no id.
 
-    A linear model has a weight for every id; `indicator_column` and `embedding_column` put them into a network. A
+    A linear model has a weight for every id; `indicator_column` and `embedding_column` put ids into a network. A
     derived class has a `name`, `raw_features` and `num_buckets`, and implements `encoder` and `lower`.
 
     Attributes:
@@ -220,26 +220,26 @@ class CategoricalColumn(Column):
 
     @property
     def unweighted(self) -> CategoricalColumn:
-        """This column without weights: itself, or for a weighted column its categorical column."""
+        """The column without weights: itself, or the categorical column inside a weighted column."""
         return self
 
     @property
     def is_bag(self) -> bool:
-        """Whether rows hold lists of ids, or ids have weights. Such a column has tensors of its own in a model."""
+        """Whether rows hold lists of ids, or ids have weights. A model then has separate tensors for the column."""
         return self.multivalent or self.weight_feature is not None
 
     @property
     def number_columns(self) -> tuple[NumberColumn, ...]:
-        """The columns of numbers that this column turns into ids; by default none."""
+        """The numeric columns whose numbers this column turns into ids; by default none."""
         return ()
 
     @property
     def missing_key(self) -> str | None:
-        """Key of a raw column; rows with a missing value in it have no id in a cross. None if there is no such key."""
+        """Raw column, or None. If its value is missing in a row, a cross gives the row no id."""
         return None
 
     def cross_leaves(self) -> Sequence[str | CategoricalColumn]:
-        """Return the leaves that this column adds to a cross: the column itself, or the leaves of a crossed column.
+        """Return what a cross combines for this column: the column itself, or the inputs of a nested cross.
 
         Raises:
             InvalidValueError: The column cannot be crossed.
@@ -247,18 +247,18 @@ class CategoricalColumn(Column):
         return (self,)
 
     def check_weighable(self) -> None:
-        """Raise InvalidValueError if the ids of this column cannot be given weights."""
+        """Raise InvalidValueError if the ids of this column cannot have weights. By default they can."""
 
     def encoder(self, encoders: Encoders) -> IdEncoder:
-        """Return a function from a chunk to its ids, for columns whose `multivalent` is False.
+        """Return a function that computes the ids of a chunk, for columns with a fixed number of ids per row.
 
         Args:
-            encoders: Encoders of other columns, and string hashers, of the same transform.
+            encoders: Encoders of other columns, and string hashers, of the same `FeatureTransform`.
         """
         raise NotImplementedError
 
     def list_encoder(self, encoders: Encoders) -> ListEncoder:
-        """Return a function from a chunk to its ids as lists. Columns that can be `multivalent` override it."""
+        """Return a function that computes the ids of a chunk as one list per row. Columns of lists override it."""
         encoder = encoders.ids(self)
 
         def encode(chunk: Chunk) -> IdLists:
@@ -269,7 +269,7 @@ class CategoricalColumn(Column):
         return encode
 
     def lower(self, lowering: Lowering) -> LoweredIds:
-        """Write what `encoder` computes into a graph.
+        """Add what `encoder` computes to an ONNX graph; return the tensor of ids, or `HashChain`s.
 
         A column that reads one raw column should work elementwise, so that it computes ids ``[N, n]`` of lists
         ``[N, n]``.
@@ -277,7 +277,7 @@ class CategoricalColumn(Column):
         raise ExportError(f"a column of the kind {type(self).__name__} cannot be exported.")
 
     def lower_lists(self, lowering: Lowering) -> str:
-        """Write what `list_encoder` computes into a graph; return ids int64 ``[N, n]``, with -1 for no id."""
+        """Add what `list_encoder` computes to an ONNX graph; return an int64 tensor ``[N, n]``, -1 for no id."""
         return lowering.ids(self)
 
     def add_to_linear(self, inputs: LinearInputs) -> None:
@@ -315,13 +315,13 @@ class KeyColumn(CategoricalColumn):
         dtype = "string"
 
     def check_key_column(self) -> None:
-        """Raise InvalidValueError or InvalidTypeError for a key or `multivalent` of the wrong kind."""
+        """Check `key` and `multivalent`; raise InvalidValueError or InvalidTypeError if they are wrong."""
         check_key(self.key)
         check_flag(self.multivalent, f"multivalent of column {self.key!r}")
 
     @property
     def name(self) -> str:
-        """Name of the column: the key."""
+        """Name of the column: the name of its raw column."""
         return self.key
 
     @property
@@ -331,20 +331,20 @@ class KeyColumn(CategoricalColumn):
 
     @property
     def missing_key(self) -> str | None:
-        """The key, because a cross of this column has no id if the value is missing."""
+        """The key: if its value is missing in a row, a cross of this column gives the row no id."""
         return self.key
 
     @property
     def missing_value(self) -> Any:
-        """The value that stands for a missing value: ``''`` or -1."""
+        """The value that marks a missing value: ``''`` for strings, -1 for integers."""
         return "" if self.dtype == "string" else -1
 
     def ids_of_values(self, encoders: Encoders) -> IdsOfValues:
-        """Return a function from distinct values to their ids, int64, `NOT_IN_VOCABULARY` or `MISSING`."""
+        """Return a function from values to int64 ids. A value without id gets `NOT_IN_VOCABULARY` or `MISSING`."""
         raise NotImplementedError
 
     def encoder(self, encoders: Encoders) -> IdEncoder:
-        """Return a function that looks up the id of each distinct value once."""
+        """Return a function that computes the ids of a chunk and looks up each distinct value only once."""
         ids_of = self.ids_of_values(encoders)
 
         def encode(chunk: Chunk) -> Ids:
@@ -354,7 +354,7 @@ class KeyColumn(CategoricalColumn):
         return encode
 
     def list_encoder(self, encoders: Encoders) -> ListEncoder:
-        """Return a function from a chunk whose rows hold lists to ids; see `encoder`."""
+        """Return a function that computes the ids of a chunk as one list per row."""
         if not self.multivalent:
             return CategoricalColumn.list_encoder(self, encoders)
         ids_of = self.ids_of_values(encoders)
@@ -380,7 +380,7 @@ class DenseColumn(Column):
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
-        """The raw columns of the categorical column."""
+        """The raw columns that the categorical column reads."""
         return self.categorical_column.raw_features
 
     def add_to_linear(self, inputs: LinearInputs) -> None:
@@ -392,7 +392,7 @@ class DenseColumn(Column):
 
 
 class Encoders:
-    """The encoders of one transform: one for each of its categorical columns, and one hasher for each raw column."""
+    """Cache of one `FeatureTransform`: an encoder for each categorical column, and the hashers of raw columns."""
 
     def __init__(self) -> None:
         self.hashers: dict[tuple[str, HashFunction], StringHasher] = {}
@@ -406,18 +406,18 @@ class Encoders:
         return self._ids[column]
 
     def lists(self, column: CategoricalColumn) -> ListEncoder:
-        """Return the encoder that gives any column's ids as lists."""
+        """Return the encoder that gives the ids of any categorical column as one list per row."""
         if column not in self._lists:
             self._lists[column] = column.list_encoder(self)
         return self._lists[column]
 
     def hasher(self, key: str, function: HashFunction) -> StringHasher:
-        """Return the hasher of a raw column's strings."""
+        """Return the object that hashes the strings of the raw column `key` with `function`."""
         return self.hashers.setdefault((key, function), StringHasher(key, function))
 
 
 def check_categorical(column: object, where: str) -> None:
-    """Raise unless a column is categorical.
+    """Raise an error unless a column is categorical.
 
     Args:
         column: The column.
@@ -437,5 +437,5 @@ def check_categorical(column: object, where: str) -> None:
 
 
 def column_error(column: object, message: str) -> InvalidTypeError | InvalidValueError:
-    """Return an InvalidValueError if `column` is a feature column, else an InvalidTypeError."""
+    """Return an error with a message: InvalidValueError if `column` is a feature column, else InvalidTypeError."""
     return InvalidValueError(message) if isinstance(column, Column) else InvalidTypeError(message)

@@ -1,8 +1,8 @@
-"""Combinations of categorical values, numbered by hash.
+"""Column whose ids are hashes of combinations of categorical values (a feature cross).
 
-A cross combines its leaves: raw string columns, and the ids of other columns. Each leaf has 64-bit values, and an id is
-a hash of one value from every leaf. The host half has two encoders: `_CrossIds` if all leaves have a fixed number of
-values in each row, and `_CrossLists` if some leaves hold lists.
+The columns that a cross combines are its leaves: raw string columns, and the ids of other columns. Each leaf has 64-bit
+values, and an id is a hash of one value from every leaf. There are two encoders: `_CrossIds` if all leaves have a fixed
+number of values in each row, and `_CrossLists` if some leaves hold lists.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DEFAULT_HASH_KEY = 0xDECAFCAFFE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrossedColumn(CategoricalColumn):
-    """A cross of raw string columns and categorical columns; made by `crossed_column`.
+    """Cross of raw string columns and categorical columns. Created by `crossed_column`.
 
     Attributes:
         list_keys: Raw string columns among the keys whose rows hold lists.
@@ -90,12 +90,12 @@ class CrossedColumn(CategoricalColumn):
 
     @property
     def name(self) -> str:
-        """Name of the column: the sorted names of the leaves, joined by ``_X_``."""
+        """Name of the column: the sorted names of the crossed columns, joined by ``_X_``."""
         return "_X_".join(sorted(leaf if isinstance(leaf, str) else leaf.name for leaf in self.cross_leaves()))
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """Leaves in the order of hashing, including those of nested crosses.
+        """The crossed columns in the order of hashing. A nested cross is replaced by its own columns.
 
         This is the order of TensorFlow's kernel, which combines sparse inputs before dense ones, each in declared
         order. There, the ids of columns and lists of strings are sparse; raw string columns with one value per row are
@@ -107,33 +107,33 @@ class CrossedColumn(CategoricalColumn):
 
     @property
     def lists(self) -> frozenset[str]:
-        """The raw string columns whose rows hold lists, including those of nested crosses."""
+        """Names of the raw string columns whose rows hold lists, including those inside nested crosses."""
         nested = (key.lists for key in self.keys if isinstance(key, CrossedColumn))
         return frozenset(self.list_keys).union(*nested)
 
     @property
     def multivalent(self) -> bool:
-        """Whether some leaf holds lists, so that the number of ids differs from row to row."""
+        """Whether a crossed column holds lists, so that the number of ids differs from row to row."""
         return any(leaf in self.lists if isinstance(leaf, str) else leaf.multivalent for leaf in self.leaves)
 
     @property
     def start(self) -> int:
-        """Start value of the hash; as in TensorFlow, a `hash_key` of 0 counts as None."""
+        """Initial value of the hash: `hash_key`, or TensorFlow's constant if `hash_key` is None or 0."""
         return self.hash_key or DEFAULT_HASH_KEY
 
     @property
     def num_buckets(self) -> int:
-        """Number of ids: the hash buckets."""
+        """Number of ids, which is the number of hash buckets."""
         return self.hash_bucket_size
 
     @property
     def slots(self) -> int:
-        """Ids in each row if no leaf holds lists: one for each combination of the leaves' values."""
+        """Number of ids in each row without lists: one for each combination of the row's values."""
         return math.prod(1 if isinstance(leaf, str) else leaf.slots for leaf in self.leaves)
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
-        """The raw columns of all leaves."""
+        """The raw columns that all crossed columns read."""
         features: list[RawFeature] = []
         lists = self.lists
         for leaf in self.leaves:
@@ -145,15 +145,15 @@ class CrossedColumn(CategoricalColumn):
 
     @property
     def number_columns(self) -> tuple[NumberColumn, ...]:
-        """The numeric columns of all leaves."""
+        """The numeric columns whose numbers the crossed columns turn into ids."""
         return tuple(number for leaf in self.leaves if not isinstance(leaf, str) for number in leaf.number_columns)
 
     def cross_leaves(self) -> Sequence[Leaf]:
-        """Return the leaves in declared order, with nested crosses replaced by their leaves."""
+        """Return the crossed columns in declared order. A nested cross is replaced by its own columns."""
         return tuple(_flatten(self.keys))
 
     def check_weighable(self) -> None:
-        """Raise InvalidValueError for a cross of lists, whose rows have a varying number of combinations."""
+        """Raise InvalidValueError if a crossed column holds lists: the number of ids per row then varies."""
         if self.multivalent:
             raise InvalidValueError(
                 f"crossed column {self.name!r} cannot have weights, since how many values a row has depends on its "
@@ -161,15 +161,15 @@ class CrossedColumn(CategoricalColumn):
             )
 
     def encoder(self, encoders: Encoders) -> IdEncoder:
-        """Return a function from a chunk to its ids."""
+        """Return a function that computes the ids of a chunk, for a cross without lists."""
         return _CrossIds(self, encoders)
 
     def list_encoder(self, encoders: Encoders) -> ListEncoder:
-        """Return a function from a chunk to its ids as lists."""
+        """Return a function that computes the ids of a chunk as one list per row."""
         return _CrossLists(self, encoders) if self.multivalent else CategoricalColumn.list_encoder(self, encoders)
 
     def lower(self, lowering: Lowering) -> LoweredIds:
-        """Return one hash chain for each combination of the leaves' slots."""
+        """Return a `HashChain` per id of a row: a description of the hash, from which the exporter builds nodes."""
         choices: list[list[ChainValue]] = []
         missing: list[str] = []
         for leaf in self.leaves:
@@ -186,7 +186,7 @@ class CrossedColumn(CategoricalColumn):
         ]
 
     def lower_lists(self, lowering: Lowering) -> str:
-        """Write all combinations of the values of the leaves' lists into a graph."""
+        """Add the hashes of all combinations of list values to an ONNX graph; return the tensor of ids."""
         if not self.multivalent:
             return lowering.ids(self)
         leaves: list[ListLeaf] = []
@@ -206,7 +206,7 @@ def crossed_column(
     hash_function: HashFunction = "murmur3",
     multivalent: Iterable[str] = (),
 ) -> CrossedColumn:
-    """Return a column of combined values: ``hash(values) % hash_bucket_size``.
+    """Return a column that combines several columns. Its ids are ``hash(values) % hash_bucket_size``.
 
     The hash starts with ``h = hash_key or 0xDECAFCAFFE``, and every leaf updates it by ``h = FingerprintCat64(h, v)``,
     in the order of `CrossedColumn.leaves`. For a raw string column, v is the hash of the string, and ``''`` is hashed
@@ -216,8 +216,8 @@ def crossed_column(
 
     Args:
         keys: Names of raw string columns, and bucketized, vocabulary, identity and crossed columns; two or more.
-            Integers are crossed by an identity column, as ids, or read as strings, whose hashes are not those that
-            TensorFlow's crosses have for integers under their names.
+            To cross integers, wrap them in an identity column, or read them as strings. TensorFlow hashes integers in
+            another way.
         hash_bucket_size: Number of buckets, at least 1.
         hash_key: Start value of the hash.
         hash_function: ``"murmur3"``, or ``"farmhash"`` for TensorFlow's ids.
@@ -263,7 +263,7 @@ def _flatten(keys: Iterable[Leaf]) -> Iterator[Leaf]:
 
 @dataclass(frozen=True, slots=True)
 class _Hashes:
-    """The 64-bit values of a leaf, or of several leaves combined.
+    """64-bit values of one crossed column (leaf) in a chunk of rows, or of several columns combined by hashing.
 
     Attributes:
         values: uint64 ``[N, slots]`` if `codes` is None, else a table ``[M]`` of distinct values.
@@ -277,14 +277,14 @@ class _Hashes:
     codes: Codes | None
 
     def by_row(self) -> tuple[UInt64Array, Mask | None]:
-        """Return `values` and `missing` without codes, each ``[N, slots]``."""
+        """Return `values` and `missing` for every row, each ``[N, slots]``, with `codes` looked up."""
         if self.codes is None:
             return self.values, self.missing
         return self.values.take(self.codes), None if self.missing is None else self.missing.take(self.codes)
 
 
 class _CrossIds:
-    """Encoder of a crossed column whose leaves all have a fixed number of values in each row."""
+    """Encoder of a cross without lists: each crossed column has a fixed number of values in each row."""
 
     def __init__(self, column: CrossedColumn, encoders: Encoders) -> None:
         self._start = np.uint64(column.start)
@@ -297,7 +297,7 @@ class _CrossIds:
         ]
 
     def __call__(self, chunk: Chunk) -> Ids:
-        """Return the ids of a chunk, as a table and codes unless there are more combinations than rows."""
+        """Return the ids of a chunk. Equal combinations are hashed once if there are few distinct ones."""
         first = self._leaves[0](chunk)
         result = _Hashes(fingerprint_cat64(self._start, first.values), first.missing, first.codes)
         for leaf in self._leaves[1:]:
@@ -327,7 +327,7 @@ def _column_leaf(encoder: IdEncoder) -> Callable[[Chunk], _Hashes]:
 
 
 def _combined(left: _Hashes, right: _Hashes, rows: int) -> _Hashes:
-    """Combine every slot of `left` with every slot of `right`; the slot of `right` varies fastest.
+    """Hash each row's values in `left` with its values in `right`. The value of `right` varies fastest.
 
     Only distinct values are combined if both sides have codes and there are at most as many pairs of them as rows.
     """
@@ -346,7 +346,7 @@ def _combined(left: _Hashes, right: _Hashes, rows: int) -> _Hashes:
 def _pairs(
     left: UInt64Array, left_missing: Mask | None, right: UInt64Array, right_missing: Mask | None
 ) -> tuple[UInt64Array, Mask | None]:
-    """Combine values ``[n, a]`` with values ``[n, b]`` to ``[n, a * b]``."""
+    """Hash all pairs of values in each row: values ``[n, a]`` and ``[n, b]`` give hashes ``[n, a * b]``."""
     shape = (left.shape[0], left.shape[1] * right.shape[1])
     values = fingerprint_cat64(left[:, :, None], right[:, None, :]).reshape(shape)
     if left_missing is None and right_missing is None:
@@ -361,14 +361,14 @@ def _pairs(
 
 @dataclass(frozen=True, slots=True)
 class _HashLists:
-    """The 64-bit values of a leaf with lists: those of row i are at ``offsets[i]`` to ``offsets[i + 1]``."""
+    """64-bit values of a crossed column with lists. Row i has ``values[offsets[i] : offsets[i + 1]]``."""
 
     values: UInt64Array
     offsets: Int64Array
 
 
 class _CrossLists:
-    """Encoder of a crossed column with leaves that hold lists: it combines all values of a row."""
+    """Encoder of a cross in which some columns hold lists. It hashes all combinations of a row's values."""
 
     def __init__(self, column: CrossedColumn, encoders: Encoders) -> None:
         self._start = np.uint64(column.start)
@@ -381,7 +381,7 @@ class _CrossLists:
         ]
 
     def __call__(self, chunk: Chunk) -> IdLists:
-        """Return the ids of a chunk; the last leaf varies fastest."""
+        """Return the ids of a chunk as one list per row. The value of the last crossed column varies fastest."""
         first = self._leaves[0](chunk)
         result = _HashLists(fingerprint_cat64(self._start, first.values), first.offsets)
         for leaf in self._leaves[1:]:
@@ -416,11 +416,11 @@ def _column_list_leaf(encoder: ListEncoder) -> Callable[[Chunk], _HashLists]:
 
 
 def _combined_lists(left: _HashLists, right: _HashLists) -> _HashLists:
-    """Combine every value of `left` with every value of `right` in the same row; that of `right` varies fastest."""
+    """Hash each row's values in `left` with its values in `right`. The value of `right` varies fastest."""
     left_counts, right_counts = np.diff(left.offsets), np.diff(right.offsets)
     row_of_left = np.repeat(np.arange(len(left_counts)), left_counts)
-    # Repeat every value of `left` once for each value that its row has in `right`. `rights` are the positions of the
-    # values of `right`.
+    # Repeat every value of `left` once for each value that `right` has in the same row.
+    # `rights` holds the position of the partner in `right.values` for each repeated value.
     repeats = right_counts[row_of_left]
     ends = np.cumsum(repeats)
     within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - repeats, repeats)

@@ -1,4 +1,4 @@
-"""Categorical columns as learned vectors, for networks: one column alone, or several that share their vectors."""
+"""Embedding columns: categorical columns as learned vectors, which several columns can share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Initializer: TypeAlias = Callable[[torch.Tensor], object]
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingColumn(DenseColumn):
-    """A categorical column as a learned vector.
+    """Column that gives a network a learned vector for each id of a categorical column.
 
     The vectors of a row with several ids are combined; a row without an id gives zeros.
 
@@ -83,12 +83,12 @@ class EmbeddingColumn(DenseColumn):
 
     @property
     def variable(self) -> str:
-        """Name of the vectors' variable, which is that of the column."""
+        """Name of the variable that holds the vectors: the name of the column."""
         return self.name
 
     @property
     def width(self) -> int:
-        """Numbers in each row: the dimension."""
+        """Number of floats in each row: the length of a vector."""
         return self.dimension
 
     def add_to_network(self, inputs: NetworkInputs) -> None:
@@ -101,7 +101,7 @@ embedding_column = EmbeddingColumn
 
 @dataclass(frozen=True, slots=True)
 class SharedEmbeddingColumn(EmbeddingColumn):
-    """A categorical column as a learned vector that other columns share; made by `shared_embeddings`.
+    """Embedding column that shares its vectors with other columns. Created by `shared_embeddings`.
 
     Attributes:
         collection: Name of the vectors' variable.
@@ -116,7 +116,7 @@ class SharedEmbeddingColumn(EmbeddingColumn):
 
     @property
     def variable(self) -> str:
-        """Name of the vectors' variable, which is that of the collection."""
+        """Name of the variable that holds the vectors, which several columns share."""
         return self.collection
 
 
@@ -129,7 +129,7 @@ def shared_embeddings(
     max_norm: float | None = None,
     trainable: bool = True,
 ) -> list[SharedEmbeddingColumn]:
-    """Return several categorical columns as vectors of one table, so that an id means the same in all of them.
+    """Return an embedding column for each categorical column. All of them look up vectors in one table.
 
     Args:
         categorical_columns: One or more columns of the same class with the same `num_buckets`, for instance with the

@@ -1,4 +1,4 @@
-"""Strings or integers numbered by their hash."""
+"""Categorical column whose ids are hashes of strings or integers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_estimator.feature_column.lowering import HashChain, HashedKey, Loweri
 
 @dataclass(frozen=True, slots=True)
 class HashedCategoricalColumn(KeyColumn):
-    """A categorical column whose value's id is ``hash(value) % hash_bucket_size``.
+    """Categorical column that gives each value the id ``hash(value) % hash_bucket_size``.
 
     Integers are hashed as decimal strings. Missing values (``''``, or -1 for integers) have no id.
 
@@ -55,11 +55,11 @@ class HashedCategoricalColumn(KeyColumn):
 
     @property
     def num_buckets(self) -> int:
-        """Number of ids: the hash buckets."""
+        """Number of ids, which is the number of hash buckets."""
         return self.hash_bucket_size
 
     def cross_leaves(self) -> Sequence[str | CategoricalColumn]:
-        """Raise InvalidValueError, because hashing a hash would add collisions."""
+        """Raise InvalidValueError, because a cross that hashes a hash has more collisions."""
         raise InvalidValueError(
             f"hash bucket column {self.name!r} cannot be crossed, since hashing twice adds collisions; "
             f"cross the raw column instead by giving the string {self.key!r}."
@@ -79,7 +79,7 @@ class HashedCategoricalColumn(KeyColumn):
         return ids_of
 
     def lower(self, lowering: Lowering) -> list[HashChain]:
-        """Return the hash as a chain of one value, which is computed together with those of other columns."""
+        """Return a `HashChain`: a description of the hash, from which the exporter builds ONNX operators."""
         value = HashedKey(key=self.key, function=self.hash_function)
         return [HashChain(start=None, values=(value,), buckets=self.hash_bucket_size, missing=(self.key,))]
 

@@ -1,4 +1,4 @@
-"""64-bit hashes of strings: the two hash functions, how hashes are combined, and a cache of them."""
+"""64-bit hashes of strings: two hash functions, a function that combines hashes, and a cache of hashes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 
 def check_hash_function(name: object) -> None:
-    """Raise InvalidValueError unless the name is ``"murmur3"``, or ``"farmhash"`` with pyfarmhash installed."""
+    """Raise InvalidValueError unless `name` is ``"murmur3"``, or ``"farmhash"`` and pyfarmhash is installed."""
     if not isinstance(name, str) or name not in get_args(HashFunction):
         raise InvalidValueError(f"hash_function must be 'murmur3' or 'farmhash', but got {name!r}.")
     if name == "farmhash":
@@ -53,7 +53,7 @@ def hash_strings(strings: Sequence[str], function: HashFunction) -> UInt64Array:
 
 
 def fingerprint_cat64(first: Any, second: UInt64Array) -> UInt64Array:
-    """Combine two hashes as TensorFlow's FingerprintCat64 does, elementwise with broadcasting, modulo 2**64."""
+    """Combine two arrays of hashes elementwise into one, as TensorFlow's FingerprintCat64 does."""
     mixed = _shift_mix(second * _MULTIPLIER) * _MULTIPLIER
     result = (first ^ _MULTIPLIER ^ mixed) * _MULTIPLIER
     return _shift_mix(_shift_mix(result) * _MULTIPLIER)
@@ -71,7 +71,7 @@ def _murmur3(string: str) -> int:
 
 
 def _farmhash() -> Callable[[str], int]:
-    """Return pyfarmhash's function; the package is optional."""
+    """Return the hash function of the optional package pyfarmhash; raise InvalidValueError without the package."""
     try:
         import farmhash
     except ImportError as error:
@@ -84,7 +84,7 @@ def _farmhash() -> Callable[[str], int]:
 
 
 class StringHasher:
-    """Hash function for the strings of one raw column, with a cache that lasts across chunks.
+    """Callable that hashes the strings of one raw column, and caches hashes from one chunk of rows to the next.
 
     Args:
         key: Name of the raw column.
@@ -123,7 +123,7 @@ class StringHasher:
         return np.array(hashes, dtype=np.uint64)
 
     def record(self, strings: Iterable[str]) -> None:
-        """Add strings to `seen` until it has reached the limit; then log a warning, once."""
+        """Add strings to `seen`. When `seen` is full, ignore further strings and log one warning."""
         new = set(strings) - self.seen
         free = self._limit - len(self.seen)
         if len(new) <= free:

@@ -1,4 +1,4 @@
-"""Integers that are ids already."""
+"""Categorical column of integers that already are ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_estimator.feature_column.raw_feature import MISSING_INTEGER, RawDtype
 
 @dataclass(frozen=True, slots=True)
 class IdentityCategoricalColumn(KeyColumn):
-    """A categorical column of integers that are ids already: from 0 to ``num_buckets - 1``.
+    """Categorical column of integers that already are ids, from 0 to ``num_buckets - 1``.
 
     A value outside that range gets `default_value`. Without a `default_value`, such a value has no id: it adds nothing
     to an indicator, an embedding or a linear model, and counts as -1 in a cross, like a value that is not in a
@@ -62,7 +62,7 @@ class IdentityCategoricalColumn(KeyColumn):
         return "int64"
 
     def encoder(self, encoders: Encoders) -> IdEncoder:
-        """Return a function that checks every integer, because finding distinct integers first would take longer."""
+        """Return a function that computes the ids of a chunk without looking for distinct values, to save time."""
         return lambda chunk: Ids(self._ids(chunk.integers(self.key))[:, None], None)
 
     def ids_of_values(self, encoders: Encoders) -> IdsOfValues:
@@ -77,7 +77,7 @@ class IdentityCategoricalColumn(KeyColumn):
         return ids
 
     def lower(self, lowering: Lowering) -> str:
-        """Write the check of the range into a graph."""
+        """Add the check of the range to an ONNX graph; return the name of the tensor of ids."""
         graph, given = lowering.graph, lowering.raw[self.key].tensor
         below = graph.op("Less", given, graph.constant(0, np.int64))
         above = graph.op("GreaterOrEqual", given, graph.constant(self.num_buckets, np.int64))

@@ -1,4 +1,4 @@
-"""The ids of a categorical column in a chunk, and their conversion to tensors.
+"""Ids of a categorical column for some rows of data, and their conversion to arrays for the model.
 
 `Ids` holds the ids of a column with a fixed number of ids per row, and `IdLists` those of a column with any number of
 ids or with weights. Lists of ids are Arrow lists in the input pipeline, which can be cut and joined like any column,
@@ -28,7 +28,7 @@ MISSING = -2
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Ids ``[N, slots]``, which may be kept as a table of distinct ids and codes into it.
+    """Ids ``[N, slots]``: N rows of `slots` ids, stored as they are, or as distinct ids and indices into them.
 
     Attributes:
         table: The ids themselves, int64 ``[N, slots]``, if `codes` is None; else the distinct ids, int64 ``[M]``.
@@ -40,10 +40,10 @@ class Ids:
     codes: Codes | None
 
     def place(self, slots: Int64Array, offset: int, padding: int) -> None:
-        """Write the ids into this column's part of a tensor of ids.
+        """Write the ids into this column's part of a tensor that holds the ids of several columns.
 
         Args:
-            slots: Where to write, int64 ``[slots, N]``.
+            slots: The column's part of the tensor, transposed, int64 ``[slots, N]``.
             offset: Number added to every id.
             padding: Id that is written for a value without an id.
         """
@@ -52,14 +52,14 @@ class Ids:
             slots[:] = moved.T
             return
         for slot, codes in zip(slots, self.codes.T, strict=True):
-            # Use the mode "clip" for speed: the default mode would first write into a buffer and then copy it. Codes
-            # are never out of range, so clipping changes nothing.
+            # Use the mode "clip" for speed: the default mode writes into a buffer first and then copies it.
+            # Codes are never out of range, so clipping changes nothing.
             moved.take(codes, out=slot, mode="clip")
 
 
 @dataclass(frozen=True, slots=True)
 class IdLists:
-    """Any number of ids in each row, with or without weights.
+    """One list of ids for each row, of any length, with or without a weight for each id.
 
     Attributes:
         ids: The ids of all rows, one row after the other; `NOT_IN_VOCABULARY` and `MISSING` are no ids.
@@ -79,7 +79,7 @@ class IdLists:
         return IdLists(self.ids[mask], before[self.offsets], None if self.weights is None else self.weights[mask])
 
     def to_arrow(self, offset: int) -> tuple[pa.Array, pa.Array | None]:
-        """Return the ids, each plus `offset`, and their weights, as Arrow lists.
+        """Return the ids, each plus `offset`, and their weights or None, as Arrow arrays with one list per row.
 
         Values without an id are left out together with their weights. The lists are Arrow's *large* lists, because the
         input pipeline takes plain lists for raw columns and pads them.
@@ -93,7 +93,7 @@ class IdLists:
 
 
 def padded_lists(lists: pa.Array, padding: Any) -> npt.NDArray[Any]:
-    """Return Arrow lists of numbers as an array ``[N, L]``, its rows filled up with `padding`.
+    """Return Arrow lists of numbers as an array ``[N, L]``, with short lists filled up with `padding`.
 
     L is the length of the longest row, rounded up to a power of two so that there are few different lengths. A compiled
     training step is compiled anew for every L.

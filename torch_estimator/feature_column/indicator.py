@@ -1,4 +1,4 @@
-"""A categorical column as counts of its ids, for networks."""
+"""Indicator column: gives a network the counts of a categorical column's ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_estimator.feature_column.column import DenseColumn, NetworkInputs, ch
 
 @dataclass(frozen=True, slots=True)
 class IndicatorColumn(DenseColumn):
-    """A categorical column as ``num_buckets`` numbers: how often each id occurs in the row.
+    """Column that gives a network one number for each id: how often the id occurs in the row.
 
     A row without an id gives zeros.
 
@@ -35,7 +35,7 @@ class IndicatorColumn(DenseColumn):
 
     @property
     def width(self) -> int:
-        """Numbers in each row: one for each id."""
+        """Number of floats in each row: one for each id."""
         return self.categorical_column.num_buckets
 
     def add_to_network(self, inputs: NetworkInputs) -> None:

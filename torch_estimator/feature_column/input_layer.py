@@ -1,4 +1,4 @@
-"""The tensor half of a network's input: everything concatenated in name order."""
+"""Module that turns the ids and numbers of a `FeatureTransform` into the input tensor of a network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STRETCH = 1 << 18
 
 
 class InputLayer(nn.Module):
-    """Numbers, counts of ids and embeddings side by side, columns in bytewise order of their names.
+    """Module that concatenates the numbers, counts of ids and embeddings of columns, in bytewise order of names.
 
     The embeddings of one dimension are one `Table`. Its variables are named
     ``dnn/input_from_feature_columns/input_layer/<column>/embedding_weights``. If columns share embeddings, the name of
@@ -66,13 +66,13 @@ class InputLayer(nn.Module):
             for bag, column in zip(layout.bags, layout.bag_columns, strict=True):
                 rows = _looked_up(table, layout, bag.feature, features)
                 whole[bag.feature] = pool(rows, _weights(bag, features), column.combiner)
-        # Split each source once, which takes a fraction of the time of a slice per column, forward and backward.
+        # Split each source tensor once. One slice per column would take several times as long, forward and backward.
         pieces = {source: iter(torch.split(whole[source], sizes, 1)) for source, sizes in self._sizes.items()}
         return torch.cat([next(pieces[source]) for source, _ in self._runs], 1)
 
 
 def _runs(layout: InputLayout) -> list[tuple[str, int]]:
-    """Return the source and width of each longest run of output numbers that are also consecutive in their source."""
+    """Return (source, width) for each run of neighboring output columns that come from one source tensor."""
     runs: list[tuple[str, int]] = []
     for part in layout.parts:
         width = part.stop - part.start
@@ -84,7 +84,7 @@ def _runs(layout: InputLayout) -> list[tuple[str, int]]:
 
 
 def _counts(ids: torch.Tensor, width: int, weights: torch.Tensor | None = None) -> torch.Tensor:
-    """Return how often each id below `width` occurs in a row, or the sum of its weights, float32 ``[N, width]``."""
+    """Return the count of each id below `width` in each row, or the sum of its weights, float32 ``[N, width]``."""
     if weights is None:
         weights = torch.ones(1, 1, device=ids.device).expand(ids.shape)
     counts = torch.zeros(ids.shape[0], width + 1, device=ids.device, dtype=weights.dtype)
@@ -92,20 +92,20 @@ def _counts(ids: torch.Tensor, width: int, weights: torch.Tensor | None = None) 
 
 
 def _weights(bag: Bag, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the weights of a bag's ids, float32 ``[N, L]``, zeros where there is no id."""
+    """Return the weights of the ids of a column with lists or weights, float32 ``[N, L]``, 0 where there is no id."""
     return presence(features[bag.feature], bag.padding) if bag.weights is None else features[bag.weights]
 
 
 def _looked_up(
     table: nn.Module, layout: EmbeddingTableLayout, feature: str, features: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
-    """Return the vectors of a feature's ids, float32 ``[N, ids, dimension]``."""
+    """Look up a feature's ids in a table; return vectors, float32 ``[N, ids, dimension]``, clipped to `max_norm`."""
     rows: torch.Tensor = table(features[feature])
     return rows if layout.max_norm is None else clip_norms(rows, layout.max_norm)
 
 
 def _embeddings(rows: torch.Tensor, features: Mapping[str, torch.Tensor], layout: EmbeddingTableLayout) -> torch.Tensor:
-    """Combine vectors ``[N, slots, dimension]`` to one for each column, ``[N, columns * dimension]``."""
+    """Combine the vectors of each column's ids into one vector per column, ``[N, columns * dimension]``."""
     if layout.slots == len(layout.columns):
         return rows.flatten(1)
     vectors = []
@@ -120,7 +120,7 @@ def _embeddings(rows: torch.Tensor, features: Mapping[str, torch.Tensor], layout
 
 
 def _table(layout: EmbeddingTableLayout) -> Table:
-    """Make the table of a layout."""
+    """Create the `Table` that a layout describes."""
     pieces = [
         Piece(
             name=f"{VARIABLE_SCOPE}/{variable.name}/embedding_weights",
@@ -138,7 +138,7 @@ def _truncated_normal(rows: torch.Tensor) -> None:
     This takes a tenth of the time of `torch.nn.init.trunc_normal_`, which turns uniform numbers into normal ones.
     """
     sigma = 1 / math.sqrt(rows.shape[1])
-    # Fill a piece at a time, so that its numbers are still in the processor's cache when they are compared.
+    # Fill one piece at a time, so that its numbers are still in the CPU cache when they are compared.
     for numbers in torch.split(rows.view(-1), _STRETCH):
         numbers.normal_(std=sigma)
         beyond = (numbers.abs() > 2 * sigma).nonzero()[:, 0]

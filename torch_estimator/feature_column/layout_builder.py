@@ -1,4 +1,4 @@
-"""Builds the layouts: collects the inputs that columns add to a model, and assigns places in tensors to them.
+"""Builders of layouts. A layout assigns the ids and numbers of columns their positions in a model's input tensors.
 
 A layout is built in two steps. First every column adds its numbers, ids or vectors to a `_LinearBuilder` or
 `_NetworkBuilder` (see `Column.add_to_linear` and `Column.add_to_network`). Then, in bytewise order of the columns'
@@ -32,7 +32,7 @@ from torch_estimator.feature_column.layouts import (
 
 
 def linear_layout(columns: Iterable[object]) -> LinearLayout:
-    """Return the layout of a linear model.
+    """Return the layout of a linear model: the positions of columns in its input tensors and weights.
 
     Args:
         columns: Categorical, bucketized and numeric columns.
@@ -50,7 +50,7 @@ def linear_layout(columns: Iterable[object]) -> LinearLayout:
 
 
 def input_layout(columns: Iterable[object]) -> InputLayout:
-    """Return the layout of a network's input layer.
+    """Return the layout of a network's input layer: the positions of columns in its inputs and its output.
 
     Args:
         columns: Numeric, bucketized, indicator and embedding columns.
@@ -68,7 +68,7 @@ def input_layout(columns: Iterable[object]) -> InputLayout:
 
 
 class _WantedIds(NamedTuple):
-    """Ids that need slots, and rows of a table.
+    """Request of a column for positions in a tensor of ids, and for rows of the table that the ids index.
 
     Attributes:
         name: Name of the column that was passed to the model.
@@ -84,7 +84,7 @@ class _WantedIds(NamedTuple):
 
 
 class _PlacedTable(NamedTuple):
-    """One table, and the columns whose ids are rows of it: `placed` with a fixed number of ids, and `bags`."""
+    """Layout of a table. `fixed` are columns with a fixed number of ids per row, `bags` have lists or weights."""
 
     fixed: tuple[PlacedIds, ...]
     bags: tuple[Bag, ...]
@@ -94,22 +94,22 @@ class _PlacedTable(NamedTuple):
 
 
 class _LinearBuilder:
-    """Collects the columns of a linear model; implements `LinearInputs`."""
+    """Builder of a `LinearLayout`. Columns add their inputs through the methods of `LinearInputs`."""
 
     def __init__(self) -> None:
         self._numbers: list[NumberColumn] = []
         self._ids: list[_WantedIds] = []
 
     def add_numbers(self, column: NumberColumn) -> None:
-        """Add a column of numbers."""
+        """Add a column of numbers to the linear model."""
         self._numbers.append(column)
 
     def add_ids(self, column: CategoricalColumn) -> None:
-        """Add the ids of a categorical column."""
+        """Add the ids of a categorical column to the linear model."""
         self._ids.append(_WantedIds(column.name, column.name, column))
 
     def layout(self) -> LinearLayout:
-        """Return the layout of all columns added."""
+        """Return the layout of all columns that were added."""
         _check_names([*self._ids, *self._numbers], "linear columns")
         table = _place_ids(_by_name(self._ids), LINEAR_IDS)
         numbers, width = _place_numbers(_by_name(self._numbers))
@@ -125,7 +125,7 @@ class _LinearBuilder:
 
 
 class _NetworkBuilder:
-    """Collects the columns of a network; implements `NetworkInputs`."""
+    """Builder of an `InputLayout`. Columns add their inputs through the methods of `NetworkInputs`."""
 
     def __init__(self) -> None:
         self._numbers: list[NumberColumn] = []
@@ -133,24 +133,24 @@ class _NetworkBuilder:
         self._vectors: list[EmbeddingColumn] = []
 
     def add_numbers(self, column: NumberColumn) -> None:
-        """Add a column of numbers."""
+        """Add a column of numbers to the network."""
         self._numbers.append(column)
 
     def add_counts(self, name: str, column: CategoricalColumn) -> None:
-        """Add the counts of a categorical column's ids, under a name."""
+        """Add the counts of a categorical column's ids to the network, under the given name."""
         self._counts.append(_WantedIds(name, name, column))
 
     def add_vectors(self, column: EmbeddingColumn) -> None:
-        """Add the vectors of an embedding column."""
+        """Add the vectors of an embedding column to the network."""
         self._vectors.append(column)
 
     def layout(self) -> InputLayout:
-        """Return the layout of all columns added."""
+        """Return the layout of all columns that were added."""
         _check_names([*self._numbers, *self._counts, *self._vectors], "network columns")
         numbers, numeric_width = _place_numbers(_by_name(self._numbers))
         counts = _by_name(self._counts)
         indicators = _place_ids([one for one in counts if not one.column.is_bag], DNN_INDICATOR_IDS)
-        # Place each bag alone, so that its ids begin at 0: counts need no common table.
+        # Lay out each bag (a column with lists or weights) alone: counts need no common table, so ids start at 0.
         bags = tuple(_place_ids([one], DNN_INDICATOR_IDS).bags[0] for one in counts if one.column.is_bag)
         tables = _tables(_by_name(self._vectors))
         parts = _parts(numbers, indicators.fixed, bags, tables)
@@ -180,7 +180,7 @@ def _check_names(columns: Sequence[Any], where: str) -> None:
 
 
 def _place_numbers(columns: Iterable[NumberColumn]) -> tuple[tuple[PlacedNumbers, ...], int]:
-    """Put columns of numbers side by side; return their places and the width of all."""
+    """Assign columns of numbers consecutive positions; return the positions and the total width."""
     placed: list[PlacedNumbers] = []
     width = 0
     for column in columns:
@@ -190,13 +190,13 @@ def _place_numbers(columns: Iterable[NumberColumn]) -> tuple[tuple[PlacedNumbers
 
 
 def _place_ids(wanted: Sequence[_WantedIds], bag_feature: str) -> _PlacedTable:
-    """Give columns their rows of one table, and their slots or bags, in the order given.
+    """Assign each column its rows of one table, and positions in the common tensor of ids or a separate tensor.
 
     Args:
         wanted: The columns.
         bag_feature: Beginning of the keys of bags.
     """
-    # Put the rows of bags last, so that the rows of the columns with a fixed number of ids are consecutive.
+    # Put the rows of columns with lists or weights last, so that the rows of all other columns are consecutive.
     variables: dict[str, Variable] = {}
     rows = 0
     for one in sorted(wanted, key=lambda one: one.column.is_bag):
@@ -237,7 +237,7 @@ def _place_ids(wanted: Sequence[_WantedIds], bag_feature: str) -> _PlacedTable:
 
 
 def _tables(columns: Sequence[EmbeddingColumn]) -> tuple[EmbeddingTableLayout, ...]:
-    """Return the tables: columns with the same `_table_kind` share one."""
+    """Return the layouts of embedding tables. Columns with equal dimension and settings share a table."""
     _check_shared(columns)
     kinds = sorted({_table_kind(column) for column in columns}, key=lambda kind: (kind[0], kind[1], kind[2] or 0.0))
     return tuple(_table([c for c in columns if _table_kind(c) == kind], *kind) for kind in kinds)
@@ -270,7 +270,7 @@ def _table_kind(column: EmbeddingColumn) -> tuple[int, bool, float | None]:
 
 
 def _check_shared(columns: Sequence[EmbeddingColumn]) -> None:
-    """Raise InvalidValueError if columns share a variable, but differ in a property of it."""
+    """Raise InvalidValueError if two columns share an embedding variable, but differ in its shape or settings."""
     first: dict[str, EmbeddingColumn] = {}
     for column in columns:
         known = first.setdefault(column.variable, column)
@@ -289,9 +289,8 @@ def _parts(
     indicator_bags: Sequence[Bag],
     tables: Sequence[EmbeddingTableLayout],
 ) -> tuple[OutputPart, ...]:
-    """Return all columns of a network in the order of the input layer's output."""
-    # Each entry has a column's name, the feature that it is made from, its place among the columns of that feature, and
-    # its width.
+    """Return the position of each column in the input layer's output, in bytewise order of names."""
+    # Each entry has a column's name, its source tensor's key, its index among that tensor's columns, and its width.
     found: list[tuple[str, str, int, int]] = []
     found += [(p.name, DNN_NUMERIC, i, p.stop - p.start) for i, p in enumerate(numbers)]
     found += [(p.name, DNN_INDICATOR_IDS, i, p.rows) for i, p in enumerate(indicators)]

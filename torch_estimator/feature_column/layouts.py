@@ -1,4 +1,4 @@
-"""Layouts: the places of each column's ids and numbers in the tensors that `FeatureTransform` makes for a model.
+"""Layouts: the positions of each column's ids and numbers in the tensors that `FeatureTransform` creates.
 
 All columns with a fixed number of ids are side by side in one tensor, and their variables are rows of one table, so
 that one gather serves them all. `layout_builder` makes the layouts.
@@ -22,13 +22,13 @@ WEIGHTS_SUFFIX = "/weights"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedIds:
-    """Place of a categorical column in the tensor of ids, and in the table whose rows the ids address.
+    """Position of a categorical column in a tensor of ids, and in the table that the ids index.
 
     Attributes:
         name: Name of the column that was passed to the model, for instance ``occupation_embedding``.
         column: The categorical column that gives the ids.
-        start: First of the column's slots, on the second axis of the ids.
-        stop: End of its slots.
+        start: First position of the column on the second axis of the ids.
+        stop: End of the column's positions, exclusive.
         offset: Number added to the column's ids; its first row in the table.
         rows: Number of its rows in the table.
     """
@@ -43,7 +43,7 @@ class PlacedIds:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bag:
-    """Tensors of a single categorical column with lists of ids or with weights.
+    """Separate tensors of one categorical column that has lists of ids, or weights of ids.
 
     Attributes:
         name: Name of the column that was passed to the model.
@@ -66,7 +66,7 @@ class Bag:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedNumbers:
-    """Place of a column of numbers among the numbers: ``start`` to ``stop`` on the second axis."""
+    """Position of a column in the tensor of numbers: ``start`` to ``stop`` (exclusive) on the second axis."""
 
     name: str
     column: NumberColumn
@@ -76,7 +76,7 @@ class PlacedNumbers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variable:
-    """Part of a table: rows ``offset`` to ``offset + rows``.
+    """Rows ``offset`` to ``offset + rows`` of a table. They belong to one column, or to columns that share them.
 
     Attributes:
         name: Name of the column, or of the collection of shared embeddings.
@@ -93,7 +93,7 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinearLayout:
-    """Inputs of a linear model.
+    """Layout of a linear model: the positions of its columns in the input tensors and in the weight table.
 
     Attributes:
         categorical: Columns with a fixed number of ids, in name order. Their ids are the feature ``"linear/ids"``,
@@ -117,13 +117,13 @@ class LinearLayout:
 
     @property
     def num_columns(self) -> int:
-        """Number of columns."""
+        """Number of feature columns of the linear model."""
         return len(self.categorical) + len(self.bags) + len(self.numeric)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingTableLayout:
-    """Embedding columns of one dimension, whose vectors are rows of one table.
+    """Layout of one embedding table, which columns with the same dimension and settings share.
 
     Attributes:
         feature: Key of the ids, int64 ``[N, slots]``: ``dnn/embedding_ids_<dim>``, with ``_frozen`` appended
@@ -155,7 +155,7 @@ class EmbeddingTableLayout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputPart:
-    """One column of the input layer's output.
+    """Position of one feature column in the input layer's output.
 
     Attributes:
         name: Name of the column.
@@ -174,7 +174,7 @@ class OutputPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputLayout:
-    """Inputs of a network's input layer, and the order of its output.
+    """Layout of a network's input layer: the positions of columns in its input tensors and its output.
 
     Attributes:
         numeric: Columns of numbers, in name order. They are the feature ``"dnn/numeric"``, float32 ``[N,
@@ -203,5 +203,5 @@ class InputLayout:
 
     @property
     def num_columns(self) -> int:
-        """Number of columns."""
+        """Number of feature columns of the network."""
         return len(self.parts)

@@ -1,4 +1,4 @@
-"""The tensor half of a linear model."""
+"""Linear model over the ids and numbers that a `FeatureTransform` computes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VARIABLE_SCOPE = "linear/linear_model"
 
 
 class LinearModel(nn.Module):
-    """Sum of a weight for each id, a weighted sum of numbers, and a bias. All weights start at zero.
+    """Module that adds up a weight for each id, a weighted sum of numbers, and a bias. Weights start at zero.
 
     The weights of a column with several ids in a row are combined by `sparse_combiner`; the results of all columns are
     added up. If the data has weights for ids (`weighted_categorical_column`), the model's weights are multiplied by the
@@ -43,7 +43,7 @@ class LinearModel(nn.Module):
         self.sparse_combiner = sparse_combiner
         self._table = _table(layout, units) if layout.variables else None
         for placed in layout.numeric:
-            # Write into `_modules`, because `add_module` refuses columns named like a method, "type" for instance.
+            # Write into `_modules`, because `add_module` rejects the name of a method, such as "type", for a column.
             self._modules[placed.name] = _NumericWeights(placed.stop - placed.start, units)
         self.bias_weights = nn.Parameter(torch.zeros(units))
 
@@ -61,7 +61,7 @@ class LinearModel(nn.Module):
         return logits
 
     def _categorical(self, table: Table, features: Mapping[str, torch.Tensor]) -> Iterator[torch.Tensor]:
-        """Yield logits, float32 ``[N, units]``: for all columns with a fixed number of ids, then for each bag."""
+        """Yield parts of the logits: of all columns with a fixed number of ids together, then of each other column."""
         layout = self.layout
         if layout.categorical:
             rows = table(features[LINEAR_IDS])

@@ -1,4 +1,4 @@
-"""Interfaces with which a feature column writes its computation into an ONNX graph.
+"""Interfaces through which a feature column adds its computation to an ONNX graph.
 
 A column's `lower` method gets a `Lowering`, which `torch_estimator.export` implements. This module defines only the
 interfaces, so that a column needs neither the export package nor onnx to be imported.
@@ -22,17 +22,17 @@ class Graph(Protocol):
     """An ONNX graph under construction. The methods return the names of tensors."""
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Add a node with one output. An equal node is added only once."""
+        """Add a node with one output and return the name of the output. An equal node is added only once."""
         ...
 
     def constant(self, value: Any, dtype: npt.DTypeLike | None = None, *, hint: str = "constant") -> str:
-        """Add a constant of numbers or strings; `hint` is the beginning of its name."""
+        """Add a constant of numbers or strings and return its name, which starts with `hint`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTensor:
-    """A raw column in the graph.
+    """Tensor of an ONNX graph that holds a raw column, which is an input of the exported model.
 
     Attributes:
         tensor: Name of a tensor ``[N, width]``.
@@ -47,7 +47,7 @@ class RawTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedKey:
-    """The 64-bit hash of a raw column's value."""
+    """Description of a value in an ONNX graph: the 64-bit hash of the raw column `key`."""
 
     key: str
     function: HashFunction
@@ -55,7 +55,7 @@ class HashedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputedSlot:
-    """One column of a tensor of ids, int64 ``[N, slots]``."""
+    """Column `slot` of a tensor of ids, int64 ``[N, slots]``, that an ONNX graph contains already."""
 
     tensor: str
     slot: int
@@ -66,7 +66,7 @@ ChainValue: TypeAlias = HashedKey | ComputedSlot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashChain:
-    """Description of ids that are hashes: for each row, values are combined one after the other, modulo `buckets`.
+    """Description of an id that is a hash of values of a row, combined one after the other, modulo `buckets`.
 
     Attributes:
         start: Start value of the hash. None means that there is a single value, which is itself the hash.
@@ -83,7 +83,7 @@ class HashChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListLeaf:
-    """A leaf of a cross that has lists.
+    """One of the columns that a cross combines (a leaf), if some of these columns hold lists.
 
     Attributes:
         value: A raw column, whose values are hashed, or a tensor of ids, int64 ``[N, n]``.
@@ -103,38 +103,41 @@ of by some twenty operators for every column.
 
 
 class Lowering(Protocol):
-    """The graph of a model, with the operations that several kinds of columns use."""
+    """ONNX graph under construction, with operations that several kinds of feature columns use."""
 
     @property
     def graph(self) -> Graph:
-        """The graph to add nodes to."""
+        """The graph that nodes are added to."""
         ...
 
     @property
     def raw(self) -> Mapping[str, RawTensor]:
-        """The raw columns, by key."""
+        """The tensors of the raw columns, by key."""
         ...
 
     def cast(self, tensor: str, dtype: Literal["float32", "int64"]) -> str:
-        """Convert a tensor to another type."""
+        """Add a conversion of a tensor to another type; return the name of the result."""
         ...
 
     def floats(self, key: str) -> str:
-        """Return a raw column of numbers as float32 ``[N, width]``."""
+        """Return the name of a float32 tensor ``[N, width]`` that holds the raw column of numbers `key`."""
         ...
 
     def numbers(self, column: NumberColumn) -> str:
-        """Return the numbers of a column after its `normalizer_fn`, float32 ``[N, width]``."""
+        """Return the name of a float32 tensor ``[N, width]``: a column's numbers after its `normalizer_fn`."""
         ...
 
     def ids(self, column: CategoricalColumn) -> str:
-        """Return the ids of a column as a tensor, int64 ``[N, slots]``, with -1 for no id."""
+        """Return the name of an int64 tensor ``[N, slots]`` that holds a column's ids, -1 for no id."""
         ...
 
     def hashed(self, chains: Sequence[HashChain]) -> str:
-        """Return the ids of chains as a tensor, int64 ``[N, len(chains)]``, with -1 for no id."""
+        """Return the name of an int64 tensor ``[N, len(chains)]``: the id of each `HashChain`, -1 for no id."""
         ...
 
     def hashed_products(self, start: int, leaves: Sequence[ListLeaf], buckets: int) -> str:
-        """Return the ids of all combinations of the leaves' values, int64 ``[N, n]``; the last leaf varies fastest."""
+        """Return the name of an int64 tensor ``[N, n]`` that holds the ids of all combinations of values.
+
+        The value of the last leaf varies fastest.
+        """
         ...

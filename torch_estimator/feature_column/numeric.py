@@ -1,4 +1,4 @@
-"""Columns of numbers, optionally normalized."""
+"""Numeric column: numbers of the data, optionally normalized by a function of the user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from torch_estimator.feature_column.raw_feature import RawFeature
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumericColumn(NumberColumn):
-    """A column of numbers; made by `numeric_column`."""
+    """Column of numbers. Created by `numeric_column`."""
 
     key: str
     shape: tuple[int, ...] = (1,)
@@ -55,12 +55,12 @@ class NumericColumn(NumberColumn):
 
     @property
     def name(self) -> str:
-        """Name of the column: the key."""
+        """Name of the column: the name of its raw column."""
         return self.key
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
-        """The raw column, of int64 for integer dtypes, else of float32."""
+        """The raw column that `key` names: int64 for integer dtypes, else float32."""
         feature = RawFeature(
             key=self.key,
             dtype="int64" if is_integer(self.dtype) else "float32",
@@ -70,11 +70,11 @@ class NumericColumn(NumberColumn):
         return (feature,)
 
     def encode(self, chunk: Chunk) -> npt.NDArray[np.float32]:
-        """Return the raw numbers of a chunk, float32 ``[rows, *shape]``."""
+        """Return the numbers of a chunk before normalization, float32 ``[rows, *shape]``."""
         return chunk.numbers(self.key, self.shape)
 
     def lower(self, lowering: Lowering) -> str:
-        """Return the raw numbers in the graph, float32 ``[N, width]``."""
+        """Return the name of a float32 tensor ``[N, width]`` with the numbers before normalization."""
         return lowering.floats(self.key)
 
 
@@ -85,7 +85,7 @@ def numeric_column(
     dtype: Any = "float32",
     normalizer_fn: Normalizer | None = None,
 ) -> NumericColumn:
-    """Return a column of numbers.
+    """Return a column of numbers, one or several per row, optionally normalized.
 
     Args:
         key: Name of the raw column.
@@ -117,7 +117,7 @@ def numeric_column(
 
 
 def _flat_default(key: str, value: float | Iterable[Any] | None, shape: tuple[int, ...]) -> tuple[float, ...] | None:
-    """Return a default value as a flat tuple with one number for each place of the shape."""
+    """Return a default value as a flat tuple of numbers, one for each element of a row; None stays None."""
     if value is None:
         return None
     try:

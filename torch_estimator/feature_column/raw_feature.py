@@ -1,4 +1,4 @@
-"""The raw columns that feature columns read, which are parsed from data, and are the inputs of a served model.
+"""Description of the raw columns that feature columns read. They are also the inputs of a served model.
 
 A `RawFeature` describes one raw column. `schema` describes the raw columns of several feature columns as an Arrow
 schema, which `Dataset` and `te.serving_input` take, so that columns are listed only once.
@@ -33,7 +33,7 @@ ARROW_TYPES: dict[RawDtype, pa.DataType] = {"string": pa.string(), "float32": pa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RawFeature:
-    """One raw input of a model.
+    """Description of one raw column: a column of the data, and an input of the served model.
 
     Attributes:
         key: Name of the raw column.
@@ -61,13 +61,13 @@ class RawFeature:
 
 
 def categorical_feature(key: str, dtype: RawDtype, *, multivalent: bool) -> RawFeature:
-    """Return the raw feature of a categorical column: strings or integers, of which some may be missing."""
+    """Return the description of a categorical column's raw column. Its values may be missing."""
     missing = MISSING_INTEGER if dtype == "int64" else None
     return RawFeature(key=key, dtype=dtype, shape=LISTS if multivalent else (1,), missing=missing)
 
 
 def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
-    """Return one raw feature for each key, in bytewise order of the keys.
+    """Return one raw feature for each key, merged from all columns that read the key, in bytewise order.
 
     Raises:
         InvalidValueError: Two columns read the same key with different dtypes, shapes or defaults.
@@ -92,15 +92,15 @@ def merge_raw_features(features: Iterable[RawFeature]) -> dict[str, RawFeature]:
                 f"raw column {feature.key!r} has the default {known.default} in one feature column and "
                 f"{feature.default} in another; give both the same default_value."
             )
-        # Drop the integer for missing values if the columns differ. A numeric column takes -1 as a number, so no
-        # integer can mark a missing value of a key that it shares with a categorical column.
+        # Drop the integer that marks missing values if the columns do not agree on it.
+        # A numeric column takes -1 as a number, so -1 cannot mark a missing value for a categorical column as well.
         missing = known.missing if known.missing == feature.missing else None
         merged[feature.key] = replace(known, default=next(iter(defaults), None), missing=missing)
     return dict(sorted(merged.items(), key=lambda item: item[0].encode()))
 
 
 def schema(columns: Any) -> pa.Schema:
-    """Return the raw columns that feature columns read, in bytewise order of their names.
+    """Return an Arrow schema of the raw columns that feature columns read, in bytewise order of names.
 
     `Dataset.from_csv`, `from_parquet`, `from_json` and `te.serving_input` take this schema. A field has the type
     ``float32``, ``int64`` or ``string`` if a row has one value, ``list<type>`` if rows hold lists of any length, and
@@ -127,7 +127,7 @@ def schema(columns: Any) -> pa.Schema:
 
 
 def raw_features_of(columns: Any) -> dict[str, RawFeature]:
-    """Return the raw features that feature columns read, by key.
+    """Return the `RawFeature` of each raw column that feature columns read, by key.
 
     Args:
         columns: A list of feature columns or of `RawFeature`s, a dict with these as values, a single one of them, a
@@ -158,7 +158,7 @@ def raw_features_of(columns: Any) -> dict[str, RawFeature]:
 
 
 def _field(feature: RawFeature) -> pa.Field:
-    """Write a raw feature as an Arrow field; `_feature` reads it back."""
+    """Convert a raw feature to a field of an Arrow schema. The inverse is `_feature`."""
     kind = ARROW_TYPES[feature.dtype]
     metadata: dict[bytes, bytes] = {}
     if feature.multivalent:
@@ -178,7 +178,7 @@ def _field(feature: RawFeature) -> pa.Field:
 
 
 def _feature(field: pa.Field) -> RawFeature:
-    """Read a raw feature from an Arrow field."""
+    """Convert a field of an Arrow schema to a raw feature. The inverse is `_field`."""
     metadata = field.metadata or {}
     kind, shape = field.type, (1,)
     if pa.types.is_fixed_size_list(kind):
@@ -198,7 +198,7 @@ def _feature(field: pa.Field) -> RawFeature:
 
 
 def _raw_dtype(kind: pa.DataType, name: str) -> RawDtype:
-    """Return the type that the values of a field are read as; `name` is the field's name for an error message."""
+    """Return the dtype as which feature columns read an Arrow type. `name` is the field in the error message."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):

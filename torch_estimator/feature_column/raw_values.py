@@ -1,4 +1,4 @@
-"""Conversion of raw columns for the encoders: to distinct values, integers, float32 numbers, or lists of these.
+"""Conversion of raw columns to distinct values, integers, float32 numbers, or lists of these.
 
 A raw column is a numpy or Arrow array with one entry per row. In most columns few values are repeated many times, so
 strings and integers are read as `Distinct` values: an encoder then works once for each value instead of for each row.
@@ -21,7 +21,7 @@ from torch_estimator.errors import InvalidValueError, RowError
 from torch_estimator.feature_column.raw_feature import ARROW_TYPES, RawDtype
 from torch_estimator.floating import as_float32
 
-RawColumn: TypeAlias = Any  # pyarrow.Array | numpy.ndarray; pyarrow has no types for mypy
+RawColumn: TypeAlias = Any  # Either a pyarrow.Array or a numpy.ndarray; pyarrow has no types for mypy.
 Codes: TypeAlias = npt.NDArray[np.intp]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 _Values = TypeVar("_Values")
@@ -29,7 +29,7 @@ _Values = TypeVar("_Values")
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """A column of N rows, stored as distinct values and a code per row.
+    """A column of N rows, stored as distinct values and, for each row, the index of its value (its code).
 
     Attributes:
         values: The values. A value may occur twice, or in no row at all.
@@ -41,7 +41,7 @@ class Distinct:
 
 
 def distinct_strings(column: RawColumn, key: str) -> Distinct:
-    """Return the distinct values of a string column.
+    """Return a string column as distinct values and codes (indices of values).
 
     Arrow nulls, and None and NaN in an object array, become ``''``.
 
@@ -49,8 +49,8 @@ def distinct_strings(column: RawColumn, key: str) -> Distinct:
         InvalidValueError: The column does not hold one string per row.
         RowError: One value of an object array is not a string, or not UTF-8.
     """
-    # Take the distinct values from a dictionary-encoded column. If its dictionary is much larger than the chunk, encode
-    # the column anew, so that encoders work only on values that occur.
+    # A dictionary-encoded column already has distinct values.
+    # Encode it anew if its dictionary is larger than the column, so that encoders skip values that do not occur.
     array = column if isinstance(column, pa.Array) else _arrow_strings(column, key)
     if pa.types.is_dictionary(array.type) and len(array.dictionary) > max(len(array), 1024):
         array = array.dictionary_decode()
@@ -67,7 +67,7 @@ def distinct_strings(column: RawColumn, key: str) -> Distinct:
 
 
 def distinct_integers(column: RawColumn, key: str) -> Distinct:
-    """Return the distinct values of an integer column; Arrow nulls become -1.
+    """Return an integer column as distinct values and codes (indices of values). Arrow nulls become -1.
 
     Raises:
         InvalidValueError: The column does not hold one integer per row.
@@ -85,7 +85,7 @@ def distinct_integers(column: RawColumn, key: str) -> Distinct:
 
 
 def integers(column: RawColumn, key: str) -> npt.NDArray[np.int64]:
-    """Return an integer column as int64 ``[N]``; Arrow nulls become -1.
+    """Return an integer column as an int64 array ``[N]``. Arrow nulls become -1.
 
     Raises:
         InvalidValueError: The column does not hold one integer per row.
@@ -103,7 +103,7 @@ def integers(column: RawColumn, key: str) -> npt.NDArray[np.int64]:
 
 
 def _as_int64(array: pa.Array, key: str) -> pa.Array:
-    """Convert an Arrow array of uint64; leave arrays of other integers unchanged."""
+    """Convert an Arrow array of uint64 to int64. Return an array of another integer type unchanged."""
     if not pa.types.is_uint64(array.type):
         return array
     try:
@@ -139,7 +139,7 @@ def numbers(column: RawColumn, key: str, shape: tuple[int, ...]) -> npt.NDArray[
         raise _wrong_dtype(key, "float32", column.dtype)
     rows = len(column)
     width = math.prod(shape)
-    # Also accept rows of `width` numbers for any shape, because Arrow lists are flat.
+    # Accept flat rows of `width` numbers for every shape, because Arrow lists are flat.
     if column.shape[1:] not in ((), (width,), shape) or (column.ndim == 1 and shape != (1,)):
         raise InvalidValueError(
             f"raw column {key!r} must have the shape {shape} per row, but has {column.shape[1:]}; "
@@ -162,7 +162,7 @@ class Lists(Generic[_Values]):
 
 
 def list_values(column: RawColumn, key: str, dtype: RawDtype) -> Lists[Distinct]:
-    """Return a column of lists of ``"string"`` or ``"int64"``, as distinct values.
+    """Return a column of lists of strings or integers, with the items as distinct values and codes.
 
     Rows may be Arrow lists, lists or arrays in an object array, rows of an array ``[N, n]``, or single values.
 
@@ -175,7 +175,7 @@ def list_values(column: RawColumn, key: str, dtype: RawDtype) -> Lists[Distinct]
 
 
 def list_numbers(column: RawColumn, key: str) -> Lists[npt.NDArray[np.float32]]:
-    """Return a column of lists of numbers, float32; Arrow nulls become NaN.
+    """Return a column of lists of numbers, with the items as float32. Arrow nulls become NaN.
 
     Raises:
         InvalidValueError: The column does not hold lists of numbers.
@@ -184,12 +184,12 @@ def list_numbers(column: RawColumn, key: str) -> Lists[npt.NDArray[np.float32]]:
 
 
 def even_offsets(rows: int, each: int = 1) -> Offsets:
-    """Return the offsets of rows that all have the same number of values."""
+    """Return the offsets of rows that have `each` values: ``[0, each, 2 * each, ...]``."""
     return np.arange(rows + 1, dtype=np.int64) * each
 
 
 def _with_nulls(indices: Any, values: list[Any], missing: Any) -> Distinct:
-    """Make `Distinct` of Arrow indices; a null index stands for the value `missing`."""
+    """Return `Distinct` for the indices and values of an Arrow dictionary. Null rows get the value `missing`."""
     if indices.null_count:
         indices = indices.fill_null(len(values))
         values = [*values, missing]
@@ -197,7 +197,7 @@ def _with_nulls(indices: Any, values: list[Any], missing: Any) -> Distinct:
 
 
 def _arrow_strings(column: npt.NDArray[Any], key: str) -> Any:
-    """Convert a numpy column of strings, bytes or objects to Arrow."""
+    """Convert a numpy column of strings, bytes or objects to an Arrow array of strings."""
     column = _one_per_row(column, key)
     if column.dtype.kind == "S":
         column = column.astype(object)
@@ -210,7 +210,7 @@ def _arrow_strings(column: npt.NDArray[Any], key: str) -> Any:
 
 
 def _one_per_row(column: npt.NDArray[Any], key: str) -> npt.NDArray[Any]:
-    """Return a numpy column ``[N]`` or ``[N, 1]`` as ``[N]``."""
+    """Return a numpy column ``[N]`` or ``[N, 1]`` as ``[N]``; raise InvalidValueError for another shape."""
     if column.ndim == 2 and column.shape[1] == 1:
         return column[:, 0]
     if column.ndim != 1:
@@ -222,7 +222,7 @@ def _one_per_row(column: npt.NDArray[Any], key: str) -> npt.NDArray[Any]:
 
 
 def _not_a_string(column: npt.NDArray[Any], key: str) -> Exception:
-    """Return the error for the first value that Arrow cannot take as a string."""
+    """Return an error that names the first row whose value Arrow cannot convert to a string."""
     for row, value in enumerate(column):
         try:
             pa.array([value], type=pa.string(), from_pandas=True)
@@ -247,15 +247,15 @@ def _wrong_dtype(key: str, wanted: str, got: object) -> InvalidValueError:
 
 
 def _read_lists(column: RawColumn, key: str, dtype: RawDtype, read: Callable[[Any, str], _Values]) -> Lists[_Values]:
-    """Read the values of all rows at once with `read`, a function for columns with one value per row."""
+    """Return a column of lists. `read` converts the items of all rows at once, as if each row had one value."""
     values, offsets = _values_and_offsets(column, key)
     if isinstance(values, pa.Array) and pa.types.is_null(values.type):
-        # Give the values a type: Arrow does not know it if no row has a value.
+        # Give the values a type, because Arrow does not know the type if no row has a value.
         values = values.cast(ARROW_TYPES[dtype])
     try:
         return Lists(read(values, key), offsets)
     except RowError as error:
-        # Convert the position of the value to the number of its row, which the user knows.
+        # Report the number of the row, which the user knows, instead of the position among all values.
         row = int(np.searchsorted(offsets, error.row, side="right")) - 1
         raise RowError(error.problem, row=row, column=key) from error
 
@@ -282,13 +282,13 @@ def _values_and_offsets(column: RawColumn, key: str) -> tuple[Any, Offsets]:
 
 
 def _from_objects(column: npt.NDArray[Any], key: str) -> Any:
-    """Convert an object array to Arrow: to lists if any row is a list, else to values."""
+    """Convert an object array to an Arrow array: of lists if any row is a list, else of single values."""
     try:
         return pa.array(column, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, UnicodeError, OverflowError):
         pass
-    # Convert row by row: either some rows are lists and others bare values, or Arrow cannot convert one of the rows,
-    # which the error should name.
+    # Arrow fails if lists and bare values are mixed, or if it cannot convert the value of one row.
+    # Convert each row alone to find such a row, so that the error can name it.
     for row, value in enumerate(column):
         try:
             pa.array([value], from_pandas=True)

@@ -1,4 +1,4 @@
-"""Tables: the weights of several columns in one parameter, so that one gather serves them all.
+"""Tables: one parameter that holds the weights of several columns, so that one gather serves all of them.
 
 `pool` combines the rows of several ids, and `clip_norms` shortens rows.
 """
@@ -20,7 +20,7 @@ from torch_estimator.feature_column.embedding import Combiner
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Description of one column's variable, from which `Table` reserves rows for it.
+    """Description of one column's variable, for which a `Table` reserves rows.
 
     Attributes:
         name: Name of the variable.
@@ -35,7 +35,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedPiece:
-    """One column's variable in a table: rows ``offset`` to ``offset + rows``."""
+    """Position of one column's variable in a table: rows ``offset`` to ``offset + rows``."""
 
     name: str
     offset: int
@@ -50,7 +50,7 @@ _LEFT_AT_ZERO: ContextVar[LeftAtZero | None] = ContextVar("_LEFT_AT_ZERO", defau
 
 @contextlib.contextmanager
 def tables_of_checkpoint(*, restored: bool) -> Iterator[LeftAtZero]:
-    """Leave tables that are made in the body at zero if a checkpoint is going to be restored into them.
+    """Create tables in the ``with`` block without initial values, if a checkpoint will be restored into them.
 
     Otherwise, drawing initial values would take most of the time until a large model can predict.
 
@@ -69,10 +69,10 @@ def tables_of_checkpoint(*, restored: bool) -> Iterator[LeftAtZero]:
 
 
 class Table(nn.Module):
-    """A parameter whose rows are looked up by id.
+    """Module with one parameter that holds the variables of several columns. Rows are looked up by id.
 
-    The initial values come from a generator of the table's own, whose seed is one number drawn from torch's global
-    generator. Later draws from the global generator therefore depend neither on the size of the table nor on whether it
+    The initial values come from a separate generator, whose seed is one number drawn from torch's global generator.
+    Later draws from the global generator therefore depend neither on the size of the table nor on whether it
     is left at zero.
 
     Args:
@@ -113,15 +113,15 @@ class Table(nn.Module):
             seed = int(torch.randint(0, 2**62, (), device="cpu"))
             draw = functools.partial(_draw, self.weight.detach(), tuple(pieces), seed)
             left_at_zero = _LEFT_AT_ZERO.get()
-            # Do not postpone drawing on another device than the CPU. `_draw` seeds the CPU's generator only; on another
-            # device initializers use that device's generator, so they must draw in the order of creation.
+            # Postpone drawing only on the CPU, because `_draw` seeds only the generator of the CPU.
+            # On a GPU, initializers use the GPU's generator, so tables must be filled in the order of creation.
             if left_at_zero is None or self.weight.device.type != "cpu":
                 draw()
             else:
                 left_at_zero[self] = draw
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the rows of int64 ids ``[...]``, float32 ``[..., dim]``; the id `rows` gives zeros."""
+        """Look up int64 ids ``[...]`` and return their rows, float32 ``[..., dim]``. The id `rows` gives zeros."""
         if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
             return self._gathered(ids)
         if self.recorder is None:
@@ -134,17 +134,17 @@ class Table(nn.Module):
         weight = self.weight.detach()
         if self.dim > 1 or torch.compiler.is_compiling():
             return functional.embedding(ids, weight)
-        # Look up rows of one number in a flat view, which takes a fraction of the time.
+        # Look up rows of one number in a flat view, which is several times faster.
         return weight.view(-1).index_select(0, ids.reshape(-1)).view(*ids.shape, 1)
 
     def extra_repr(self) -> str:
-        """Return what `print(module)` shows."""
+        """Return the sizes that `print(module)` shows for this table."""
         return f"{self.rows}, {self.dim}, pieces={len(self.pieces)}"
 
 
 def _draw(weight: torch.Tensor, pieces: tuple[Piece, ...], seed: int) -> None:
-    """Fill a table with initial values; leave the state of torch's global generator as it was."""
-    # Seed the CPU's generator only; torch.manual_seed would also seed the generators of GPUs.
+    """Fill a table with initial values, and restore the state of torch's global generator afterwards."""
+    # Seed only the CPU's generator; torch.manual_seed would also seed the generators of GPUs.
     generator = torch.default_generator
     state = generator.get_state()
     generator.manual_seed(seed)
@@ -160,7 +160,7 @@ def _draw(weight: torch.Tensor, pieces: tuple[Piece, ...], seed: int) -> None:
 
 
 def pool(rows: torch.Tensor, weights: torch.Tensor, combiner: Combiner) -> torch.Tensor:
-    """Combine the vectors of a row's ids; a row without an id gives zeros.
+    """Combine the vectors of each row's ids into one vector. A row without an id gives zeros.
 
     With e for vectors and w for weights, ``"sum"`` is Σwe; ``"mean"`` is Σwe/Σw and ``"sqrtn"`` Σwe/√Σw², both over
     positive weights only.
@@ -182,7 +182,7 @@ def pool(rows: torch.Tensor, weights: torch.Tensor, combiner: Combiner) -> torch
 
 
 def presence(ids: torch.Tensor, padding: int) -> torch.Tensor:
-    """Return 1 for each id and 0 for the padding, as weights: float32 of the same shape as `ids`."""
+    """Return the weight 1.0 for each id, and 0.0 where the id is `padding`, in the shape of `ids`."""
     return (ids != padding).to(torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""The host half of a model's feature columns: it converts raw columns to the tensors that the modules take."""
+"""Conversion of raw columns to the inputs of a model. It runs on the CPU, in the input pipeline."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from torch_estimator.feature_column.layouts import (
 from torch_estimator.feature_column.raw_feature import ARROW_TYPES, RawFeature, merge_raw_features
 from torch_estimator.feature_column.raw_values import RawColumn
 
-Features: TypeAlias = dict[str, Any]  # numpy arrays, and Arrow lists if rows have any number of ids
+Features: TypeAlias = dict[str, Any]  # The values are numpy arrays, or Arrow lists if rows have any number of ids.
 
 
 class FeatureTransform:
-    """Turns raw columns into ids and numbers, row by row and without any state that could change a result.
+    """Callable that converts raw columns to ids and numbers. The result of a row depends on that row only.
 
-    The result of a call holds those of the following that the columns need:
+    The result of a call has these entries, as far as the columns need them:
 
     - ``"linear/ids"`` int64 ``[N, slots]``: rows of the linear model's one weight table;
     - ``"linear/numeric"`` float32 ``[N, D]``;
@@ -90,7 +90,7 @@ class FeatureTransform:
         self._numbers = self._plan_numbers()
 
     def __call__(self, columns: Mapping[str, RawColumn]) -> Features:
-        """Return the ids and numbers of a chunk of raw columns.
+        """Return the ids and numbers that a model takes for some rows of raw columns.
 
         Raises:
             InvalidTypeError: A raw column is not an array.
@@ -111,7 +111,7 @@ class FeatureTransform:
         return features
 
     def padded(self, features: Features) -> Features:
-        """Return the same features with arrays ``[N, L]`` in place of lists.
+        """Return the features with arrays ``[N, L]`` in place of Arrow lists.
 
         L is the length of the longest row, rounded up to a power of two. Missing ids are as in `__call__`, missing
         weights are 0.
@@ -127,7 +127,7 @@ class FeatureTransform:
 
     @property
     def recording(self) -> bool:
-        """Whether strings hashed with farmhash are kept for `seen_strings`; training sets it."""
+        """Whether strings that are hashed with farmhash are kept for `seen_strings`. Training sets it to True."""
         return any(hasher.recording for hasher in self._farmhashers())
 
     @recording.setter
@@ -140,7 +140,7 @@ class FeatureTransform:
         return {hasher.key: sorted(hasher.seen) for hasher in self._farmhashers()}
 
     def restore_seen_strings(self, seen: Mapping[str, Iterable[str]]) -> None:
-        """Add the strings of an earlier run; ignore raw columns that are no longer hashed with farmhash."""
+        """Add strings that an earlier run recorded. Ignore raw columns no longer hashed with farmhash."""
         for hasher in self._farmhashers():
             hasher.record(seen.get(hasher.key, ()))
 
@@ -166,7 +166,7 @@ class FeatureTransform:
         return next(iter(rows.values()), 0)
 
     def _plan_ids(self) -> list[tuple[str, int, int, list[tuple[PlacedIds, IdEncoder]]]]:
-        """Return, for each tensor of ids: its key, the id of a missing value, the number of slots, and the encoders."""
+        """Return, for each tensor of ids, its key, the id of a missing value, the ids per row, and the encoders."""
         plan = []
         if self.linear is not None and self.linear.categorical:
             plan.append((LINEAR_IDS, self.linear.rows, self.linear.slots, self.linear.categorical))
@@ -201,7 +201,7 @@ class FeatureTransform:
 
 
 def _columns(columns: Iterable[Any], where: str) -> tuple[Column, ...]:
-    """Return the columns of a list; `where` names the argument in errors."""
+    """Return feature columns as a tuple; raise an error for other items. `where` names the argument in the error."""
     if isinstance(columns, (str, Mapping)) or not isinstance(columns, Iterable):
         raise InvalidTypeError(f"{where} must be a list of feature columns, but got {columns!r}.")
     given = tuple(columns)
@@ -216,9 +216,9 @@ def _columns(columns: Iterable[Any], where: str) -> tuple[Column, ...]:
 def _all_ids(
     chunk: Chunk, padding: int, slots: int, ids: Sequence[tuple[PlacedIds, IdEncoder]]
 ) -> npt.NDArray[np.int64]:
-    """Return one tensor of ids, int64 ``[rows, slots]``."""
-    # Write slot by slot, each in consecutive memory, and transpose the result at the end. Writing directly into a
-    # column of the result would take twice as long, because it misses the processor's caches.
+    """Return one tensor with the ids of several columns, int64 ``[rows, slots]``; `padding` for missing values."""
+    # Write one position of all rows at a time, into consecutive memory, and transpose the result at the end.
+    # Writing directly into a column of the result would take twice as long, because it misses the CPU caches.
     by_slot = np.empty((slots, chunk.rows), dtype=np.int64)
     for placed, encoder in ids:
         chunk.encoded(encoder).place(by_slot[placed.start : placed.stop], placed.offset, padding)

@@ -1,4 +1,4 @@
-"""Strings or integers numbered by their place in a list or a file."""
+"""Categorical column of known values. The id of a value is its position in a list or in a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNKNOWN = -2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VocabularyListCategoricalColumn(KeyColumn):
-    """A categorical column with known values.
+    """Categorical column in which the id of a value is its position in a list of known values.
 
     It is made by `categorical_column_with_vocabulary_list` or `categorical_column_with_vocabulary_file`.
     """
@@ -70,7 +70,7 @@ class VocabularyListCategoricalColumn(KeyColumn):
 
     @property
     def num_buckets(self) -> int:
-        """Size of the vocabulary, plus the buckets for values that are not in it."""
+        """Number of ids: the size of the vocabulary, plus the buckets for unknown values."""
         return len(self.vocabulary_list) + self.num_oov_buckets
 
     def ids_of_values(self, encoders: Encoders) -> IdsOfValues:
@@ -97,7 +97,7 @@ class VocabularyListCategoricalColumn(KeyColumn):
         return ids_of
 
     def lower(self, lowering: Lowering) -> str:
-        """Write the look-up, and the hash of other values, into a graph."""
+        """Add the look-up of ids, and the hash of unknown values, to an ONNX graph; return the tensor of ids."""
         graph, raw = lowering.graph, lowering.raw[self.key]
         ids: dict[Any, int] = {value: index for index, value in enumerate(self.vocabulary_list)}
         ids[self.missing_value] = -1
@@ -129,7 +129,7 @@ def categorical_column_with_vocabulary_list(
     hash_function: HashFunction = "murmur3",
     multivalent: bool = False,
 ) -> VocabularyListCategoricalColumn:
-    """Return a categorical column whose value's id is its place in a list, from 0.
+    """Return a categorical column in which the id of a value is its position in a list, counted from 0.
 
     Missing values (``''``, or -1 for integers) have no id. A value that is not in the list gets `default_value` (-1: no
     id), or with `num_oov_buckets` the id ``len(list) + hash(value) % num_oov_buckets``.
@@ -178,7 +178,7 @@ def categorical_column_with_vocabulary_file(
     hash_function: HashFunction = "murmur3",
     multivalent: bool = False,
 ) -> VocabularyListCategoricalColumn:
-    """Return a categorical column whose value's id is the number of its line in a file, from 0.
+    """Return a categorical column in which the id of a value is its line number in a file, counted from 0.
 
     The file is read once, by this function. The column is that of `categorical_column_with_vocabulary_list` with the
     words of the file, and an export carries them.
@@ -221,7 +221,7 @@ def categorical_column_with_vocabulary_file(
 
 
 def _vocabulary(key: str, values: Iterable[Any]) -> tuple[tuple[str, ...] | tuple[int, ...], RawDtype]:
-    """Return the values of a vocabulary as a tuple, and their dtype."""
+    """Return the values of a vocabulary as a tuple, and their dtype; raise an error for a mixture of types."""
     check_key(key)
     items = [plain(value) for value in as_items(values, f"vocabulary_list of column {key!r}")]
     if all(isinstance(item, (str, bytes)) for item in items):
@@ -271,7 +271,7 @@ def _lines(path: files.PathLike, where: str) -> list[str]:
 
 
 def _words(lines: list[str], size: int | None, where: str) -> list[str]:
-    """Return the first `size` lines (all for None), which must be distinct and not empty."""
+    """Return the first `size` lines, or all if `size` is None; raise an error for an empty or repeated line."""
     if size is not None and not is_count(size, 1):
         raise InvalidValueError(f"vocabulary_size for {where} must be a positive integer, but got {size!r}.")
     if not lines:
@@ -289,7 +289,7 @@ def _words(lines: list[str], size: int | None, where: str) -> list[str]:
 
 
 def _integers(words: list[str], where: str) -> list[int]:
-    """Parse words as distinct integers."""
+    """Parse words as integers; raise InvalidValueError for a word that is no integer or repeats one."""
     values: dict[int, int] = {}
     for number, word in enumerate(words, 1):
         try:

@@ -1,4 +1,4 @@
-"""A categorical column whose ids have weights, which another raw column holds."""
+"""Categorical column with a weight for each id. Another raw column holds the weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torch_estimator.feature_column.raw_values import Lists, even_offsets
 
 @dataclass(frozen=True, slots=True)
 class WeightedCategoricalColumn(CategoricalColumn):
-    """A categorical column, each value of which has the weight at its place in another raw column.
+    """Categorical column with a weight for each value. Another raw column holds the weights, in the same order.
 
     An indicator adds up the weights of each id. A linear model multiplies its own weight of an id by the weight in the
     data. An embedding combines vectors with these weights; with ``"mean"`` and ``"sqrtn"``, values whose weight is not
@@ -74,12 +74,12 @@ class WeightedCategoricalColumn(CategoricalColumn):
 
     @property
     def num_buckets(self) -> int:
-        """Number of ids, as many as the categorical column has."""
+        """Number of ids of the categorical column."""
         return self.categorical_column.num_buckets
 
     @property
     def slots(self) -> int:
-        """Ids in each row, as many as the categorical column has."""
+        """Number of ids that the categorical column has in each row."""
         return self.categorical_column.slots
 
     @property
@@ -98,21 +98,21 @@ class WeightedCategoricalColumn(CategoricalColumn):
 
     @property
     def raw_features(self) -> tuple[RawFeature, ...]:
-        """The raw columns of the categorical column, and that of the weights."""
+        """The raw columns that the categorical column reads, and the raw column of weights."""
         return (*self.categorical_column.raw_features, self.weight_feature)
 
     @property
     def unweighted(self) -> CategoricalColumn:
-        """The categorical column, whose values have the weights."""
+        """The categorical column without the weights."""
         return self.categorical_column
 
     @property
     def number_columns(self) -> tuple[NumberColumn, ...]:
-        """The columns whose numbers the categorical column turns into ids."""
+        """The numeric columns whose numbers the categorical column turns into ids."""
         return self.categorical_column.number_columns
 
     def cross_leaves(self) -> Sequence[str | CategoricalColumn]:
-        """Raise InvalidValueError, because a cross has no weights."""
+        """Raise InvalidValueError, because a cross cannot have weights."""
         raise InvalidValueError(f"weighted column {self.name!r} cannot be crossed; cross its categorical column.")
 
     def check_weighable(self) -> None:
@@ -120,7 +120,7 @@ class WeightedCategoricalColumn(CategoricalColumn):
         raise InvalidValueError(_not_weighable(self))
 
     def list_encoder(self, encoders: Encoders) -> ListEncoder:
-        """Return a function from a chunk to its ids and their weights; a missing weight is 0."""
+        """Return a function that computes lists of ids and of weights for a chunk. A missing weight is 0."""
         encoder = encoders.lists(self.categorical_column)
 
         def encode(chunk: Chunk) -> IdLists:
@@ -145,7 +145,7 @@ class WeightedCategoricalColumn(CategoricalColumn):
         return encode
 
     def lower_lists(self, lowering: Lowering) -> str:
-        """Write the ids of the categorical column into a graph; the export adds the weights of `weight_feature`."""
+        """Add the ids of the categorical column to an ONNX graph. The exporter adds the weights."""
         return self.categorical_column.lower_lists(lowering)
 
 

@@ -1,4 +1,4 @@
-"""Heads: a head defines the loss, the metrics and the predictions of a model's logits, and their exported graph.
+"""Heads. A head defines the loss, the metrics and the predictions of a model, and exports the predictions.
 
 To add a head, write a subclass of `Head` in a new file and import it here. `tests/heads/test_own_head.py` has a
 complete example.

@@ -1,4 +1,4 @@
-"""Base class of all heads, and the checks that they share."""
+"""Base class of all heads, and checks of arguments that several heads use."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Head(ABC):
-    """The end of a model: it defines the loss, metrics and predictions of the logits, and their exported graph.
+    """Base class of heads. A head computes loss, metrics and predictions from logits, and exports the predictions.
 
-    A subclass is usually a frozen dataclass. Those attributes below that users may set are its fields, which
-    `__post_init__` checks. It must define `logits_dimension`, `prediction_keys`, `prepare_labels`,
+    A subclass is usually a frozen dataclass, whose fields are the attributes below that users may set. `__post_init__`
+    checks these fields. A subclass must define `logits_dimension`, `prediction_keys`, `prepare_labels`,
     `unweighted_loss` and `predictions`. The other methods have defaults: the only metric is the average loss, the only
     signature is ``predict``, and torch's exporter adds `predictions` to an exported graph.
 
@@ -59,7 +59,7 @@ class Head(ABC):
     _user_loss: UserLoss | None = None
 
     def __post_init__(self) -> None:
-        """Check the settings that heads share. Dataclasses call this at the end of ``__init__``.
+        """Check the settings that all heads have. Dataclasses call this at the end of ``__init__``.
 
         Raises:
             InvalidTypeError: A setting has the wrong type.
@@ -74,7 +74,7 @@ class Head(ABC):
         )
 
     def _set(self, **values: Any) -> None:
-        """Set attributes of this frozen dataclass; only `__post_init__` may call this method."""
+        """Set attributes of this frozen dataclass. Only the head's ``__init__`` or `__post_init__` may call this."""
         for attribute, value in values.items():
             object.__setattr__(self, attribute, value)
 
@@ -86,7 +86,7 @@ class Head(ABC):
     @property
     @abstractmethod
     def prediction_keys(self) -> tuple[str, ...]:
-        """Keys of the predictions, in order, as `decode` returns them."""
+        """Keys of the predictions that `decode` returns, in order."""
 
     @property
     def class_names(self) -> list[str] | None:
@@ -95,7 +95,7 @@ class Head(ABC):
 
     @property
     def weight_columns(self) -> Mapping[str | None, str]:
-        """Features that hold weights: by head in a `MultiHead`, with the key None in every other head."""
+        """Names of the features that hold examples' weights, by head. A single head has the key None."""
         return {} if self.weight_column is None else {None: self.weight_column}
 
     @property
@@ -115,7 +115,7 @@ class Head(ABC):
 
     @abstractmethod
     def prepare_labels(self, labels: Labels) -> Any:
-        """Convert raw labels to the form that `loss` takes. Called once per chunk of rows in the input pipeline.
+        """Convert raw labels to the form that `loss` takes. The input pipeline calls this for each chunk of rows.
 
         Args:
             labels: [N] or [N, 1], or [N, label dimension]: numbers, booleans, or strings as an Arrow array or
@@ -128,7 +128,7 @@ class Head(ABC):
 
     @abstractmethod
     def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
-        """Return one loss per example and output, [N, D]; see `loss` for the arguments."""
+        """Return one loss per example and output, [N, D], before weights are applied; see `loss`."""
 
     def loss(
         self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, features: Features | None = None
@@ -148,7 +148,7 @@ class Head(ABC):
         return reduction.reduce(self.unweighted_loss(logits, labels, features), weights)
 
     def batch_losses(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, *, batches: int) -> Tensor:
-        """Return the `loss` of each of several concatenated batches of the same length, float64 [batches].
+        """Return the training loss of each of several equally long, concatenated batches, float64 [batches].
 
         The head's `rows_are_independent` must be true.
         """
@@ -164,15 +164,15 @@ class Head(ABC):
         return predictions
 
     def metrics(self) -> Metrics:
-        """Return new metrics for one evaluation."""
+        """Return new, empty metrics for one evaluation."""
         return Buffered(MeanMetrics(["average_loss"], lambda *batch: [self.unweighted_loss(*batch)], name=self.name))
 
     def signatures(self) -> dict[str, Signature]:
-        """Return the ways to call an exported model, by name of the signature."""
+        """Return the signatures by name. A signature is one way to call an exported model."""
         return signatures_of(self.prediction_keys)
 
     def raw_signatures(self) -> dict[str, Signature]:
-        """Return the ways to call an exported model whose inputs are separate columns.
+        """Return the signatures of an exported model that takes separate columns, not serialized examples.
 
         TensorFlow's classification and regression take each example as one string, so only ``predict`` remains.
         """
@@ -180,7 +180,7 @@ class Head(ABC):
         return {SERVING_DEFAULT: predict, "predict": predict}
 
     def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
-        """Add the predictions to an ONNX graph, those of `decode` included.
+        """Add the computation of all predictions, including those of `decode`, to an ONNX graph.
 
         This default passes `predictions` through torch's exporter. A head must override it if `decode` adds
         predictions, and may override it to make the exported graph smaller or faster.
@@ -218,7 +218,7 @@ def check_labels(labels: Tensor, logits: Tensor, dimension: int) -> None:
 
 
 def check_name(name: str | None) -> None:
-    """Raise unless a head's name is None or a string that is not empty."""
+    """Raise an error unless a head's name is None or a string that is not empty."""
     if name is not None and not isinstance(name, str):
         raise InvalidTypeError(f"A head's name must be a string, but got {name!r}.")
     if name == "":
@@ -226,7 +226,7 @@ def check_name(name: str | None) -> None:
 
 
 def weight_key(weight_column: object) -> str | None:
-    """Return the key of the feature that holds the weights.
+    """Return the key of the feature that holds the examples' weights.
 
     Args:
         weight_column: The key itself, a numeric column without a normalizer, or None.

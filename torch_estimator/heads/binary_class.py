@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BinaryClassHead(ClassificationHead):
-    """Sigmoid cross entropy over one logit per example.
+    """Head for two classes: sigmoid cross entropy over one logit per example.
 
     Args:
         weight_column: Feature that holds the examples' weights.
@@ -76,7 +76,7 @@ class BinaryClassHead(ClassificationHead):
         self._set(thresholds=check_thresholds(self.thresholds))
 
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
-        """Return the labels, float32 [N, 1]: 0 and 1, or numbers between them if numeric labels are not whole."""
+        """Return the labels as float32 [N, 1]: 0 or 1. Numeric labels may also lie between 0 and 1."""
         return binary_labels(labels, vocabulary=self.label_vocabulary)
 
     def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
@@ -94,19 +94,19 @@ class BinaryClassHead(ClassificationHead):
         return {"logits": logits, "logistic": torch.sigmoid(logits), **class_predictions(both)}
 
     def metrics(self) -> Metrics:
-        """Return new `BinaryMetrics`."""
+        """Return new metrics for one evaluation: loss, accuracy, precision, recall and areas under curves."""
         return Buffered(BinaryMetrics(self))
 
     def signatures(self) -> dict[str, Signature]:
-        """Return classification (the default), regression on the probability, and prediction."""
+        """Return the signatures: classification (the default), regression of the probability, and prediction."""
         return signatures_of(self.prediction_keys, classification=classification(), regression=regression("logistic"))
 
     def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
-        """Add the predictions to an ONNX graph; see `Head.lower`."""
+        """Add the computation of the predictions to an ONNX graph; see `Head.lower`."""
         logistic = graph.op("Sigmoid", logits.tensor)
         negative = graph.op("Sigmoid", graph.op("Neg", logits.tensor))
-        # Compare by logit <= 0 for class 0 instead of logit > 0 for class 1, so that NaN gives class 1 as with torch's
-        # argmax.
+        # Test logit <= 0 for class 0 instead of logit > 0 for class 1.
+        # NaN then gives class 1, as with torch's argmax.
         at_most_0 = graph.op("LessOrEqual", logits.tensor, graph.constant(0, np.float32))
         class_ids = graph.op("Where", at_most_0, graph.constant(0, np.int64), graph.constant(1, np.int64))
         probabilities = graph.op("Concat", negative, logistic, axis=1)
@@ -120,7 +120,7 @@ class BinaryClassHead(ClassificationHead):
 
 
 class BinaryMetrics:
-    """Loss, accuracy, precision, recall, areas under curves and means, with the keys of tf.estimator.
+    """Metrics of a binary head: loss, accuracy, precision, recall, areas under curves, and means.
 
     Args:
         head: Head whose metrics these are.
@@ -129,8 +129,8 @@ class BinaryMetrics:
     def __init__(self, head: BinaryClassHead) -> None:
         self._head = head
         self._means = WeightedMeans(3)
-        # Compare the logit with 0 instead of the probability with one half: the probability of a tiny positive logit is
-        # exactly one half in float32.
+        # Compare the logit with 0 instead of the probability with 0.5.
+        # In float32, the probability of a tiny positive logit is exactly 0.5.
         self._rates = ThresholdRates([0.0])
         self._threshold_rates = ThresholdRates(head.thresholds or ())
         self._areas = AreaUnderCurves(head.pr_summation)
@@ -150,10 +150,10 @@ class BinaryMetrics:
         self._threshold_rates.update(probabilities, labels, weights)
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics over all batches, or zeros if there were none."""
+        """Return the metrics over all batches, or zeros if there were no batches."""
         (rates,) = self._rates.compute()
         average_loss, label_mean, prediction_mean = self._means.compute()
-        # Report a baseline of 0 if all weights are zero. The mean is then 0, so the formula would give 1 - 0.
+        # Report 0 if all weights are zero. The mean is then 0, and the formula would give 1.
         baseline = max(label_mean, 1.0 - label_mean) if self._means.weight else 0.0
         metrics = {
             "average_loss": average_loss,

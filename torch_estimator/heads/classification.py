@@ -1,4 +1,4 @@
-"""Base class of the heads with classes: names of the classes in arguments, predictions and exports."""
+"""Base class of classification heads. It handles the names of classes in arguments, predictions and exports."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class ClassificationHead(Head):
     label_vocabulary: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        """Check the settings; see `Head`."""
+        """Check the label vocabulary and the settings that all heads have."""
         super().__post_init__()
         self._set(label_vocabulary=check_vocabulary(self.label_vocabulary, self.n_classes))
 
     @property
     def class_names(self) -> list[str]:
-        """The label vocabulary, or the ids of the classes in decimal."""
+        """Names of the classes: the label vocabulary, or the class ids as decimal strings."""
         if self.label_vocabulary is not None:
             return list(self.label_vocabulary)
         return [str(i) for i in range(self.n_classes)]
 
     def decode(self, predictions: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        """Add the names of ``class_ids`` as ``classes`` and those of ``all_class_ids`` as ``all_classes``.
+        """Add ``classes`` and ``all_classes``: the names of the ids in ``class_ids`` and ``all_class_ids``.
 
         The names are arrays of str, of the shape of the ids. Predictions are returned in the order of
         `prediction_keys`.
@@ -53,7 +53,7 @@ class ClassificationHead(Head):
         return {key: named[key] for key in self.prediction_keys if key in named}
 
     def lower_class(self, graph: Graph, class_ids: str) -> dict[str, Prediction]:
-        """Add the names of predicted classes to an ONNX graph.
+        """Add the look-up of the names of predicted classes to an ONNX graph.
 
         Args:
             graph: Graph to which nodes are added.
@@ -94,7 +94,7 @@ class ClassificationHead(Head):
 
 
 def class_predictions(logits: Tensor) -> dict[str, Tensor]:
-    """Return the predictions of a classification into one of D classes.
+    """Return the probabilities and class ids of examples that belong to one of D classes.
 
     Args:
         logits: One logit per class, float32 [N, D].

@@ -19,7 +19,7 @@ from torch_estimator.metrics.named import NamedMetrics
 
 
 class FunctionHead:
-    """Head made of the functions of an `EstimatorSpec`, with the interface that training needs of a `Head`.
+    """Head that calls the functions of an `EstimatorSpec`. Training uses it in place of a `Head`.
 
     Args:
         loss: ``loss(outputs, labels)`` -> scalar tensor. Losses of torch get labels of the shape and dtype they need.
@@ -97,7 +97,7 @@ class FunctionHead:
         return _FunctionMetrics(self, NamedMetrics(self._metrics))
 
     def signatures(self) -> dict[str, Signature]:
-        """Return no signatures: the export then has a single one with all outputs of the graph."""
+        """Return no signatures. The export then has a single signature with all outputs of the graph."""
         return {}
 
     def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
@@ -106,21 +106,21 @@ class FunctionHead:
 
 
 def _field_names(outputs: Any) -> Sequence[str] | None:
-    """Return the fields of a dataclass or a named tuple, or None for anything else."""
+    """Return the names of the fields of a dataclass or a named tuple, or None for anything else."""
     if dataclasses.is_dataclass(outputs):
         return [field.name for field in dataclasses.fields(outputs)]
     return getattr(outputs, "_fields", None) if isinstance(outputs, tuple) else None
 
 
 class _FunctionMetrics:
-    """Named metrics that are updated with a model's outputs, which the head converts to predictions."""
+    """Metrics of a `FunctionHead`. The head converts a model's outputs to the predictions that the metrics take."""
 
     def __init__(self, head: FunctionHead, metrics: NamedMetrics) -> None:
         self._head = head
         self._metrics = metrics
 
     def update(self, logits: Any, labels: Any, weights: Tensor | None = None) -> None:
-        """Add a batch."""
+        """Add a batch of model outputs (`logits`) and labels; ignore the weights."""
         self._metrics.update(labels, self._head.predictions(logits), self._head.label_dims(logits, labels))
 
     def compute(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Conversion of raw labels to the ids and numbers that losses take, for a chunk of rows at a time.
+"""Conversion of raw labels to the class ids or numbers that losses take, for one chunk of rows at a time.
 
 Raw labels are NumPy or Arrow arrays of numbers, booleans or strings. `RowError` names the first row that is wrong.
 """
@@ -25,7 +25,7 @@ _MIXED = "labels are neither all numbers nor all strings (in UTF-8); make them o
 
 
 def class_ids(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | None) -> Array:
-    """Return the class of every row.
+    """Convert raw labels to class ids, one for each row.
 
     Args:
         labels: [N] or [N, 1]: strings if there is a vocabulary, otherwise integers from 0 to ``n_classes - 1``, which
@@ -54,7 +54,7 @@ def class_ids(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | Non
 
 
 def binary_labels(labels: Labels, *, vocabulary: Sequence[str] | None) -> Array:
-    """Return the label of every row as a number from 0 to 1.
+    """Convert raw labels of two classes to numbers from 0 to 1, one for each row.
 
     Args:
         labels: [N] or [N, 1]: strings if there is a vocabulary, otherwise numbers from 0 to 1 or booleans.
@@ -78,7 +78,7 @@ def binary_labels(labels: Labels, *, vocabulary: Sequence[str] | None) -> Array:
 
 
 def numeric_labels(labels: Labels, *, dimension: int) -> Array:
-    """Return the targets of a regression.
+    """Convert raw labels to the targets of a regression.
 
     Args:
         labels: Numbers or booleans, [N, dimension], or [N] if `dimension` is 1.
@@ -114,7 +114,7 @@ def check_range(values: Array, *, least: float, most: float | None = None) -> Ar
 
 
 def _column(labels: Labels, dimension: int) -> Array | pa.Array:
-    """Return labels whose shape is [N] or [N, dimension], with [N, 1] squeezed to [N]; raise for other shapes."""
+    """Return labels as [N] if `dimension` is 1, else as [N, dimension]; raise InvalidValueError for other shapes."""
     check_one_column(labels)
     if isinstance(labels, pa.Array):
         if is_list_type(labels.type):
@@ -148,7 +148,7 @@ def _wrong_shape(shape: list[int], dimension: int) -> InvalidValueError:
 
 
 def _look_up(column: Array | pa.Array, vocabulary: Sequence[str]) -> Array:
-    """Return the place of every label in the vocabulary, int64 [N]; raise RowError for an unknown one."""
+    """Return the index of each label in the vocabulary, int64 [N]; raise RowError for an unknown label."""
     strings = look_up_strings(column)
     ids = vocabulary_ids(strings, vocabulary)
     unknown = np.flatnonzero(ids < 0)
@@ -159,7 +159,7 @@ def _look_up(column: Array | pa.Array, vocabulary: Sequence[str]) -> Array:
 
 
 def look_up_strings(column: Array | pa.Array) -> pa.Array:
-    """Return the labels of a head with a vocabulary as an Arrow array of strings.
+    """Return labels as an Arrow array of strings, for a head with a vocabulary; raise if they are not strings.
 
     Raises:
         InvalidTypeError: The labels are not strings.
@@ -174,7 +174,7 @@ def look_up_strings(column: Array | pa.Array) -> pa.Array:
 
 
 def vocabulary_ids(strings: pa.Array, vocabulary: Sequence[str]) -> Array:
-    """Return the place of every string in the vocabulary, int64 [N]; -1 for null and for unknown strings."""
+    """Return the index of each string in the vocabulary, int64 [N]; -1 for null and for unknown strings."""
     encoded = strings if isinstance(strings, pa.DictionaryArray) else strings.dictionary_encode()
     id_of = {string: i for i, string in enumerate(vocabulary)}
     # Append -1 for nulls: a null has the index -1, which selects the last entry.
@@ -186,14 +186,14 @@ def vocabulary_ids(strings: pa.Array, vocabulary: Sequence[str]) -> Array:
 
 
 def choices(vocabulary: Sequence[str]) -> str:
-    """Return a list of the labels of a vocabulary for an error message, cut off after the first ten."""
+    """Return the first ten labels of a vocabulary as text for an error message."""
     named = ", ".join(repr(label) for label in vocabulary[:_MOST_LABELS_NAMED])
     more = len(vocabulary) - _MOST_LABELS_NAMED
     return f"one of {named}" + (f" or {more} more" if more > 0 else "")
 
 
 def as_numbers(column: Array | pa.Array, hint: str | None) -> Array:
-    """Return labels as an array of numbers, with NaN for missing ones.
+    """Return labels as an array of numbers, with NaN for missing labels; raise if they are not numbers.
 
     Args:
         column: The labels, [N].
@@ -205,7 +205,7 @@ def as_numbers(column: Array | pa.Array, hint: str | None) -> Array:
     """
     strings = as_strings(column)
     if strings is not None:
-        # Accept an empty chunk of any type.
+        # An empty chunk may have any type, so accept it.
         if len(strings) == 0:
             return np.zeros(0, dtype=np.int64)
         if strings.null_count:
@@ -228,7 +228,7 @@ def as_numbers(column: Array | pa.Array, hint: str | None) -> Array:
 
 
 def as_strings(column: Array | pa.Array) -> pa.Array | None:
-    """Return labels as an Arrow array of strings, possibly dictionary-encoded; None if they are not strings."""
+    """Return labels as an Arrow array of strings, possibly dictionary-encoded; None if labels are not strings."""
     if isinstance(column, pa.Array):
         values = column.type.value_type if isinstance(column, pa.DictionaryArray) else column.type
         is_string = pa.types.is_string(values) or pa.types.is_large_string(values)
@@ -246,12 +246,12 @@ def as_strings(column: Array | pa.Array) -> pa.Array | None:
 
 
 def kind_of(column: Array | pa.Array) -> str:
-    """Return the name of the type of labels for an error message."""
+    """Return the name of the data type of labels, for an error message."""
     return str(column.type if isinstance(column, pa.Array) else column.dtype)
 
 
 def _check_rows(good: Array, values: Array, problem: str) -> None:
-    """Raise RowError for the first row that is not good.
+    """Raise RowError for the first row whose entry in `good` is False.
 
     Args:
         good: Whether each row is good, bool [N].

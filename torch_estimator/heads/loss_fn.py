@@ -1,4 +1,4 @@
-"""A user's loss function, which replaces the loss of a head."""
+"""Wrapper of a user's loss function that replaces the loss of a head."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ARGUMENTS = ("labels", "logits", "features", "loss_reduction")
 
 
 class UserLoss:
-    """A user's loss function with its arguments and results checked.
+    """Callable that runs a user's loss function, and checks its parameters and its results.
 
     Args:
         loss_fn: The user's function.
@@ -42,7 +42,7 @@ class UserLoss:
         self.wants_features = "features" in names
 
     def __call__(self, labels: Tensor, logits: Tensor, features: Features | None, *, width: int) -> Tensor:
-        """Return the losses, [N, width].
+        """Call the user's function; return the losses, [N, width].
 
         Args:
             labels: Labels of the batch, as the head prepares them.
@@ -70,7 +70,7 @@ class UserLoss:
 
 
 def _argument_names(loss_fn: LossFn) -> list[str]:
-    """Return the names of a loss function's arguments that `functools.partial` has not bound."""
+    """Return the names of a loss function's free arguments; raise an error if they are not allowed."""
     if not callable(loss_fn):
         raise InvalidTypeError(f"loss_fn must be a function of labels and logits, but got {loss_fn!r}.")
     bound = loss_fn.keywords if isinstance(loss_fn, partial) else {}

@@ -33,7 +33,7 @@ class LossReduction(Enum):
 
     @classmethod
     def of(cls, value: LossReduction | str) -> LossReduction:
-        """Return a reduction for a member or its name.
+        """Return the reduction that `value` names. A member is returned unchanged.
 
         Args:
             value: A member, the name of a member in either case, or a value of TensorFlow's two enumerations:
@@ -61,7 +61,7 @@ class LossReduction(Enum):
             raise InvalidValueError(f"Invalid loss_reduction {value!r}; it must be one of {names}.") from None
 
     def reduce(self, losses: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the training loss, a scalar; 0 if the divisor is 0.
+        """Return the training loss of a batch, a scalar: 0 if the reduction divides by weights that are all zero.
 
         Args:
             losses: One loss per example and output, [N, D].
@@ -78,12 +78,12 @@ class LossReduction(Enum):
             return total / max(losses.numel(), 1)
         weights = weights.expand_as(losses)
         divisor = weights.sum() if self is LossReduction.MEAN else (weights != 0).sum()
-        # Replace a divisor of 0 by 1 in the inner `where`, to keep the gradient finite. Otherwise the gradient of the
-        # branch that the outer `where` does not take would be 0 * inf = NaN.
+        # Replace a divisor of 0 by 1 in the inner `where`, to keep the gradient finite.
+        # Otherwise the branch that the outer `where` does not take would have the gradient 0 * inf = NaN.
         return torch.where(divisor == 0, 0.0, total / torch.where(divisor == 0, 1.0, divisor))
 
     def reduce_batches(self, losses: Tensor, weights: Tensor | None = None, *, batches: int) -> Tensor:
-        """Return `reduce` of each of several concatenated batches of the same length, float64 [batches].
+        """Return the training loss of each of several equally long, concatenated batches, float64 [batches].
 
         Args:
             losses: One loss per example and output, [batches * N, D].

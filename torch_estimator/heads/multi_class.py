@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MultiClassHead(ClassificationHead):
-    """Softmax cross entropy over one logit per class.
+    """Head for more than two classes: softmax cross entropy over one logit per class.
 
     Args:
         n_classes: Number of classes, more than 2.
@@ -60,11 +60,11 @@ class MultiClassHead(ClassificationHead):
 
     @property
     def logits_dimension(self) -> int:
-        """The number of classes."""
+        """Number of logits per example: one for each class."""
         return self.n_classes
 
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
-        """Return the class of every row, int64 [N, 1]."""
+        """Return the class id of each row, int64 [N, 1]."""
         return class_ids(labels, n_classes=self.n_classes, vocabulary=self.label_vocabulary)
 
     def unweighted_loss(self, logits: Tensor, labels: Tensor, features: Features | None = None) -> Tensor:
@@ -82,7 +82,7 @@ class MultiClassHead(ClassificationHead):
         return {"logits": logits, **class_predictions(logits)}
 
     def metrics(self) -> Metrics:
-        """Return new metrics: the average loss and the accuracy."""
+        """Return new metrics for one evaluation: the average loss and the accuracy."""
         return Buffered(MeanMetrics(["average_loss", "accuracy"], self._loss_and_hits, name=self.name))
 
     def _loss_and_hits(self, logits: Tensor, labels: Tensor, features: Features | None) -> list[Tensor]:
@@ -92,11 +92,11 @@ class MultiClassHead(ClassificationHead):
         return [losses, right.to(losses.dtype)]
 
     def signatures(self) -> dict[str, Signature]:
-        """Return classification (the default) and prediction."""
+        """Return the signatures: classification (the default) and prediction."""
         return signatures_of(self.prediction_keys, classification=classification())
 
     def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
-        """Add the predictions to an ONNX graph; see `Head.lower`."""
+        """Add the computation of the predictions to an ONNX graph; see `Head.lower`."""
         probabilities = graph.op("Softmax", logits.tensor, axis=-1)
         class_ids = graph.op("ArgMax", logits.tensor, axis=1, keepdims=1)
         return {

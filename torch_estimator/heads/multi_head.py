@@ -22,7 +22,7 @@ Logits = Tensor | Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class MultiHead(Head):
-    """Several objectives on one model: the loss is the heads' weighted sum.
+    """Head that combines several heads on one model. The loss is the weighted sum of the heads' losses.
 
     Labels are a dict by head, as ``Dataset.label([...])`` returns them. Logits are a dict by head, or one tensor with
     the heads' logits side by side. Predictions have keys ``(head, key)``, which become ``<head>/<key>`` in exports. The
@@ -58,27 +58,27 @@ class MultiHead(Head):
 
     @property
     def loss_reduction(self) -> LossReduction:  # type: ignore[override]
-        """The loss reduction of the heads."""
+        """The loss reduction, which is the same for all heads."""
         return LossReduction.of(self.heads[0].loss_reduction)
 
     @property
     def logits_dimension(self) -> int:
-        """The sum of the heads' dimensions."""
+        """Number of logits per example: the sum over all heads."""
         return sum(head.logits_dimension for head in self.heads)
 
     @property
     def weight_columns(self) -> Mapping[str | None, str]:
-        """Features that hold weights, by head."""
+        """Features that hold the examples' weights, by name of the head."""
         return {name: head.weight_column for name, head in self.by_name.items() if head.weight_column is not None}
 
     @property
     def wants_features(self) -> bool:
-        """Whether the loss of one of the heads needs the features of a batch."""
+        """Whether the loss of at least one head needs the features of a batch."""
         return any(head.wants_features for head in self.heads)
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether every head treats every example independently; see `Head`."""
+        """Whether every head treats each example independently of the other examples."""
         return type(self) is MultiHead and all(head.rows_are_independent for head in self.heads)
 
     @property
@@ -87,7 +87,7 @@ class MultiHead(Head):
         return tuple((name, key) for name, head in self.by_name.items() for key in head.prediction_keys)
 
     def prepare_labels(self, labels: Any) -> dict[str, Any]:
-        """Return the prepared labels of every head, by head.
+        """Return the labels of each head in the form that its loss takes, by name of the head.
 
         Args:
             labels: Raw labels by head; keys that are not the name of a head are ignored.
@@ -111,7 +111,7 @@ class MultiHead(Head):
         return {name: _prepared(name, head, labels[name]) for name, head in self.by_name.items()}
 
     def unweighted_loss(self, logits: Any, labels: Any, features: Features | None = None) -> Tensor:
-        """Return the unweighted losses of all heads side by side."""
+        """Return the losses of all heads before weights are applied, concatenated on the last axis."""
         logits = self.split(logits)
         losses = [head.unweighted_loss(logits[name], labels[name], features) for name, head in self.by_name.items()]
         return torch.cat(losses, -1)
@@ -132,7 +132,7 @@ class MultiHead(Head):
         )
 
     def batch_losses(self, logits: Any, labels: Any, weights: Any = None, *, batches: int) -> Tensor:
-        """Return the `loss` of each of several concatenated batches of the same length, float64 [batches]."""
+        """Return the training loss of each of several equally long, concatenated batches, float64 [batches]."""
         logits = self.split(logits)
         weights = weights or {}
         return self._sum(
@@ -143,7 +143,7 @@ class MultiHead(Head):
         )
 
     def split(self, logits: Logits) -> dict[str, Tensor]:
-        """Return the logits by head.
+        """Return the logits of each head, by name of the head.
 
         Raises:
             InvalidValueError: A head has no logits, or a tensor has another width than all heads together.
@@ -165,7 +165,7 @@ class MultiHead(Head):
         return dict(zip(self.by_name, torch.split(logits, sizes, -1), strict=True))
 
     def joined(self, logits: Logits) -> Tensor:
-        """Return the heads' logits side by side; the inverse of `split`."""
+        """Return the logits of all heads in one tensor, concatenated on the last axis; the inverse of `split`."""
         return logits if isinstance(logits, Tensor) else torch.cat(list(self.split(logits).values()), -1)
 
     def predictions(self, logits: Any) -> dict[Any, Tensor]:
@@ -178,7 +178,7 @@ class MultiHead(Head):
         }
 
     def decode(self, predictions: dict[Any, np.ndarray[Any, Any]]) -> dict[Any, np.ndarray[Any, Any]]:
-        """Add predictions that are not numeric, head by head."""
+        """Add predictions that are not numeric, such as names of classes, for every head."""
         decoded: dict[Any, np.ndarray[Any, Any]] = {}
         for name, head in self.by_name.items():
             own = {key[1]: value for key, value in predictions.items() if key[0] == name}
@@ -186,18 +186,18 @@ class MultiHead(Head):
         return decoded
 
     def metrics(self) -> Metrics:
-        """Return new `MultiHeadMetrics`."""
+        """Return new metrics for one evaluation: the metrics and the mean training loss of each head."""
         return MultiHeadMetrics(self)
 
     def signatures(self) -> dict[str, Signature]:
-        """Return the signatures of the heads as ``<head>/<signature>``, and one for all heads as ``predict``.
+        """Return the signatures of each head as ``<head>/<signature>``, and ``predict`` for all heads together.
 
         The default signature of a head is called ``<head>``; that of the first head is the default of all.
         """
         return self._merged({name: head.signatures() for name, head in self.by_name.items()})
 
     def raw_signatures(self) -> dict[str, Signature]:
-        """Return the signatures of an exported model whose inputs are separate columns; see `Head.raw_signatures`."""
+        """Return the signatures of an exported model that takes separate columns, not serialized examples."""
         return self._merged({name: head.raw_signatures() for name, head in self.by_name.items()})
 
     def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
@@ -233,7 +233,7 @@ class MultiHead(Head):
 
 
 class MultiHeadMetrics:
-    """The metrics of every head, and ``loss/<head>``: the mean training loss of the head over the batches.
+    """The metrics of each head, and ``loss/<head>``: the head's mean training loss over the batches.
 
     In this mean all batches count equally, whatever the weights of their examples are.
 
@@ -259,7 +259,7 @@ class MultiHeadMetrics:
 
     @torch.no_grad()
     def update_batches(self, logits: Any, labels: Any, weights: Any = None, *, batches: int) -> None:
-        """Add several concatenated batches of the same length; the head's `rows_are_independent` must be true."""
+        """Add equally long, concatenated batches. Every head must treat examples independently."""
         self._batches += batches
         split = self._head.split(logits)
         for name, head in self._head.by_name.items():
@@ -268,7 +268,7 @@ class MultiHeadMetrics:
             self._metrics[name].update(*several)
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics over all batches, or zeros if there were none."""
+        """Return the metrics over all batches, or zeros if there were no batches."""
         results: dict[str, float] = {}
         for name, metrics in self._metrics.items():
             results[f"loss/{name}"] = float(self._losses[name]) / max(self._batches, 1)
@@ -277,7 +277,7 @@ class MultiHeadMetrics:
 
 
 def exported_key(key: Any) -> str:
-    """Return the name that a prediction has in exports: ``<head>/<key>`` for a key ``(head, key)``.
+    """Return the name of a prediction in an exported model: ``<head>/<key>`` for a key ``(head, key)``.
 
     >>> exported_key(("buys", "logits"))
     'buys/logits'
@@ -286,7 +286,7 @@ def exported_key(key: Any) -> str:
 
 
 def _prepared(name: str, head: Head, labels: Any) -> Any:
-    """Return the prepared labels of a head; errors name the head."""
+    """Return the labels of one head in the form that its loss takes. Errors name the head."""
     try:
         return head.prepare_labels(labels)
     except RowError as error:

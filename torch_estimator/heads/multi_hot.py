@@ -1,4 +1,4 @@
-"""Conversion of raw labels with several classes per row to multi-hot labels, for a chunk of rows at a time."""
+"""Conversion of raw labels to multi-hot labels, for examples that have several classes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torch_estimator.heads.labels import (
 def multi_hot(labels: Labels, *, n_classes: int, vocabulary: Sequence[str] | None) -> Array:
     """Convert labels to multi-hot labels: 1 for each class that a row has, else 0.
 
-    Labels may have several forms, which are told apart by type and width, never by values:
+    Labels may have several forms. The type and the width of the labels decide the form, never their values:
 
     * Strings, if there is a vocabulary: lists of strings, or an array [N, any width] or [N] padded with ``''``.
     * Numbers from 0 to 1, one per class: an array [N, n_classes], or lists of `n_classes` floats or booleans.
@@ -120,9 +120,9 @@ def _of_lists(lists: pa.Array, n_classes: int, vocabulary: Sequence[str] | None)
 
 
 def _of_strings(strings: pa.Array, rows: Array, count: int, vocabulary: Sequence[str]) -> Array:
-    """Return multi-hot labels for flat strings; `rows` has the row of each string, and `count` is the number of rows.
+    """Return multi-hot labels for the strings of all rows. `rows` has the row of each string.
 
-    Empty and missing strings are padding.
+    `count` is the number of rows. Empty and missing strings are padding.
     """
     ids = vocabulary_ids(strings, vocabulary)
     empty = _is_empty(strings)
@@ -146,7 +146,7 @@ def _is_empty(strings: pa.Array) -> Array:
 
 
 def _of_ids(values: Array, rows: Array, count: int, n_classes: int) -> Array:
-    """Return multi-hot labels for flat class ids; `rows` has the row of each id, and `count` is the number of rows."""
+    """Return multi-hot labels for the class ids of all rows. `rows` has the row of each id."""
     good = (values >= -1) & (values < n_classes) & (values == np.floor(values))
     if not good.all():
         place = int(np.flatnonzero(~good)[0])
@@ -180,8 +180,8 @@ def _check_not_multi_hot(rows: Array, ids: Array, hot: Array) -> None:
 
 
 def _in_range(values: Array) -> Array:
-    """Return multi-hot labels [N, n_classes] as float32 or uint8; raise RowError if one is not from 0 to 1."""
-    # Accept values by these comparisons, both of which are False for NaN.
+    """Return multi-hot labels [N, n_classes] as float32 or uint8; raise RowError for a value outside 0 to 1."""
+    # Both comparisons are False for NaN, so NaN is rejected.
     good = (values >= 0) & (values <= 1)
     if not good.all():
         row, place = (int(i) for i in np.argwhere(~good)[0])

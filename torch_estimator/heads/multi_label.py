@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MultiLabelHead(ClassificationHead):
-    """Sigmoid cross entropy over one logit per class, averaged over the classes; an example may have several classes.
+    """Head for examples with any number of classes: a sigmoid cross entropy for each class, averaged over classes.
 
     Args:
         n_classes: Number of classes, more than 1.
@@ -79,11 +79,11 @@ class MultiLabelHead(ClassificationHead):
 
     @property
     def logits_dimension(self) -> int:
-        """The number of classes."""
+        """Number of logits per example: one for each class."""
         return self.n_classes
 
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
-        """Return multi-hot labels [N, n_classes] for lists, padded arrays or multi-hot labels.
+        """Convert labels (lists, padded arrays, or multi-hot labels) to multi-hot labels [N, n_classes].
 
         The dtype is float32 if labels are floats, and otherwise uint8, which takes an eighth of the memory of float64.
         This matters with thousands of classes.
@@ -105,21 +105,21 @@ class MultiLabelHead(ClassificationHead):
         return {"logits": logits, "probabilities": torch.sigmoid(logits)}
 
     def decode(self, predictions: dict[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        """Add classes [N, n_classes]: the names of all classes, in the order of the probabilities."""
+        """Add ``classes`` [N, n_classes]: the names of all classes, in the order of their ids."""
         names = np.array(self.class_names, dtype=object)
         rows = len(next(iter(predictions.values())))
         return {**predictions, "classes": np.broadcast_to(names, (rows, self.n_classes))}
 
     def metrics(self) -> Metrics:
-        """Return new `MultiLabelMetrics`."""
+        """Return new metrics for one evaluation: loss, areas under curves, and rates at thresholds."""
         return Buffered(MultiLabelMetrics(self))
 
     def signatures(self) -> dict[str, Signature]:
-        """Return classification (the default) and prediction."""
+        """Return the signatures: classification (the default) and prediction."""
         return signatures_of(self.prediction_keys, classification=classification(classes="classes"))
 
     def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
-        """Add the predictions to an ONNX graph; see `Head.lower`."""
+        """Add the computation of the predictions to an ONNX graph; see `Head.lower`."""
         probabilities = graph.op("Sigmoid", logits.tensor)
         return {
             "logits": logits,
@@ -129,7 +129,7 @@ class MultiLabelHead(ClassificationHead):
 
 
 class MultiLabelMetrics:
-    """Loss, areas under curves and rates over all classes together, and separate metrics of chosen classes.
+    """Metrics of a multi-label head: over all classes together, and separately for classes that the user chose.
 
     Args:
         head: Head whose metrics these are.
@@ -163,7 +163,7 @@ class MultiLabelMetrics:
             self._by_class.update(probabilities, labels, weights)
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics over all batches, or zeros if there were none."""
+        """Return the metrics over all batches, or zeros if there were no batches."""
         metrics = {
             "average_loss": self._loss.compute()[0],
             "auc": self._areas.roc(),
@@ -176,7 +176,7 @@ class MultiLabelMetrics:
 
 
 class _MetricsByClass:
-    """Mean probability and areas under curves for each of several classes.
+    """Mean probability and areas under curves, separately for each class that the user chose.
 
     Args:
         classes: Suffix of the keys -> id of the class.
@@ -190,17 +190,17 @@ class _MetricsByClass:
         self._weight = torch.zeros((), dtype=torch.float64)
 
     def update(self, probabilities: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        """Add a batch of probabilities, labels and weights (None for ones), each [N, all classes]."""
+        """Add a batch of probabilities, labels and weights (None for ones), each [N, n_classes]."""
         self._ids = self._ids.to(probabilities.device)
         chosen, labels = probabilities[:, self._ids], labels[:, self._ids]
         weights = torch.ones_like(chosen, dtype=torch.float64) if weights is None else weights[:, self._ids]
         self._areas.update(chosen, labels, weights)
         self._totals = self._totals.to(chosen.device) + (chosen * weights).sum(0)
-        # Add up the weights of one class only: a weight belongs to an example, so it is the same for every class.
+        # Add up the weights of one class only. A weight belongs to an example, so all classes have the same weights.
         self._weight = self._weight.to(chosen.device) + weights[:, 0].sum()
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of all classes, class by class."""
+        """Return the metrics of each chosen class, by key."""
         weight = float(self._weight)
         means = [total / weight if weight else 0.0 for total in self._totals.tolist()]
         by_key = {
@@ -218,7 +218,7 @@ class _MetricsByClass:
 def _class_ids(
     chosen: Sequence[int | str] | None, n_classes: int, vocabulary: Sequence[str] | None
 ) -> tuple[int, ...] | None:
-    """Return the ids of the classes that have metrics of their own, checked."""
+    """Check the classes that the user chose for separate metrics; return their ids."""
     if chosen is None:
         return None
     if not isinstance(chosen, (list, tuple, np.ndarray)):

@@ -22,13 +22,13 @@ from torch_estimator.metrics import Buffered, Features, MeanMetrics, Metrics
 if TYPE_CHECKING:
     from torch_estimator.heads.labels import Labels
 
-# Inverse links that are a single ONNX operator and treat every element independently.
+# Inverse link functions that one ONNX operator computes. They treat every element independently.
 _LINKS: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = ((torch.exp, "Exp"), (torch.sigmoid, "Sigmoid"))
 
 
 @dataclass(frozen=True)
 class RegressionHead(Head):
-    """Squared error over one logit per target.
+    """Head for regression: squared error over one logit per target.
 
     Args:
         label_dimension: Number of targets per example.
@@ -64,22 +64,22 @@ class RegressionHead(Head):
 
     @property
     def logits_dimension(self) -> int:
-        """The label dimension."""
+        """Number of logits per example: one for each target."""
         return self.label_dimension
 
     @property
     def prediction_keys(self) -> tuple[str, ...]:
-        """``predictions``, and ``logits`` if there is an inverse link."""
+        """Keys of the predictions: ``predictions``, and ``logits`` if there is an inverse link."""
         return ("predictions",) if self.inverse_link_fn is None else ("predictions", "logits")
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether loss, predictions and metrics treat every example independently; see `Head`."""
+        """Whether every example is treated independently; False if the user wrote the loss or the inverse link."""
         return super().rows_are_independent and (self.inverse_link_fn is None or self._link is not None)
 
     @property
     def _link(self) -> str | None:
-        """ONNX operator of the inverse link; None if there is no such operator."""
+        """Name of the ONNX operator that computes the inverse link; None if no single operator does."""
         return next((kind for function, kind in _LINKS if function is self.inverse_link_fn), None)
 
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
@@ -105,7 +105,7 @@ class RegressionHead(Head):
         return {"predictions": self.inverse_link_fn(logits), "logits": logits}
 
     def metrics(self) -> Metrics:
-        """Return new metrics: the average loss, and the means of predictions and labels over examples and targets."""
+        """Return new metrics for one evaluation: the average loss, and the means of predictions and labels."""
         return Buffered(
             MeanMetrics(["average_loss", "prediction/mean", "label/mean"], self._averaged_values, name=self.name)
         )
@@ -115,11 +115,11 @@ class RegressionHead(Head):
         return [self.unweighted_loss(logits, labels, features), predictions, labels]
 
     def signatures(self) -> dict[str, Signature]:
-        """Return regression (the default) and prediction."""
+        """Return the signatures: regression (the default) and prediction."""
         return signatures_of(self.prediction_keys, regression=regression("predictions"))
 
     def lower(self, graph: Graph, logits: Prediction) -> dict[str, Prediction]:
-        """Add the predictions to an ONNX graph; see `Head.lower`."""
+        """Add the computation of the predictions to an ONNX graph; see `Head.lower`."""
         link = self.inverse_link_fn
         if link is None:
             return {"predictions": logits}
@@ -133,7 +133,7 @@ class RegressionHead(Head):
 
 @dataclass(frozen=True, init=False)
 class PoissonRegressionHead(RegressionHead):
-    """Negative log likelihood of a Poisson distribution; the logit is the logarithm of its mean.
+    """Head for counts: negative log likelihood of a Poisson distribution. The logit is the logarithm of the mean.
 
     The predictions are ``predictions``, which are the means, and ``logits``.
 
@@ -175,7 +175,7 @@ class PoissonRegressionHead(RegressionHead):
         )
 
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
-        """Return the targets, float32 [N, label_dimension]; a negative one is a `RowError`."""
+        """Return the targets, float32 [N, label_dimension]; raise RowError for a negative target."""
         return check_range(super().prepare_labels(labels), least=0)
 
     def _own_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ class PoissonRegressionHead(RegressionHead):
 
 
 class LogisticRegressionHead(RegressionHead):
-    """Sigmoid cross entropy over one logit per example; labels are numbers from 0 to 1 instead of classes.
+    """Head for labels from 0 to 1, such as click rates: sigmoid cross entropy over one logit per example.
 
     The predictions are ``predictions``, which are the probabilities, and ``logits``.
 
@@ -211,7 +211,7 @@ class LogisticRegressionHead(RegressionHead):
         )
 
     def prepare_labels(self, labels: Labels) -> np.ndarray[Any, Any]:
-        """Return the targets, float32 [N, 1]; one outside of 0 to 1 is a `RowError`."""
+        """Return the targets, float32 [N, 1]; raise RowError for a target outside 0 to 1."""
         return check_range(super().prepare_labels(labels), least=0, most=1)
 
     def _own_loss(self, logits: Tensor, labels: Tensor) -> Tensor:

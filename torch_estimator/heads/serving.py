@@ -19,7 +19,7 @@ Method = Literal["classify", "regress", "predict"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """One way to call an exported model.
+    """One way to call an exported model: the predictions that it returns, and the names of the outputs.
 
     Attributes:
         method: Last part of TensorFlow Serving's method name ``tensorflow/serving/<method>``.
@@ -40,7 +40,7 @@ def classification(classes: str = "all_classes") -> Signature:
 
 
 def regression(value: str) -> Signature:
-    """Return a signature with the single prediction that has the key `value`."""
+    """Return a regression signature, whose only output is the prediction with the key `value`."""
     return Signature(method="regress", outputs={"outputs": value})
 
 
@@ -50,7 +50,7 @@ def prediction(keys: tuple[str, ...]) -> Signature:
 
 
 def signatures_of(keys: tuple[str, ...], **signatures: Signature) -> dict[str, Signature]:
-    """Return the signatures of a head by name.
+    """Return the signatures of a head by name, including ``predict`` and the default.
 
     Args:
         keys: Keys of all predictions, which the signature ``predict`` returns.
@@ -65,7 +65,7 @@ def signatures_of(keys: tuple[str, ...], **signatures: Signature) -> dict[str, S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Tensor of shape [N, *row_shape] in an ONNX graph.
+    """Tensor of an ONNX graph that holds a prediction or the logits, of shape [N, *row_shape].
 
     Attributes:
         tensor: Name of the tensor in the graph.
@@ -82,7 +82,7 @@ class Graph(Protocol):
     """ONNX graph under construction, to which `Head.lower` adds the predictions. Tensors are identified by name."""
 
     def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Add a node with one output.
+        """Add a node with one output to the graph.
 
         Args:
             kind: ONNX operator, for instance ``"Sigmoid"``.
@@ -95,7 +95,7 @@ class Graph(Protocol):
         """
 
     def constant(self, value: Any, dtype: npt.DTypeLike | None = None, *, hint: str = "constant") -> str:
-        """Add a constant and return its name.
+        """Add a constant to the graph and return its name.
 
         Args:
             value: Number, string, or array of these.
@@ -106,7 +106,7 @@ class Graph(Protocol):
     def trace(
         self, function: Callable[[Tensor], Mapping[str, Tensor]], logits: Prediction, *, what: str
     ) -> dict[str, Prediction]:
-        """Add a torch function by means of torch's ONNX exporter, which takes about a second.
+        """Add a torch function to the graph through torch's ONNX exporter. This takes about a second.
 
         Args:
             function: Takes logits, float32 [N, D], and returns tensors [N, ...] by key.

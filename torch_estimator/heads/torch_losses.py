@@ -1,4 +1,4 @@
-"""Conversion of labels for torch's own losses, which need a dtype and a shape that raw labels seldom have."""
+"""Conversion of labels to the dtype and the shape that torch's own losses need."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def fitted_labels(kind: Kind | None, loss: Callable[..., Any], outputs: Any, lab
 
 
 def reshaped_labels(kind: Kind | None, outputs: Any, labels: Any) -> Any:
-    """Return labels in the shape that `fitted_labels` gives them, with their dtype unchanged."""
+    """Drop or add an axis of size 1 so that labels fit outputs in a loss of torch. The dtype is unchanged."""
     if kind is None or not isinstance(outputs, Tensor) or not isinstance(labels, Tensor):
         return labels
     if kind == "classes":
@@ -88,7 +88,7 @@ def reshaped_labels(kind: Kind | None, outputs: Any, labels: Any) -> Any:
 
 
 def _are_probabilities(outputs: Tensor, labels: Tensor) -> bool:
-    """Return whether labels have a probability for every class. torch's cross entropy takes these as well as ids."""
+    """Return whether labels hold a probability for each class, which torch's cross entropy takes instead of ids."""
     return outputs.dim() > 1 and labels.shape == outputs.shape and labels.is_floating_point()
 
 

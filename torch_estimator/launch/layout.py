@@ -123,7 +123,7 @@ class Program:
         """
         # Without -P, Python would look for modules in the current folder before it looks in `root`.
         if task.type == PARAMETER_SERVER:
-            return [sys.executable, "-P", "-m", "torch_estimator.parameter_server", "--until-told"]
+            return [sys.executable, "-P", "-m", "torch_estimator.parameter_server", "--serve-until-sigterm"]
         return [sys.executable, "-P", "-m", self.module_name, *self.arguments]
 
     def environ(self, task: Task, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -30,8 +30,8 @@ _Origins = frozenset[str]
 
 _NOTHING: _Origins = frozenset()
 
-# Operations whose results are reduced, so that the shape of a result does not show the broadcast inside. The check
-# looks only at the shapes of their operands.
+# Operations with a reduced result, whose shape does not show the broadcast inside the operation.
+# The check looks only at the shapes of their operands.
 _REDUCED = frozenset(
     {
         *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "gaussian_nll_loss", "kl_div"),
@@ -42,7 +42,7 @@ _REDUCED = frozenset(
 
 
 class BroadcastCheck:
-    """Callable that runs a user's function, and raises if it pairs all rows of one argument with all rows of another.
+    """Callable that runs a user's function, and raises an error if an operation pairs all rows of two arguments.
 
     Pairs within one argument, such as those of a ranking loss, are intended and allowed. Checking a small loss takes
     longer than the loss itself, so only the first call for each combination of numbers of dimensions is checked.
@@ -59,7 +59,7 @@ class BroadcastCheck:
     tensor(0.)
     """
 
-    # Leave the shapes seen so far out of the compiled step's cache key, since they do not change what is computed.
+    # Leave `_seen` out of the compiled step's cache key, because it does not change what is computed.
     not_in_fingerprint = ("_seen",)
 
     def __init__(self, what: str) -> None:
@@ -67,7 +67,7 @@ class BroadcastCheck:
         self._seen: set[tuple[int | None, ...]] = set()
 
     def __call__(self, arguments: Mapping[str, Any], call: Callable[[], _T]) -> _T:
-        """Return what `call` returns.
+        """Return the result of `call`; check its operations if the numbers of dimensions are new.
 
         Args:
             arguments: Arguments of the function by name: tensors, or mappings and tuples of tensors.
@@ -77,7 +77,7 @@ class BroadcastCheck:
             PairsError: An operation makes ``[N, N, ...]`` of ``[N, ...]`` and ``[N, 1, ...]`` that come from different
                 arguments.
         """
-        # Skip the check during compilation: a step is compiled after it ran in Python, where the check has passed.
+        # Skip the check during compilation. The step has run in Python before, and has passed the check there.
         if torch.compiler.is_compiling():
             return call()
         ranks = tuple([one.dim() if isinstance(one, Tensor) else None for one in arguments.values()])
@@ -92,7 +92,7 @@ class BroadcastCheck:
 
 
 class _Watch(TorchFunctionMode):
-    """Mode that tracks the origins of tensors and checks the shapes of every operation.
+    """Mode that records which arguments a tensor was computed from, and checks the shapes of every operation.
 
     Attributes:
         has_rows: Whether an argument has more than one row. With one row, [N, N] and [N, 1] are the same shape.
@@ -101,8 +101,8 @@ class _Watch(TorchFunctionMode):
     def __init__(self, what: str, arguments: Mapping[str, Any]) -> None:
         super().__init__()
         self._what = what
-        # Map the id of each tensor to its origins. Keep the tensor, too, because Python may give the id of a deleted
-        # object to a new one.
+        # Map the id of each tensor to the tensor and the names of the arguments that it was computed from.
+        # Keep the tensor alive, because Python may give the id of a deleted object to a new object.
         self._origins: dict[int, tuple[Tensor, _Origins]] = {}
         for name, argument in arguments.items():
             self._set_origins(argument, frozenset({name}))
@@ -114,8 +114,8 @@ class _Watch(TorchFunctionMode):
         origins = _NOTHING.union(*(one for _, one in operands))
         if origins:
             name = getattr(func, "__name__", "")
-            # Check only the first two operands of a loss, which it compares. torch itself checks the shape of others,
-            # such as variances.
+            # An operation in `_REDUCED` compares its first two operands, so check only these two.
+            # torch itself checks the shapes of further operands, such as variances.
             compared = operands[:2] if name in _REDUCED else operands
             self.check(name, compared, result, always=name in _REDUCED)
             self._set_origins(result, origins)
@@ -130,7 +130,7 @@ class _Watch(TorchFunctionMode):
         return self._origins.get(id(value), (None, _NOTHING))[1]
 
     def check(self, name: str, operands: Sequence[tuple[Any, _Origins]], result: Any, *, always: bool = False) -> None:
-        """Raise PairsError if an operation pairs all rows of one operand with all rows of another.
+        """Raise PairsError if an operation pairs all rows of one operand with all rows of another operand.
 
         Args:
             name: Name of the operation.
@@ -160,25 +160,25 @@ class _Watch(TorchFunctionMode):
 
 
 class _WatchedArray(np.ndarray):
-    """NumPy array that was made from a watched tensor, for example by ``outputs.numpy()``, and is watched as well."""
+    """NumPy array made from a tracked tensor, for example by ``outputs.numpy()``. Its operations are checked too."""
 
     watch: _Watch | None = None
     origins: _Origins = _NOTHING
 
     @classmethod
     def of(cls, array: np.ndarray, watch: _Watch, origins: _Origins) -> _WatchedArray:
-        """Return a watched view of an array."""
+        """Return a view of an array whose operations are checked."""
         watched = array.view(cls)
         watched.watch, watched.origins = watch, origins
         return watched
 
     def __array_finalize__(self, source: Any) -> None:
-        # Pass the origins on; NumPy calls this method for every view and copy.
+        # NumPy calls this method for every view and copy, so pass the origins on.
         self.watch = getattr(source, "watch", None)
         self.origins = getattr(source, "origins", _NOTHING)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        # Unwrap keyword arguments, too, which can be watched arrays: "where" is an array, "out" a tuple of arrays.
+        # Unwrap keyword arguments, too: "where" can be a watched array, and "out" a tuple of watched arrays.
         plain = {key: tuple(map(_plain, one)) if key == "out" else _plain(one) for key, one in kwargs.items()}
         result = getattr(ufunc, method)(*map(_plain, inputs), **plain)
         operands = [(one, one.origins) for one in inputs if isinstance(one, _WatchedArray)]

@@ -1,4 +1,4 @@
-"""Batches collected in host memory, over which a metric function is evaluated once."""
+"""Batches kept in host memory, so that a metric function can be evaluated once over all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE = ""
 
 
 class ReadRecorder(Mapping[Any, Any]):
-    """Mapping that records which of its values are read.
+    """Mapping that records which of its keys are read.
 
     Args:
         values: All values, or some of them.
@@ -58,7 +58,7 @@ class ReadRecorder(Mapping[Any, Any]):
 
 
 class CollectedBatches:
-    """Copies of chosen arguments of every batch.
+    """Copies of the values that metric functions need, from every batch of an evaluation.
 
     Args:
         wanted: Name of each argument -> its keys to keep, or `WHOLE`.
@@ -70,7 +70,7 @@ class CollectedBatches:
         self._batches: list[dict[tuple[str, Any], Any]] = []
 
     def add(self, arguments: Mapping[str, Any]) -> None:
-        """Copy the wanted values of a batch."""
+        """Copy the wanted values of a batch and keep the copies."""
         batch = {}
         for name, keys in self._wanted.items():
             value = arguments[name]
@@ -81,7 +81,7 @@ class CollectedBatches:
         self._batches.append(batch)
 
     def concatenated(self) -> dict[str, Any]:
-        """Return the arguments over all batches; mappings raise for keys that were not kept."""
+        """Return the kept values of all batches, concatenated, by argument. Reading another key raises an error."""
         arguments: dict[str, Any] = {}
         for name, keys in self._wanted.items():
             values = {key: self._joined(name, key) for key in keys}
@@ -104,7 +104,7 @@ def on_host(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Copy the tensors and arrays of a structure, since the caller may reuse their memory for the next batch."""
+    """Copy the tensors and arrays of a nested structure, since the caller may reuse their memory for the next batch."""
     if isinstance(value, Mapping):
         return {key: _copied(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

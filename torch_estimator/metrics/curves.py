@@ -22,7 +22,7 @@ _V1_EPSILON = 1e-6
 
 
 class LabelHistogram:
-    """Sums of examples' weights by bin, separately for the label 0, the label 1 and labels between 0 and 1.
+    """Histogram of scores: sums of example weights per bin, separately for label 0, label 1, and labels between.
 
     Labels between 0 and 1 are counted separately: TensorFlow's metrics count every label above 0 as positive, but
     accuracy needs the labels that are equal to a prediction, which is 0 or 1.
@@ -36,7 +36,7 @@ class LabelHistogram:
         self._weights = torch.zeros(bins * 3, dtype=torch.float64)
 
     def update(self, bins: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        """Add a batch.
+        """Add a batch of examples, whose bins the caller has computed.
 
         Args:
             bins: Bin of each example, int64 [N].
@@ -49,15 +49,15 @@ class LabelHistogram:
         self._weights = self._weights.to(bins.device) + cells
 
     def zeros(self) -> Tensor:
-        """Return the weight of the examples with label 0 in each bin, [bins]."""
+        """Return the total weight of the examples with label 0 in each bin, [bins]."""
         return self._cells()[0]
 
     def ones(self) -> Tensor:
-        """Return the weight of the examples with label 1 in each bin, [bins]."""
+        """Return the total weight of the examples with label 1 in each bin, [bins]."""
         return self._cells()[1]
 
     def positives(self) -> Tensor:
-        """Return the weight of the examples with a label above 0 in each bin, [bins]."""
+        """Return the total weight of the examples with a label above 0 in each bin, [bins]."""
         return self._cells()[1:].sum(0)
 
     def _cells(self) -> Tensor:
@@ -66,7 +66,7 @@ class LabelHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Accuracy, precision and recall at one threshold; each is 0 if its divisor is 0."""
+    """Accuracy, precision and recall at one threshold. A rate whose denominator is 0 is 0."""
 
     accuracy: float
     precision: float
@@ -100,13 +100,13 @@ class ThresholdRates:
         self._histogram.update(bins, labels, weights)
 
     def compute(self) -> list[Rates]:
-        """Return the rates in the order of the thresholds."""
+        """Return accuracy, precision and recall at each threshold, in the order of the thresholds."""
         zeros = self._histogram.zeros().tolist()
         ones = self._histogram.ones().tolist()
         positives = self._histogram.positives().tolist()
         total = sum(zeros) + sum(positives)
         rates = {}
-        # Sum the bins from `place` on, which hold the examples that are predicted positive.
+        # The bins from `place` on hold the examples that are predicted positive.
         for place, threshold in enumerate(self._order, start=1):
             true_positives, false_positives = sum(positives[place:]), sum(zeros[place:])
             right = sum(zeros[:place]) + sum(ones[place:])
@@ -129,7 +129,7 @@ class ThresholdRates:
 
 
 class AreaUnderCurves:
-    """Areas under the ROC curve and the precision-recall curve.
+    """Areas under the ROC curve and under the precision-recall curve, for one or several classes.
 
     The curves are approximated at 200 thresholds, evenly spaced from just below 0 to just above 1. The area under the
     ROC curve is summed up by trapezoids.
@@ -163,23 +163,23 @@ class AreaUnderCurves:
         return self.precision_recall_by_curve()[0]
 
     def roc_by_curve(self) -> list[float]:
-        """Return `roc` for every class."""
+        """Return the area under the ROC curve of each class, or 0 without positive or without negative labels."""
         true, false = self._positives_by_threshold()
         height = (true[:, :-1] + true[:, 1:]) / 2.0
         area = ((false[:, :-1] - false[:, 1:]) * height).sum(1)
         return _ratio(area, true[:, 0] * false[:, 0]).tolist()
 
     def precision_recall_by_curve(self) -> list[float]:
-        """Return `precision_recall` for every class."""
+        """Return the area under the precision-recall curve of each class, or 0 without positive labels."""
         true, false = self._positives_by_threshold()
         if self._summation == "trapezoidal":
             recall = (true + _V1_EPSILON) / (true[:, :1] + _V1_EPSILON)
             precision = (true + _V1_EPSILON) / (true + false + _V1_EPSILON)
             height = (precision[:, :-1] + precision[:, 1:]) / 2.0
             return ((recall[:, :-1] - recall[:, 1:]) * height).sum(1).tolist()
-        # Interpolate linearly between two thresholds: TP = intercept + slope * (TP + FP). The integral of TP / (TP +
-        # FP) over recall is then slope * (ΔTP + intercept * log(growth)), divided by the number of positives. `growth`
-        # is the factor by which TP + FP grows.
+        # Interpolate linearly between two thresholds: TP = intercept + slope * (TP + FP).
+        # The integral of TP / (TP + FP) over recall is slope * (ΔTP + intercept * log(growth)) / positives.
+        # `growth` is the factor by which TP + FP grows between the two thresholds.
         both = true + false
         true_step = true[:, :-1] - true[:, 1:]
         slope = _ratio(true_step, both[:, :-1] - both[:, 1:])

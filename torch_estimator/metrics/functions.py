@@ -29,7 +29,7 @@ RESERVED = ("loss", "global_step")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MetricFunction:
-    """Function that returns metrics by name, for one batch or for all batches of an evaluation.
+    """A user's function that returns metrics by name, and the names of the arguments to call it with.
 
     Attributes:
         function: Function to call, by keyword.
@@ -47,7 +47,7 @@ class MetricFunction:
 
     @property
     def own(self) -> Callable[..., Any]:
-        """Function that the user gave."""
+        """The function that the user gave, without wrappers."""
         return self.user or self.function
 
     def __call__(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class MetricFunction:
 
 
 class MetricFunctions:
-    """Values of metric functions over the batches of one evaluation.
+    """Metric functions, evaluated over all batches of one evaluation.
 
     A metric function is evaluated in one of two ways, depending on its first call:
 
@@ -90,7 +90,7 @@ class MetricFunctions:
       first batch are collected from every batch, in host memory. Functions that read the same values share them.
 
     If a function would broadcast labels ``[N]`` against predictions ``[N, 1]``, it is called again with labels of the
-    shape that the loss got. If it broadcasts these as well, the evaluation fails.
+    shape that the loss got. If it broadcasts these labels as well, the evaluation fails.
 
     Args:
         functions: Functions in the order of their metrics; later ones replace metrics of the same name.
@@ -112,7 +112,7 @@ class MetricFunctions:
         return {name for function in self._functions for name in function.arguments}
 
     def update(self, arguments: Mapping[str, Any]) -> None:
-        """Add a batch.
+        """Add a batch: merge the metric objects of functions that return them, and copy what other functions read.
 
         Args:
             arguments: Arguments of the functions by name, with tensors on the CPU.
@@ -142,7 +142,7 @@ class MetricFunctions:
         return results
 
     def _begin(self, arguments: Mapping[str, Any]) -> CollectedBatches:
-        """Call every function on the first batch; choose from its results and reads how to evaluate it."""
+        """Call each function on the first batch to decide how to evaluate it; return a collector of values to keep."""
         wanted: dict[str, dict[Any, None]] = {}
         for function in self._functions:
             recorded = {
@@ -178,7 +178,7 @@ class MetricFunctions:
 
 
 def with_dims(labels: Any, dims: int | None) -> Any:
-    """Return labels with `dims` dimensions, if only a last dimension of size 1 has to be dropped or added.
+    """Drop or add a last dimension of size 1 if the labels then have `dims` dimensions.
 
     Other labels are returned unchanged, and so are all labels if `dims` is None.
 
@@ -193,7 +193,7 @@ def with_dims(labels: Any, dims: int | None) -> Any:
 
 
 def _unrecorded(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments as plain mappings, so that looking at them does not count as reading."""
+    """Return the arguments with plain mappings in place of `ReadRecorder`, so that no read is recorded."""
     return {name: one.unrecorded if isinstance(one, ReadRecorder) else one for name, one in arguments.items()}
 
 
@@ -221,7 +221,7 @@ def as_number(value: Any, name: str) -> float:
 
 
 def _merge(function: MetricFunction, merged: dict[str, Any], values: dict[str, Any]) -> None:
-    """Merge the metric objects of a later batch into those of the first one."""
+    """Merge the metric objects of a later batch into the metric objects of the first batch."""
     if list(merged) != list(values):
         raise InvalidValueError(
             f"The metric function {function} returned {list(merged)} for the first batch, but {list(values)} for a "

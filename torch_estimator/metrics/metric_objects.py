@@ -1,4 +1,4 @@
-"""Metric objects, such as those of torchmetrics: they are updated batch by batch and compute their value at the end.
+"""Support for metric objects such as those of torchmetrics: they are updated per batch and computed at the end.
 
 This module never imports torchmetrics. A user who passes objects of torchmetrics has imported it.
 """
@@ -15,16 +15,16 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 _METHODS = ("update", "compute", "reset")
-# Limits of `metrics_outside`: how many references in a row it follows, and how many items of a collection. Objects
-# beyond these limits usually belong to libraries, and searching them takes long.
+# Limits of `metrics_outside`: how many references in a row it follows, and how many items of a collection.
+# Objects beyond these limits usually belong to libraries, and searching them takes long.
 _DEPTH = 4
 _MOST_ITEMS = 1000
-# Names of the reductions of torchmetrics' states with which two states can be merged exactly.
+# Names of torchmetrics' state reductions with which two states can be merged exactly.
 _MERGEABLE = ("dim_zero_sum", "dim_zero_max", "dim_zero_min", "dim_zero_cat")
 
 
 def is_metric(value: object) -> bool:
-    """Return whether a value is a metric object: not a class, and with `update`, `compute` and `reset`."""
+    """Return whether a value is a metric object: an instance with the methods `update`, `compute` and `reset`."""
     return not isinstance(value, type) and all(callable(getattr(value, method, None)) for method in _METHODS)
 
 
@@ -35,7 +35,7 @@ def is_collection(value: object) -> bool:
 
 
 def can_merge(metric: Any) -> bool:
-    """Return whether two metric objects of this class, each updated with one batch, can be merged exactly.
+    """Return whether metric objects like `metric`, each updated with one batch, can be merged exactly.
 
     This excludes states that torchmetrics merges wrongly: it merges a state with the reduction "mean" as if the other
     state were empty.
@@ -51,7 +51,7 @@ def can_merge(metric: Any) -> bool:
 
 
 def merge(metric: Any, other: Any) -> None:
-    """Merge another metric object into `metric`."""
+    """Merge the state of another metric object into `metric`."""
     metric.merge_state(other)
     if hasattr(metric, "_computed"):
         # Drop a cached value, which torchmetrics would otherwise return.
@@ -59,7 +59,7 @@ def merge(metric: Any, other: Any) -> None:
 
 
 def metrics_outside(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    """Return the metric objects, each with a name, that a function refers to and so did not create itself.
+    """Return (name, object) for the metric objects that a function refers to, and thus did not create itself.
 
     The search covers the function's closure, globals, bound arguments and bound object, and follows the functions and
     objects among them.
@@ -76,7 +76,7 @@ def metrics_outside(function: Callable[..., Any]) -> list[tuple[str, Any]]:
 
 
 def updates(metric: Any) -> int:
-    """Return how often a metric object was updated since it was created or reset; 0 if it does not count."""
+    """Return how often a metric object was updated since its creation or reset; 0 if the object does not count."""
     if is_collection(metric):
         return sum(updates(member) for member in metric.values(copy_state=False))
     count = getattr(metric, "update_count", 0)
@@ -93,7 +93,7 @@ def _references(value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value.__func__
         yield from getattr(value.__self__, "__dict__", {}).items()
     elif isinstance(value, FunctionType):
-        # Ignore the error for a variable of the closure that has no value yet.
+        # `getclosurevars` raises ValueError if a variable of the closure has no value yet.
         with contextlib.suppress(ValueError):
             used = inspect.getclosurevars(value)
             yield from used.nonlocals.items()

@@ -20,7 +20,7 @@ from torch_estimator.metrics.metric_objects import is_metric
 
 
 class NamedMetrics:
-    """Exact values of named metrics over the batches of one evaluation.
+    """Metrics of an `EstimatorSpec`, computed exactly over all batches of one evaluation.
 
     Args:
         metrics: Name -> one of the following.
@@ -50,7 +50,7 @@ class NamedMetrics:
         self._empty = True
 
     def update(self, labels: Any, predictions: Mapping[str, Tensor], label_dims: int | None = None) -> None:
-        """Add a batch.
+        """Add a batch to all metrics.
 
         Args:
             labels: Labels of the input, unchanged.
@@ -71,7 +71,7 @@ class NamedMetrics:
             self._functions.update({"labels": labels, "predictions": predictions})
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics in the order of their names; zeros without batches."""
+        """Return all metrics in the order in which they were given, or zeros if there were no batches."""
         if self._empty:
             return dict.fromkeys(self._names, 0.0)
         values = self._functions.compute()
@@ -102,8 +102,8 @@ def _creates_object(value: Any, name: str) -> bool:
         parameters = inspect.signature(value).parameters.values()
     except ValueError:
         return False
-    # Take a callable without positional parameters as a factory. A metric function has positional parameters for labels
-    # and predictions, even if both have defaults.
+    # A callable without positional parameters creates a metric object.
+    # A metric function has positional parameters for labels and predictions, even if both have defaults.
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     return not positional
 

@@ -1,6 +1,6 @@
-"""``python -m torch_estimator.parameter_server``: the parameter server that TF_CONFIG names.
+"""Command line ``python -m torch_estimator.parameter_server``: runs the parameter server that TF_CONFIG names.
 
-It is ready within half a second, because it does not run the user's program, which would import torch.
+The server is ready within half a second, because it does not run the user's program, which would import torch.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from torch_estimator.parameter_server.process import run_parameter_server
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve until training ends. If the user has made a mistake, print one sentence and exit with status 2."""
+    """Run the parameter server until training ends. For a wrong setting, print one sentence and exit with status 2."""
     parser = argparse.ArgumentParser(
         prog="python -m torch_estimator.parameter_server", description="The parameter server that TF_CONFIG names."
     )
@@ -27,9 +27,9 @@ def main(arguments: Sequence[str]) -> None:
         help="how long to wait for the chief, and for workers to come back (default: %(default)g)",
     )
     parser.add_argument(
-        "--until-told",
+        "--serve-until-sigterm",
         action="store_true",
-        help="wait for the chief without a limit, and serve one training after another until SIGTERM comes",
+        help="wait for the chief without a time limit, and serve one training after another until SIGTERM",
     )
     args = parser.parse_args(arguments)
     with exit_on_user_error():
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str]) -> None:
                 f"{task.source or 'The environment'} says that this process is {task}, which is no parameter server; "
                 f"TF_CONFIG must have a task of type {PARAMETER_SERVER!r}."
             )
-        wait_secs = math.inf if args.until_told else args.session_creation_timeout_secs
-        run_parameter_server(task, wait_secs=wait_secs, until_told=args.until_told)
+        wait_secs = math.inf if args.serve_until_sigterm else args.session_creation_timeout_secs
+        run_parameter_server(task, wait_secs=wait_secs, serves_until_sigterm=args.serve_until_sigterm)
 
 
 def _positive_seconds(text: str) -> float:

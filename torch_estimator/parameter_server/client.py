@@ -1,7 +1,8 @@
 """A worker's connections to the parameter servers.
 
 Every request gets a reply even if its server or its connection dies in the meantime: the request is sent again through
-each new connection until the reply has come. Servers recognise by its number a push that they have already applied.
+each new connection until the reply has come. By the number of the request, a server recognises gradients that it has
+already applied.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ Frames = Sequence[Any]
 
 
 class TrainingIsOver(Exception):
-    """The training is over; found out when a server does not reply or holds another training."""
+    """The training has ended. Raised while this process waits for a server, or if the server holds another training."""
 
 
 class ServerClient:
-    """One connection to each parameter server.
+    """The connections of a worker to all parameter servers, one to each.
 
     Args:
         name: Name of this process in the cluster.
@@ -119,12 +120,12 @@ class ServerClient:
         return len(self._connections)
 
     def header(self, kind: Kind, flags: int = 0, step: int = 0) -> Header:
-        """Return the header of a new request. All servers may get the same one."""
+        """Return the header of a new request, with a new number. Several servers may get the same header."""
         self._number += 1
         return Header(kind, self.rank, flags, self.incarnation, self._number, step, self.run_id)
 
     def request(self, requests: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
-        """Send each request to the server of its index; wait for the replies and return them.
+        """Send requests, given by server index; wait for the replies and return them by server index.
 
         Raises:
             ClusterError: A server cannot be reached, or refuses the request.
@@ -136,7 +137,7 @@ class ServerClient:
         return self.collect(requests)
 
     def send(self, requests: Mapping[int, Frames]) -> None:
-        """Send each request to the server of its index, without waiting.
+        """Send requests, given by server index, without waiting for the replies.
 
         Call `collect` for the replies. If several requests were sent to one server, collect their replies in the same
         order.
@@ -145,25 +146,28 @@ class ServerClient:
             self._connections[index].request(frames)
 
     def collect(self, requests: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
-        """Wait for the replies to requests that `send` has sent, and return them; see `request` for errors."""
+        """Wait for the replies to requests that `send` has sent; return them by server index.
+
+        The errors are those of `request`.
+        """
         return {index: self._wait_for_reply(self._connections[index], frames) for index, frames in requests.items()}
 
     def request_all(self, kind: Kind, flags: int = 0) -> list[tuple[Header, Mapping[str, Any]]]:
-        """Send a request without a body to all servers; return the headers and the JSON of their replies."""
+        """Send a request without a body to all servers; return the header and the decoded JSON of each reply."""
         request = [self.header(kind, flags).pack()]
         replies = self.request(dict.fromkeys(range(len(self)), request))
         return [(header, unpack_arrays(frames)[0] if len(frames) > 1 else {}) for header, frames in replies.values()]
 
     def start(self, index: int, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Give a server its parameters; see `plan.Start` for the content, and `shard.Shard` for the arrays."""
+        """Send START with a server's parameters. `plan.Start` describes the content, and `shard.Shard` the arrays."""
         self.request({index: pack_arrays(self.header(Kind.START), content, arrays)})
 
     def report_cursor(self, cursor: Mapping[str, Any]) -> None:
-        """Report this process's input cursor to the first server."""
+        """Report this process's input cursor (position in the input) to the first server."""
         self.request({0: pack_json(self.header(Kind.CURSOR), cursor)})
 
     def state(self) -> list[tuple[Header, dict[str, Any], dict[str, np.ndarray]]]:
-        """Return what each server holds: a header with its global step, the input cursors, and all arrays."""
+        """Request the state of each server; return a header with its global step, the input cursors, and all arrays."""
         request = [self.header(Kind.STATE).pack()]
         replies = self.request(dict.fromkeys(range(len(self)), request))
         return [
@@ -171,14 +175,14 @@ class ServerClient:
         ]
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to all servers."""
         self._context.destroy()
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Call a function again and again until it returns True.
+        """Call `condition` repeatedly until it returns True.
 
         Args:
-            condition: The function.
+            condition: Called about 20 times a second.
             what: What this process waits for, for messages.
 
         Raises:
@@ -216,8 +220,7 @@ class ServerClient:
                 if header.kind is Kind.REFUSED:
                     content = unpack_arrays(frames)[0]
                     if content.get(OTHER_RUN) and self.is_over():
-                        # The training ended while this process was disconnected, and the servers now hold the next
-                        # training.
+                        # Training ended while this process was disconnected, and the servers now hold another training.
                         raise TrainingIsOver
                     raise self._refused(connection.name, content)
                 return header, frames
@@ -292,8 +295,7 @@ class _Connection:
         self._unexplained_handshakes = 0
         self._has_found_key = False
         self._spin = SpinWait()
-        # Requests that have no reply yet, and replies that came before `reply_to` asked for them; both by message
-        # number.
+        # By message number: requests without a reply, and replies that arrived before `reply_to` was called for them.
         self._requests: dict[int, Frames] = {}
         self._early: dict[int, tuple[Header, Frames]] = {}
         self._socket = context.socket(zmq.DEALER)
@@ -318,7 +320,7 @@ class _Connection:
             raise ClusterError(f"{address!r} of {self.name} is no address ({why}); name a host and a port.") from error
 
     def request(self, frames: Frames) -> None:
-        """Send a request, and keep it until its reply has come."""
+        """Send a request, and store it until the reply has come."""
         self._requests[Header.unpack(frames[0]).number] = frames
         self._send(frames)
 
@@ -328,7 +330,7 @@ class _Connection:
             self._send(frames)
 
     def reply_to(self, number: int) -> tuple[Header, Frames] | None:
-        """Return the reply to a request; None if it has not come within `_WAIT_MS`.
+        """Return the reply to the request with this number; None if the reply has not come within `_WAIT_MS`.
 
         A refusal is returned for any `number`, because a server cannot repeat the number of a message that it cannot
         read.
@@ -351,7 +353,7 @@ class _Connection:
         return None
 
     def has_reconnected(self) -> bool:
-        """Return whether the connection was re-established since the last call, so that messages may have been lost."""
+        """Return whether the connection was re-established since the last call. Earlier messages may have been lost."""
         reconnected = False
         for event, value in read_events(self._monitor):
             self.is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -392,13 +394,16 @@ class _Connection:
 
 
 def _needs_ipv6(address: str) -> bool:
-    """Return whether a host has only IPv6 addresses. With IPv6 switched on, libzmq would look for no others."""
+    """Return whether the host of an address has only IPv6 addresses.
+
+    ZeroMQ connects to IPv6 addresses only if an option is set, and then ignores IPv4 addresses.
+    """
     host, port = split_address(address, "the address of a parameter server")
     if host in LOOPBACK:
         return host == "::1"
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
-        # The machine may not have started yet, and its name may not exist before. libzmq looks the name up again later.
+        # The server's name may not exist until its machine has started. libzmq looks the name up again later.
         return False
     return all(family == socket.AF_INET6 for family, *_ in found)

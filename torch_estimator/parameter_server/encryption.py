@@ -38,7 +38,7 @@ HANDSHAKE_EVENTS = (
 _TOO_OPEN = 0o027
 _KEY_LENGTH = 40
 
-# Address at which libzmq asks whether to let a peer in (https://rfc.zeromq.org/spec/27/).
+# Address at which libzmq asks its authenticator whether to accept a peer (https://rfc.zeromq.org/spec/27/).
 _AUTHENTICATION = "inproc://zeromq.zap.01"
 
 _PROBE_SECS = 1.0
@@ -46,7 +46,7 @@ _PROBE_SECS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A CURVE key pair in Z85, as ZeroMQ takes it.
+    """A CURVE key pair. Both halves are in ZeroMQ's text encoding, Z85.
 
     Attributes:
         path: Path of the key file.
@@ -78,10 +78,10 @@ def make_key_file(path: str) -> None:
 
 
 def key_from_environment(environ: Mapping[str, str] = os.environ) -> Key | None:
-    """Return the key in the file that the variable `KEY_FILE` names; None if the variable is not set.
+    """Return the key in the file that TORCH_ESTIMATOR_KEY_FILE names; None if this variable is not set.
 
     Raises:
-        InvalidValueError: The file cannot be read, holds no key, or can be read by everybody.
+        InvalidValueError: The file cannot be read, holds no key, or is open to other users.
     """
     path = environ.get(KEY_FILE)
     if path is None:
@@ -136,7 +136,7 @@ def _use_key(socket: zmq.Socket[bytes], key: Key) -> None:
 
 
 def _authenticate(requests: zmq.Socket[Any], key: Key) -> None:
-    """Answer libzmq's questions whether to accept a peer, until the context is closed."""
+    """Answer each request of libzmq whether to accept a peer, until the context is closed. Runs in a thread."""
     admitted = [b"CURVE", z85.decode(key.public)]
     with requests, suppress(zmq.ContextTerminated):
         while True:
@@ -146,7 +146,7 @@ def _authenticate(requests: zmq.Socket[Any], key: Key) -> None:
 
 
 class Refusal(Enum):
-    """Why the handshake between a parameter server and a peer fails."""
+    """Reason why the handshake between a parameter server and a peer has failed."""
 
     ONE_KEY = auto()
     """One of the two has a key, the other has none."""
@@ -159,7 +159,7 @@ class Refusal(Enum):
     the connection, and the other one may learn nothing more."""
 
     def for_server(self, name: str, key: Key | None) -> str:
-        """Return a sentence for the server's log.
+        """Return the sentence with which a server logs that it has refused a peer for this reason.
 
         Args:
             name: Name of the server.
@@ -184,7 +184,7 @@ class Refusal(Enum):
         return f"{name} has refused a peer that {who}."
 
     def for_worker(self, name: str, key: Key | None, server: str) -> str:
-        """Return a sentence for the worker's error.
+        """Return the message of the error that a worker raises when its handshake has failed for this reason.
 
         Args:
             name: Name of the worker.
@@ -215,7 +215,7 @@ def read_events(monitor: zmq.Socket[Any]) -> Iterator[tuple[int, int]]:
 
 
 def reason_of_refusal(event: int, value: int) -> Refusal | None:
-    """Return why a handshake has failed; None if the event does not tell for certain.
+    """Return why a handshake has failed; None if the event of the socket monitor does not show the reason.
 
     Args:
         event: Event of a socket monitor.

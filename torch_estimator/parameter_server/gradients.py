@@ -1,4 +1,4 @@
-"""Gradients of one batch, computed in a worker and ready to be pushed."""
+"""Computation of a batch's gradients in a worker, in the form in which they are sent to the servers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class GradientStep(SendingStep):
     """
 
     def compute(self, features: Any, labels: Any, weights: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
-        """Compute the gradients of a batch and write them into the message; return the loss.
+        """Compute and clip the gradients of a batch and write them into the message; return the loss.
 
         Raises:
-            MessageTooSmall: The batch has more gradients than the message has room for.
+            MessageTooSmall: The message has no space for some of the gradients.
         """
         loss, dense, lookups = self.differentiate(features, labels, weights)
         with torch.no_grad():
@@ -51,16 +51,16 @@ class GradientStep(SendingStep):
 class GradientComputation:
     """Computes the gradients of batches, in Python or as compiled code.
 
-    The step's message has a fixed layout, because compiled code needs one. A batch whose gradients do not fit this
-    layout, such as the first batch or one with longer lists of ids, is computed in Python. Later batches then get a
-    step with a larger message.
+    The message that a step writes has a fixed size, because compiled code needs one. If the gradients of a batch do not
+    fit, as for the first batch or one with longer lists of ids, the batch is computed in Python. Later batches then get
+    a step with a larger message.
 
     Args:
         training: The training of this process.
         saved: What `state` returned in the run that is resumed; empty for a new training.
 
     Attributes:
-        step: The step; a new one after each batch that did not fit.
+        step: The step; replaced after each batch that did not fit.
     """
 
     def __init__(self, training: Training, saved: Mapping[str, Any]) -> None:
@@ -76,7 +76,7 @@ class GradientComputation:
             self._use_layout(Layout.from_json(saved[_LAYOUT]), saved.get(GRADIENTS))
 
     def unique_rows(self, ids: Sequence[np.ndarray]) -> list[UniqueRows]:
-        """Return for each table the rows that a batch looks up, each once."""
+        """Return for each table the unique rows among the ids that a batch looks up."""
         return [one.unique(of_table) for one, of_table in zip(self._deduplicators, ids, strict=True)]
 
     def begin(self, batches: Batches, context: RunContext) -> None:
@@ -102,7 +102,7 @@ class GradientComputation:
             return float(unsent.loss)
 
     def push(self, rows: Sequence[UniqueRows], settings: np.ndarray) -> Push | None:
-        """Return the gradients of the last batch that was computed.
+        """Return the gradients of the last computed batch, in the form that is sent to the servers.
 
         Args:
             rows: For each table the rows that were pulled for the batch.
@@ -117,31 +117,34 @@ class GradientComputation:
             touched = pulled if pulled.are_of(ids) else deduplicator.unique(ids)
             if not touched.are_among(pulled):
                 return None
-            # The message repeats a row's sum at each of its lookups. Take it from one of them.
+            # The message repeats the sum of a row's gradients at each lookup of the row. Read one of these copies.
             pushed.append((touched.rows, gradients.take(touched.at, 0)))
         dense = self._dense[0] if len(self._dense) == 1 else np.concatenate(self._dense)
         present = (self._present > 0).astype(np.uint8)
         return Push(settings, present, dense, pushed)
 
     def state(self) -> dict[str, Any]:
-        """Return the message's layout and the runner's state as JSON, so that a resumed run computes the same way."""
+        """Return the message's layout and whether batches run as compiled code, for a checkpoint.
+
+        A resumed run then computes the same numbers. All values can be represented by JSON.
+        """
         return {_LAYOUT: self.step.layout.as_json(), GRADIENTS: self._runner.state()}
 
     @property
     def is_eager(self) -> bool:
-        """Whether gradients are computed in Python, as they are until the first batch has shown the layout."""
+        """Whether gradients are computed in Python, without compiled code."""
         return isinstance(self._runner, EagerRunner)
 
     def invalidate(self) -> None:
-        """Make the next step check the model and the optimizers for changes, since a user's hook has run."""
+        """Make the next step check the model and the optimizers for changes. Called after a user's hook has run."""
         self._runner.invalidate()
 
     def refresh_settings(self) -> None:
-        """Make the next step read the optimizers' settings again, since a schedule has changed them."""
+        """Make the next step read the optimizers' settings again. Called after a schedule has changed them."""
         self._runner.refresh_settings()
 
     def close(self, *exception: object) -> None:
-        """Stop the runner's background work."""
+        """Stop a compilation in the background, or let it finish for later runs."""
         self._runner.__exit__(*exception)
 
     def _make_step(self, layout: Layout) -> GradientStep:
@@ -155,13 +158,13 @@ class GradientComputation:
         self._find_gradients()
 
     def _find_gradients(self) -> None:
-        """Keep views of the gradients in the step's message, from which `push` reads them."""
+        """Store views of the gradients in the step's message, for `push` to read."""
         message = self.step.message.numpy()
         dense, tables = self.step.packing.parts(self.step.message)
         self._tables = [(ids.numpy(), values.numpy()) for ids, values in tables]
         self._present = self.step.packing.given(self.step.message).numpy()
         if all(one is not None for one in dense):
-            # All dense gradients lie side by side in the message, so push them as one block, without a copy.
+            # All dense gradients are contiguous in the message, so push them as one array, without a copy.
             self._dense = [message[HEADER : HEADER + sum(self._sizes)]]
         else:
             self._dense = [

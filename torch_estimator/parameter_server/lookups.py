@@ -1,4 +1,4 @@
-"""Find out, before a batch's forward pass, which rows of tables it looks up, so that these can be pulled."""
+"""Find the rows of embedding tables that a batch needs, so that a worker can pull them before the forward pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("torch_estimator")
 
 
 class Lookups:
-    """Finds the ids that a batch looks up in each table.
+    """Finds the ids that a batch looks up in each embedding table.
 
     Feature columns compute ids in the input pipeline, so usually some of the features hold exactly the ids of a table.
     An additional forward pass of the first batch shows which: the tables record the tensors of ids that they receive,
@@ -34,7 +34,7 @@ class Lookups:
     def __init__(self, step: TrainStep) -> None:
         self._step = step
         self._observer = Observer(step.module)
-        # For each table, the names of the features that hold its ids. None before the first batch, and for a model that
+        # For each table, the names of the features that hold its ids. None before the first batch, and if the model
         # computes ids in its forward pass.
         self._keys: list[list[str]] | None = None
         self._observes_each_batch = False
@@ -64,7 +64,7 @@ class Lookups:
             observed = self._observe(batches.batch(number))
             return [_concatenate([ids.numpy().reshape(-1) for _, ids in lookups]) for lookups in observed]
         if self._whole is not batches.whole:
-            # Read the ids of all batches that share this memory at once, as arrays ``[batches, lookups]``.
+            # The batches share memory. Read the ids of all of them at once, as arrays ``[batches, lookups]``.
             self._whole = batches.whole
             rows = batch_size(batches.whole.features) // batches.of
             self._ids = [
@@ -75,7 +75,7 @@ class Lookups:
         return [one[0][place] if len(one) == 1 else _concatenate([ids[place] for ids in one]) for one in self._ids]
 
     def observe_each_batch(self) -> None:
-        """Take an additional pass of every batch from now on, since a step looked up other ids than in the features."""
+        """From now on, run an extra forward pass per batch. Called when a batch looked up ids that no feature holds."""
         self._keys, self._observes_each_batch = None, True
 
     def _find_keys(self, batch: TensorBatch) -> list[list[str]] | None:
@@ -89,7 +89,7 @@ class Lookups:
         return [[key for key in of_table if key is not None] for of_table in keys]
 
     def _observe(self, batch: TensorBatch) -> list[list[tuple[Any, Tensor]]]:
-        """Run a forward pass; return for each table the memory and the ids of each lookup."""
+        """Run a forward pass; return for each table the ids of each lookup, and the memory that held them."""
         gathered: Gathered = []
 
         def forward() -> Tensor:
@@ -122,8 +122,7 @@ class RowDeduplicator:
     def __init__(self, rows: int) -> None:
         self._rows = rows
         # For each row, the index of its last lookup in the current batch. Entries of earlier batches are stale, but
-        # `unique` reads only entries that it has just written. This takes a quarter of the time of `np.unique`, which
-        # sorts.
+        # `unique` reads only entries that it has just written. `np.unique`, which sorts, would take four times as long.
         self._last = np.empty(rows + 1, np.int64)
         self._order = np.arange(0)
 
@@ -141,7 +140,7 @@ class RowDeduplicator:
 
 @dataclass(frozen=True, slots=True)
 class UniqueRows:
-    """The rows of a table that a batch looks up.
+    """The rows of a table that a batch looks up, each once.
 
     Attributes:
         ids: Ids of all lookups.
@@ -161,5 +160,5 @@ class UniqueRows:
         return np.array_equal(self.ids, ids[:count]) and bool((ids[count:] == self.missing).all())
 
     def are_among(self, other: UniqueRows) -> bool:
-        """Return whether `other` contains all of these rows."""
+        """Return whether `other` contains all rows of this object."""
         return self is other or bool(np.isin(self.rows, other.rows).all())

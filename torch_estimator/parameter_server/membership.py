@@ -1,4 +1,4 @@
-"""Which workers train with a server, which of them are reachable, and how far one may be ahead of the others."""
+"""The workers of a server: which of them train, which are reachable, and how far one may be ahead of the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_SECS_IDLE = 10.0
 
 
 class Membership:
-    """The workers of one training, by rank.
+    """Membership of the workers in one training, as one parameter server sees it.
 
     A worker is *active* from its first message until it leaves, or until it has sent nothing for ``silence_secs``. It
     is *reachable* if it is active and its connection is open. The end of the training waits for active workers; bounded
@@ -43,8 +43,8 @@ class Membership:
         self._left: set[int] = set()
         self._silent: set[int] = set()
         self._disconnected: set[int] = set()
-        # ZeroMQ routing ids by worker: of its last exchange, and of its last message of any kind. They differ while a
-        # second process with the same rank has sent a message but no exchange; one of the two will be refused.
+        # By worker, the ZeroMQ routing ids of its last exchange (push or pull) and of its last message of any type. The
+        # two ids differ while a second process of the same rank has sent HELLO or STATUS, but no exchange.
         self._exchange_routes: dict[int, Any] = {}
         self._last_routes: dict[int, Any] = {}
         self._incarnations: dict[int, int] = {}
@@ -54,14 +54,14 @@ class Membership:
         return self._names[worker]
 
     def incarnation(self, worker: int) -> int:
-        """Return the incarnation of a worker's latest process, or 0 if there was none."""
+        """Return the incarnation (process number) of a worker's latest process, or 0 if there was none."""
         return self._incarnations.get(worker, 0)
 
     def check_rank(self, worker: int) -> None:
-        """Check that there is a worker of this rank.
+        """Raise if the training has no worker of this rank.
 
         Raises:
-            ClusterError: There is none; the sender belongs to a larger cluster.
+            ClusterError: The sender belongs to a larger cluster.
         """
         if not 0 <= worker < len(self._names):
             raise ClusterError(
@@ -70,10 +70,10 @@ class Membership:
             )
 
     def check_incarnation(self, worker: int, incarnation: int) -> None:
-        """Check that no other process has replaced the sender.
+        """Raise if a newer process has replaced the process that sent a message.
 
         Raises:
-            ClusterError: Another process has replaced it.
+            ClusterError: A newer process has replaced the sender.
         """
         if incarnation < self.incarnation(worker):
             raise ClusterError(
@@ -81,10 +81,10 @@ class Membership:
             )
 
     def note_message(self, worker: int, route: Any) -> None:
-        """Note that a worker has sent a message.
+        """Record that a worker has sent a message, and when.
 
         Args:
-            worker: Its rank.
+            worker: Rank of the worker.
             route: Routing id of the connection that the message came through.
         """
         self._last_routes[worker] = route
@@ -95,10 +95,10 @@ class Membership:
             logger.info("%s is back.", self._names[worker])
 
     def note_exchange(self, worker: int, incarnation: int, route: Any) -> bool:
-        """Note an exchange, which makes its sender the process of its rank; return whether the process is new.
+        """Make the sender of an exchange the current process of its rank; return whether that process is new.
 
-        HELLO and STATUS do not do so: they also come from processes that learn from the reply that they do not belong
-        to this training, and end.
+        HELLO and STATUS have no such effect, because they may come from a process of another training. Such a process
+        ends when it has read the reply.
         """
         is_new = incarnation != self.incarnation(worker)
         self._incarnations[worker] = incarnation
@@ -106,7 +106,7 @@ class Membership:
         return is_new
 
     def keep_waiting(self, worker: int, incarnation: int) -> bool:
-        """Return whether a worker still waits for a reply that is held back; if so, restart its silence clock.
+        """Return whether a worker still waits for a reply. If so, measure the worker's silence from now on.
 
         A worker that waits for a reply sends nothing, which must not count as silence.
         """
@@ -116,19 +116,19 @@ class Membership:
         return True
 
     def leave(self, worker: int) -> None:
-        """Note that a worker no longer trains."""
+        """Record that a worker no longer trains."""
         self._left.add(worker)
 
     def join(self, worker: int) -> None:
-        """Note that a worker is about to train, even if it had left."""
+        """Record that a worker is about to train, even if it had left."""
         self._left.discard(worker)
 
     def restart_silence_clocks(self) -> None:
-        """Restart the silence clocks of all workers, since this server was stopped and could not receive messages."""
+        """Measure the silence of all workers from now on. Called after this server was stopped for a while."""
         self._seen = dict.fromkeys(self._seen, self._clock())
 
     def active(self) -> set[int]:
-        """Return the ranks of workers that train, reachable or not."""
+        """Return the ranks of the active workers, whether or not their connection is open."""
         return set(self._seen) - self._left - self._silent
 
     def reachable(self) -> set[int]:
@@ -140,7 +140,7 @@ class Membership:
         return {"active": sorted(self.active()), "left": sorted(self._left), "silent": sorted(self._silent)}
 
     def find_silent(self) -> set[int]:
-        """Log and return workers that have become silent since the last call."""
+        """Log and return the workers that have become silent (no message for ``silence_secs``) since the last call."""
         secs = self._silence_secs
         if secs is None:
             return set()
@@ -156,7 +156,7 @@ class Membership:
         return found
 
     def find_disconnected(self, is_connected: Callable[[Any], bool]) -> set[int]:
-        """Log and return workers whose connection has ended since the last call.
+        """Log and return the workers whose connection has ended since the last call.
 
         Args:
             is_connected: Returns whether the connection of a routing id is open.
@@ -208,7 +208,7 @@ class StalenessBound:
         self._steps.pop(worker, None)
 
     def allows(self, worker: int, others: Set[int]) -> bool:
-        """Return whether a worker is not too far ahead of the others."""
+        """Return whether a worker may go on: its lead over the slowest other worker is within the bound."""
         if self._most is None:
             return True
         slowest = self._slowest(others - {worker})
@@ -236,9 +236,9 @@ class IdleWatch:
         self._address = address
         self._wait_secs = wait_secs
         self._since = self._logged_at = clock()
-        # Since when there has been no worker with steps left to take, and since when no connection; None while there is
-        # one.
+        # Time since which no worker has had steps left to take; None while there is such a worker.
         self._idle_since: float | None = None
+        # Time since which there has been no connection; None while there is one.
         self._alone_since: float | None = None
 
     def check_wait_for_chief(self, now: float, is_over: Callable[[], bool], *, logs: bool) -> bool:
@@ -246,8 +246,8 @@ class IdleWatch:
 
         Args:
             now: The time.
-            is_over: Returns whether the chief has noted the end of the training in the model directory; called once a
-                minute.
+            is_over: Returns whether the chief has recorded the end of the training in the model directory; called once
+                a minute.
             logs: Whether to log that the server waits.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Placement of parameters on servers: split pushes and pulls by server, write replies into the model."""
+"""Placement of parameters on servers: which server holds which parameter, and how requests are split by server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VALUE = "value"
 
 
 class Placement:
-    """Spreads the parameters of a model over servers.
+    """Assignment of a model's parameters to servers.
 
     Each dense parameter is on one server. Parameters are assigned from the largest to the smallest, each to the server
     that holds the fewest elements so far. Row r of a table is on server ``r % servers``, as row ``r // servers``.
@@ -31,7 +31,7 @@ class Placement:
     Args:
         step: The training step whose parameters these are.
         servers: Number of servers.
-        dtype: Numpy's name of the dtype in which gradients travel.
+        dtype: Numpy's name of the dtype in which gradients are sent.
 
     Attributes:
         plans: For each server, what it holds.
@@ -77,14 +77,14 @@ class Placement:
             )
             for server, places in enumerate(self._dense)
         ]
-        # Views of the model's parameters: dense ones flat, tables as ``[rows + 1, dim]``.
+        # Views of the model's parameters: dense parameters as flat arrays, tables as ``[rows + 1, dim]``.
         self._values = [one.detach().numpy().reshape(-1) for one in step.dense]
         self._weights = [update.table.weight.detach().numpy() for update in step.tables]
         ends = np.cumsum([0, *map(len, self._values)]).tolist()
         self._slices = [slice(start, stop) for start, stop in pairwise(ends)]
 
     def changing_settings(self) -> np.ndarray:
-        """Return the present values of the settings that travel with every push, float64 ``[changing]``."""
+        """Return the current values of the optimizer settings that are sent with gradients, float64 ``[changing]``."""
         return np.array(
             [
                 float(group[key][0] if key == "betas" else group[key])
@@ -95,7 +95,7 @@ class Placement:
         )
 
     def push_for(self, server: int, push: Push | None) -> Push | None:
-        """Return the part of a push that goes to a server.
+        """Return the gradients that one server needs, taken from the gradients of all parameters.
 
         Args:
             server: Index of the server.
@@ -144,7 +144,7 @@ class Placement:
             weight[ids * self._servers + server if self._servers > 1 else ids] = values
 
     def read_state(self, server: int) -> dict[str, np.ndarray]:
-        """Read the parameters and optimizer state for a server from the model; see `shard.Shard` for the names."""
+        """Return one server's part of the model's parameters and optimizer state, under the names of `shard.Shard`."""
         arrays: dict[str, np.ndarray] = {}
         for index, place in enumerate(self._dense[server]):
             for key, tensor in self._state_of(self._step.dense[place]).items():
@@ -155,7 +155,7 @@ class Placement:
         return arrays
 
     def write_state(self, server: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the parameters and optimizer state of a server into the model and its optimizers."""
+        """Write the parameters and optimizer state that a server has sent into the model and its optimizers."""
         for index, place in enumerate(self._dense[server]):
             prefix = f"dense/{index}/"
             for name in [name for name in arrays if name.startswith(prefix)]:
@@ -199,7 +199,7 @@ class Placement:
 
 
 def _spread(sizes: Sequence[int], servers: int) -> list[list[int]]:
-    """Return for each server the indices of its parameters, so that every server holds about the same size."""
+    """Distribute parameters, given by size, evenly over servers; return for each server their indices."""
     held: list[list[int]] = [[] for _ in range(servers)]
     loads = [0] * servers
     for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
@@ -222,7 +222,7 @@ def _rule(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _changing_settings(group: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a group's settings that schedules may change."""
+    """Return the names of the settings of a parameter group that schedules may change."""
     # Only a cyclic schedule changes ``betas`` or ``momentum``, and it adds ``max_momentum`` to the group.
     cycled = ("betas", "momentum") if "max_momentum" in group else ()
     return tuple(

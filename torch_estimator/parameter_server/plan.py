@@ -1,4 +1,4 @@
-"""Content of START, with which the chief gives a server its parameters: their plan, and settings of the training."""
+"""Content of the chief's START message: the parameters that a server holds, and settings of the training."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ batches that the rank has trained on since that cursor, and the incarnation of i
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One parameter group of one optimizer.
+    """Settings of one parameter group of an optimizer, as the chief sends them to a server.
 
     Attributes:
         rule: Name of the optimizer: one of `rules.RULES`, or ``torch.optim.<name>``.
-        settings: Settings of the group, as JSON.
+        settings: Settings of the group, which JSON can represent.
         changing: Names of the settings that a schedule may change. Every push carries their values, in this order.
     """
 
@@ -31,12 +31,12 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class DensePlan:
-    """A parameter that every step updates as a whole.
+    """Description of a dense parameter: every step updates the whole parameter.
 
     Attributes:
         name: Name of the variable, for messages.
         shape: Shape of the parameter.
-        group: Index of its group.
+        group: Index of the optimizer's parameter group in `ServerPlan.groups`.
     """
 
     name: str
@@ -45,19 +45,19 @@ class DensePlan:
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of elements of the parameter."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """The rows of a table that one server holds; a step updates only the rows that its batch looks up.
+    """Description of the rows of an embedding table that one server holds. A step updates some of these rows.
 
     Attributes:
         name: Name of the variable, for messages.
         rows: Number of rows on this server.
         dim: Length of a row.
-        group: Index of its group.
+        group: Index of the optimizer's parameter group in `ServerPlan.groups`.
     """
 
     name: str
@@ -68,7 +68,7 @@ class TablePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerPlan:
-    """Everything that one server holds.
+    """Description of all parameters that one server holds, and of their optimizers.
 
     Attributes:
         dtype: Dtype of all parameters: ``float32`` or ``float64``.
@@ -83,12 +83,12 @@ class ServerPlan:
     tables: tuple[TablePlan, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the plan as JSON."""
+        """Return the plan as a dict that JSON can represent."""
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ServerPlan:
-        """Read a plan from the result of `as_json`.
+        """Make a plan from a dict that `as_json` has returned.
 
         Raises:
             KeyError, TypeError, ValueError: The value is not a plan.
@@ -110,7 +110,7 @@ class ServerPlan:
 
     @cached_property
     def changing_count(self) -> int:
-        """Number of settings whose values every push carries."""
+        """Number of optimizer settings whose current values are sent with gradients."""
         return sum(len(group.changing) for group in self.groups)
 
     @cached_property
@@ -120,7 +120,7 @@ class ServerPlan:
 
     @cached_property
     def most_exchange_bytes(self) -> int:
-        """Size of the largest possible exchange without its header: one that pushes and pulls everything."""
+        """Size, without the header, of the largest possible request, which pushes and pulls all parameters."""
         itemsize = 8 if self.dtype == "float64" else 4
         of_tables = sum(16 + one.rows * (16 + one.dim * itemsize) for one in self.tables)
         return of_tables + 8 * self.changing_count + self.dense_size * itemsize + len(self.dense)
@@ -153,7 +153,7 @@ class Start:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Start:
-        """Read the JSON that the chief has sent.
+        """Make a `Start` from the decoded JSON of the chief's message.
 
         Raises:
             KeyError, TypeError, ValueError: The content is malformed.

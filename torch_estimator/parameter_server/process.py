@@ -1,4 +1,4 @@
-"""Role of a parameter server in a job: hold parameters until training ends."""
+"""Process of a parameter server: serves until training ends, and shuts down on SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _CTRL_C = "Ctrl-C"
 
 
 def run_parameter_server(
-    task: Task, *, wait_secs: float, is_over: Callable[[], bool] = lambda: False, until_told: bool = False
+    task: Task, *, wait_secs: float, is_over: Callable[[], bool] = lambda: False, serves_until_sigterm: bool = False
 ) -> None:
-    """Serve until training ends.
+    """Run the parameter server of this process until training ends.
 
-    After SIGTERM or Ctrl-C the server keeps serving, for 20 s at most, until the chief has saved its parameters or no
-    worker is left.
+    After SIGTERM or Ctrl-C the server keeps serving, for 20 s at most, until the chief has saved the server's
+    parameters or no worker is left.
 
     Args:
         task: The server's place in the cluster.
         wait_secs: How long to wait for the chief, and for workers to come back.
         is_over: Returns whether the training had ended before the server was started.
-        until_told: Whether to serve one training after another, until SIGTERM comes.
+        serves_until_sigterm: Whether to serve one training after another until SIGTERM comes.
 
     Raises:
         ClusterError: The address cannot be used, or the chief or the workers have not connected in time.
@@ -49,12 +49,12 @@ def run_parameter_server(
             task.address,
             key_from_environment(),
             wait_secs=wait_secs,
-            until_told=until_told,
+            serves_until_sigterm=serves_until_sigterm,
             is_over=is_over,
         )
         with closing(server):
             if received:
-                # The signal came before the server was made.
+                # The signal came before the server existed, so the signal handler could not shut it down.
                 server.shut_down(received)
             try:
                 server.serve()

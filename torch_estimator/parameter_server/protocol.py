@@ -32,10 +32,10 @@ _HEADER = struct.Struct("<4sHHiIQQQQ")
 
 _LARGE = 1 << 20
 
-# Limit of the JSON in a message. Plans, descriptions and input cursors take only kilobytes.
+# Maximum size of the JSON in a message. The JSON of a real message has only kilobytes.
 _MOST_JSON_BYTES = 1 << 24
 
-# Limit of the global step in a message. It keeps sums of a few steps within 64 bits.
+# Limit of the global step in a message, so that adding a few steps cannot overflow 64 bits.
 _MOST_STEPS = 1 << 53
 
 PUSHES = 1
@@ -63,7 +63,7 @@ class Kind(IntEnum):
     HELLO = 1
     """Asks which training the server holds, and for the input cursor of the sender's rank."""
     START = 2
-    """From the chief: the parameters and optimizer state that the server is to hold, in place of what it held."""
+    """From the chief: parameters and optimizer state, which replace everything that the server held."""
     EXCHANGE = 3
     """Pushes gradients, pulls parameters, or both."""
     STATE = 4
@@ -87,7 +87,7 @@ class Kind(IntEnum):
 
 
 class Header(NamedTuple):
-    """The first 48 bytes of every message.
+    """The first 48 bytes of every message between workers and servers.
 
     Attributes:
         kind: Type of the message.
@@ -139,7 +139,7 @@ class Header(NamedTuple):
 
 
 class Push(NamedTuple):
-    """The gradients of one step.
+    """The gradients of one step, as a worker sends them to a server.
 
     Attributes:
         settings: The optimizers' settings that may change with every step, float64 ``[changing]``.
@@ -158,10 +158,10 @@ class Push(NamedTuple):
 
 
 def pack_exchange(header: Header, push: Push | None, pull: Sequence[np.ndarray]) -> bytes:
-    """Return the message of an exchange.
+    """Return the request with which a worker pushes gradients, pulls parameters, or both (an exchange).
 
     Args:
-        header: Its header, with `PUSHES` and `PULLS` among the flags.
+        header: The header, with `PUSHES` and `PULLS` among the flags.
         push: The gradients, if there are any.
         pull: For each table the ids of the rows to reply with, int64 ``[n]``.
     """
@@ -174,7 +174,9 @@ def pack_exchange(header: Header, push: Push | None, pull: Sequence[np.ndarray])
 
 
 def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | None, list[np.ndarray]]:
-    """Return the push, if any, and for each table the ids of the requested rows, all as views of the message.
+    """Decode an exchange: return the gradients, if any, and for each table the ids of the requested rows.
+
+    All arrays are views of the message.
 
     Raises:
         ClusterError: The message does not fit the plan.
@@ -206,12 +208,12 @@ def unpack_exchange(message: Any, plan: ServerPlan, flags: int) -> tuple[Push | 
 
 
 def pack_parameters(header: Header, dense: np.ndarray, rows: Sequence[np.ndarray]) -> bytes:
-    """Return the reply to an exchange that pulls.
+    """Return the reply to a worker that pulls parameters.
 
     Args:
-        header: Its header.
+        header: The header of the reply.
         dense: All dense parameters, ``[dense_size]``.
-        rows: For each table the rows that were asked for, ``[n, dim]``.
+        rows: For each table the requested rows, ``[n, dim]``.
     """
     return b"".join([header.pack(), dense.data, *(np.ascontiguousarray(one).data for one in rows)])
 
@@ -219,12 +221,12 @@ def pack_parameters(header: Header, dense: np.ndarray, rows: Sequence[np.ndarray
 def unpack_parameters(
     message: Any, plan: ServerPlan, pull: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the dense parameters and the requested rows of each table, as views of the message.
+    """Decode the reply to a pull: return views of the dense parameters and of the requested rows of each table.
 
     Args:
         message: The reply.
         plan: The plan of the server that has sent it.
-        pull: The ids that were asked for.
+        pull: The ids of the requested rows.
     """
     reader, dtype = _Reader(message), np.dtype(plan.dtype)
     dense = reader.read(dtype, plan.dense_size)
@@ -236,19 +238,19 @@ def unpack_parameters(
 
 
 def pack_json(header: Header, content: Mapping[str, Any]) -> list[bytes]:
-    """Return a message that carries JSON."""
+    """Return the frames of a message whose body is JSON."""
     return [header.pack(), json.dumps(content).encode()]
 
 
 def pack_arrays(header: Header, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Any]:
-    """Return a message that carries JSON and arrays by name; its frames are views of the arrays."""
+    """Return the frames of a message whose body is JSON and named arrays. The frames are views of the arrays."""
     described = {name: [str(one.dtype), list(one.shape)] for name, one in arrays.items()}
     whole = [np.ascontiguousarray(one).reshape(-1).data for one in arrays.values()]
     return [*pack_json(header, {**content, "arrays": described}), *whole]
 
 
 def unpack_arrays(frames: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the JSON and the arrays of a message of `pack_json` or `pack_arrays`; the arrays are views of the frames.
+    """Decode a message from `pack_json` or `pack_arrays`; return the JSON, and the arrays as views of the frames.
 
     Raises:
         ClusterError: The frames are no such message.
@@ -263,13 +265,13 @@ def unpack_arrays(frames: Sequence[Any]) -> tuple[dict[str, Any], dict[str, np.n
             for (name, (dtype, shape)), frame in zip(described.items(), frames[2:], strict=True)
         }
         return content, arrays
-    # A malformed message can fail in any way, and nothing else can be the cause.
+    # A malformed message can raise any error, and nothing else can raise one here.
     except Exception as error:
         raise ClusterError(f"A message of the cluster cannot be read ({type(error).__name__}).") from error
 
 
 def split_frames(frames: Sequence[Any]) -> list[Any]:
-    """Split frames into the pieces that travel to a server, none larger than `MOST_FRAME_BYTES`.
+    """Split the frames of a message to a server into pieces that are no larger than `MOST_FRAME_BYTES`.
 
     A piece of exactly that size is followed by another piece of the same frame, which may be empty. This is how
     `join_frames` knows where a frame ends.
@@ -307,7 +309,7 @@ def join_frames(pieces: Sequence[Any]) -> list[Any]:
 
 
 class ExchangeBuffer:
-    """Memory in which the pieces of an exchange are joined.
+    """Memory in which a server joins the pieces of a message that pushes or pulls (an exchange).
 
     The memory is reused for each exchange, because allocating it anew takes longer than copying the pieces into it.
     """
@@ -316,7 +318,7 @@ class ExchangeBuffer:
         self._memory = np.empty(0, np.uint8)
 
     def join(self, pieces: Sequence[Any], plan: ServerPlan) -> Any:
-        """Return the single frame of an exchange, joined from its pieces; it is valid until the next call.
+        """Join the pieces of an exchange to its only frame and return the frame, which is valid until the next call.
 
         Raises:
             ClusterError: The pieces are larger than any exchange of this plan.
@@ -325,7 +327,7 @@ class ExchangeBuffer:
             return pieces[0]
         size = sum(map(len, pieces))
         if size > _HEADER.size + plan.most_exchange_bytes:
-            raise ClusterError("A message of the cluster is longer than what it is to hold.")
+            raise ClusterError("A message of the cluster is too long for its content.")
         if size > len(self._memory):
             self._memory = np.empty(size, np.uint8)
         at = 0
@@ -336,7 +338,7 @@ class ExchangeBuffer:
 
 
 def is_small(frames: Sequence[Any]) -> bool:
-    """Return whether copying a message takes less time than handing its memory over to ZeroMQ's thread."""
+    """Return whether a message is so small that copying it is faster than passing its memory to ZeroMQ's thread."""
     return sum(memoryview(frame).nbytes for frame in frames) < _LARGE
 
 
@@ -348,19 +350,19 @@ class _Reader:
         self._at = _HEADER.size
 
     def read(self, dtype: Any, count: int) -> np.ndarray:
-        """Return the next `count` numbers."""
+        """Return the next `count` numbers of the message."""
         if not count:
             return np.empty(0, dtype)
         if not 0 < count * np.dtype(dtype).itemsize <= len(self._message) - self._at:
-            raise ClusterError("A message of the cluster ends before what it is to hold.")
+            raise ClusterError("A message of the cluster ends too early for its content.")
         numbers = np.frombuffer(self._message, dtype, count, self._at)
         self._at += numbers.nbytes
         return numbers
 
     def end(self) -> None:
-        """Raise an error if the message has not ended."""
+        """Raise an error if the message has bytes that were not read."""
         if self._at != len(self._message):
-            raise ClusterError("A message of the cluster is longer than what it is to hold.")
+            raise ClusterError("A message of the cluster is too long for its content.")
 
 
 def _check_rows(ids: np.ndarray, table: TablePlan) -> None:

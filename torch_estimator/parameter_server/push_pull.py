@@ -1,4 +1,4 @@
-"""The steps of a worker with parameter servers: pull the parameters that a batch needs, push its gradients.
+"""Training steps of a worker with parameter servers: pull the parameters for a batch, push the batch's gradients.
 
 One step is one message to each server and one reply. The message pushes the gradients of the previous batch and pulls
 what this batch needs:
@@ -69,10 +69,10 @@ _MOST_SECS_TO_JOIN = 120.0
 
 
 class _UnderWay(NamedTuple):
-    """An exchange that was sent and not collected yet.
+    """An exchange (a push, a pull or both) whose replies have not been read yet.
 
     Attributes:
-        rows: The rows that it pulls.
+        rows: The rows that the exchange pulls.
         requests: The request to each server; empty for no exchange.
     """
 
@@ -84,7 +84,7 @@ _NOTHING = _UnderWay([], {})
 
 
 class PushPullSteps:
-    """Takes the steps of one process; other processes may take theirs at the same time.
+    """Training steps of one worker. Other workers take steps at the same time.
 
     Args:
         client: The connections to the servers.
@@ -130,8 +130,9 @@ class PushPullSteps:
         # The gradients of the last batch, which the next exchange pushes.
         self._pending: Push | None = None
         self._schedule_step = context.global_step
-        # Servers that are shutting down, and those of them whose parameters the chief has not saved yet.
+        # Indices of the servers that are shutting down.
         self._stopping: set[int] = set()
+        # Indices of the servers among these whose parameters the chief has not saved yet.
         self._unsaved: set[int] = set()
         self._reported_at = -math.inf
         self._secs_per_step = _CALL_SECS
@@ -140,25 +141,25 @@ class PushPullSteps:
         self._went_back = False
 
     def begin(self) -> None:
-        """As the chief, give the servers their parameters; as a worker, wait for that. See `ServerState.begin`."""
+        """Wait until the servers hold this training, and adopt their global step. The chief sends the parameters."""
         step = self._server_state.begin(self.global_step)
         self.global_step = self._first_step = self._context.global_step = step
 
     @property
     def steps_per_call(self) -> int:
-        """Number of steps to take in one call of `take`: so few that hooks, which run in between, wait only briefly."""
+        """Number of steps to take in one call of `take`: few, because hooks have to wait until the call ends."""
         return max(1, min(_MOST_STEPS_PER_CALL, int(_CALL_SECS / self._secs_per_step)))
 
     def stops(self, context: RunContext) -> bool:
-        """Return whether to end before the next step."""
+        """Return whether training must end before the next step, because a hook or a signal has requested a stop."""
         return context.stop_requested
 
     def invalidate(self) -> None:
-        """Make the next step check the model and the optimizers for changes, since a user's hook has run."""
+        """Make the next step check the model and the optimizers for changes. Called after a user's hook has run."""
         self._gradients.invalidate()
 
     def take(self, most: int) -> Sequence[Tensor | float]:
-        """Take at most `most` steps; return their losses, none if the input has ended or training is over."""
+        """Take at most `most` training steps; return their losses: none if the input or the training has ended."""
         self._save_for_stopping_servers()
         self.report_cursor()
         batches = self._training.next_batches(most)
@@ -180,7 +181,7 @@ class PushPullSteps:
         return losses
 
     def _take_steps(self, batches: Batches) -> list[float]:
-        """Take a step with each of these batches; return their losses, up to the first that is not finite."""
+        """Take a step with each of these batches; return the losses. Stop after a loss that is not finite."""
         losses: list[float] = []
         rows = self._look_up(batches, 0)
         self._exchange(rows)
@@ -214,12 +215,12 @@ class PushPullSteps:
         return losses
 
     def _look_up(self, batches: Batches, number: int) -> list[UniqueRows]:
-        """Return for each table the rows that a batch needs."""
+        """Return for each table the rows that one batch needs."""
         return self._gradients.unique_rows(self._lookups.ids(batches, number))
 
     def _compute(self, batches: Batches, number: int, rows: Sequence[UniqueRows]) -> tuple[float, Push | None]:
-        """Return a batch's loss, and its gradients or, if it needed rows that were not pulled, None."""
-        # Schedules depend on the global step, which other workers advance, too. Advance them to that step.
+        """Compute a batch; return the loss and the gradients. The gradients are None if needed rows were not pulled."""
+        # Learning-rate schedules follow the global step, which other workers advance, too.
         while self._schedule_step < self.global_step and self._training.schedules:
             self._training.schedules.advance()
             self._schedule_step += 1
@@ -228,15 +229,15 @@ class PushPullSteps:
         return loss, self._gradients.push(rows, self._placement.changing_settings())
 
     def _exchange(self, rows: Sequence[UniqueRows] | None) -> None:
-        """Push the pending gradients; unless `rows` is None, pull these rows and the dense parameters, too."""
+        """Push the pending gradients and pull these rows and all dense parameters; if `rows` is None, only push."""
         replies = self._collect(self._send(rows))
         if rows is not None and not self.over:
             self._write(rows, replies)
 
     def _send_ahead(self, batches: Batches, number: int) -> _UnderWay:
-        """If steps are pipelined, send the pending push together with the pull for batch `number`, if that exists.
+        """If steps are pipelined, push the pending gradients and pull for batch `number`, without waiting for replies.
 
-        This does not wait for the replies; `_receive` does.
+        If there is no such batch, only push. `_receive` waits for the replies.
         """
         if not self._settings.pipeline:
             return _NOTHING
@@ -244,11 +245,11 @@ class PushPullSteps:
         return _UnderWay(rows or [], self._send(rows))
 
     def _receive(self, ahead: _UnderWay, batches: Batches, number: int) -> _UnderWay:
-        """Write the parameters of an exchange that is under way into the model; send the next exchange.
+        """Send the exchange for batch `number`; wait for the exchange `ahead`, and write its parameters into the model.
 
-        The next exchange is sent before this method waits for the current one, so that both are under way at once. With
-        bounded staleness it is sent afterwards: as long as the server holds back the reply to the current exchange,
-        this worker must not push further gradients.
+        The new exchange is sent first, so that two exchanges are under way at once. With bounded staleness the new
+        exchange is sent afterwards: as long as a server holds back the reply to `ahead`, this worker must not push
+        further gradients.
         """
         sends_first = self._settings.max_staleness is None
         following = self._send_ahead(batches, number) if sends_first else _NOTHING
@@ -258,7 +259,7 @@ class PushPullSteps:
         return following if sends_first else self._send_ahead(batches, number)
 
     def _send(self, rows: Sequence[UniqueRows] | None) -> dict[int, Frames]:
-        """Send an exchange to each server; return the requests, or none if there is nothing to push or to pull."""
+        """Send requests that push the pending gradients and pull these rows; return them by server index."""
         push, self._pending = self._pending, None
         if push is None and rows is None:
             return {}
@@ -274,7 +275,7 @@ class PushPullSteps:
         return requests
 
     def _collect(self, requests: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
-        """Wait for the replies to an exchange; note the global step, and whether training is over or a server stops."""
+        """Wait for the replies to an exchange; record their global step, and whether training or a server ends."""
         try:
             replies = self._collect_from_restored(requests)
         except TrainingIsOver:
@@ -283,8 +284,7 @@ class PushPullSteps:
         if replies:
             step = replies[0][0].step
             if step < self.global_step:
-                # The first server was restored from a checkpoint, perhaps unnoticed by this process. Report the input
-                # cursor at once, for the reason given in `_restore`.
+                # The first server was restored from a checkpoint. Report the input cursor at once, as in `_restore`.
                 self._went_back = True
                 self._reported_at = -math.inf
             self.global_step = step
@@ -295,7 +295,7 @@ class PushPullSteps:
         return replies
 
     def _collect_from_restored(self, requests: Mapping[int, Frames]) -> dict[int, tuple[Header, Frames]]:
-        """Wait for the replies. If servers hold nothing, have them restored, and send them their requests again."""
+        """Wait for the replies. If servers have lost their state, have it restored, and send the requests again."""
         replies = self._client.collect(requests)
         while empty := [server for server, (header, _) in replies.items() if header.kind is Kind.EMPTY]:
             # Ask again, because the chief may have restored a server after its reply.
@@ -312,7 +312,7 @@ class PushPullSteps:
         self._server_state.restore(servers)
 
     def _write(self, rows: Sequence[UniqueRows], replies: Mapping[int, tuple[Header, Frames]]) -> None:
-        """Write the parameters that were pulled into the model."""
+        """Write the pulled parameters, which the servers' replies contain, into the model."""
         for server, (_, frames) in replies.items():
             pull = self._placement.pull_for(server, rows)
             dense, values = unpack_parameters(frames[0], self._placement.plans[server], pull)
@@ -335,7 +335,7 @@ class PushPullSteps:
         self._went_back = False
 
     def report_cursor(self, *, at_once: bool = False) -> None:
-        """Report the input cursor after the last batch to the first server; without `at_once`, about once a second.
+        """Report the current input cursor to the first server; without `at_once`, at most once a second.
 
         A process that replaces this one continues from that cursor. So the pending gradients are pushed first:
         otherwise those of the last batch could be lost.
@@ -347,7 +347,7 @@ class PushPullSteps:
             self._reported_at = time.monotonic()
 
     def _save_for_stopping_servers(self) -> None:
-        """As the chief, save a checkpoint if servers are shutting down, and report to them that it is saved."""
+        """As the chief, save a checkpoint if servers are shutting down; afterwards inform the servers."""
         unsaved, self._unsaved = self._unsaved, set()
         if not unsaved or not self._is_chief:
             return
@@ -360,7 +360,7 @@ class PushPullSteps:
                 self._client.request_all(Kind.STATUS, SAVED)
 
     def _wait_for_others(self) -> None:
-        """Wait until the inputs of all other workers have ended, including workers that have not joined yet."""
+        """As the chief, wait until all other workers have stopped training; late workers get 120 s to join."""
         started, logged = time.monotonic(), -math.inf
         last_step = self._training.last_step
         while not self.over and not self._client.is_preempted():
@@ -393,7 +393,10 @@ class PushPullSteps:
         self.global_step = context.global_step = step
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """Return, as JSON, what the chief's checkpoint holds besides tensors, including the cursors of all workers."""
+        """Return the state without tensors for the chief's checkpoint, including the input cursors of all workers.
+
+        JSON can represent all values.
+        """
         compiled = {} if self._gradients.is_eager and not self._pending else self._gradients.state()
         others = range(1, len(self._server_state.names))
         return {
@@ -403,7 +406,7 @@ class PushPullSteps:
         }
 
     def end(self, *, stops: bool) -> None:
-        """Leave the training; as the chief, end it and the servers.
+        """As a worker, leave the training. As the chief, end the training in all processes, servers included.
 
         Args:
             stops: Whether all other workers must stop, because this process has been asked to stop.
@@ -425,5 +428,5 @@ class PushPullSteps:
             self._client.request_all(Kind.LEAVE, STOP_ALL if stops else 0)
 
     def close(self, *exception: object) -> None:
-        """Stop the background work."""
+        """Stop a compilation in the background, or let it finish for later runs."""
         self._gradients.close(*exception)

@@ -29,7 +29,7 @@ _MOST_QUEUED = 8
 # Time limit of a handshake. Until a peer has proved that it has the key, ZeroMQ keeps what it sends in memory.
 _HANDSHAKE_MS = 10_000
 
-# Allowance for what encryption adds to a frame, which is less.
+# Encryption adds less than this to the size of a frame.
 _FRAME_EXTRA_BYTES = 1024
 
 _OPTIONS = {
@@ -39,8 +39,8 @@ _OPTIONS = {
     zmq.ROUTER_HANDOVER: 1,
     # Sending to a closed connection raises EHOSTUNREACH, by which a server knows that a worker is gone.
     zmq.ROUTER_MANDATORY: 1,
-    # A machine that vanishes sends nothing any more, and TCP alone would not notice. A process that is stopped still
-    # answers these probes, since its kernel does.
+    # Probe idle connections, because TCP alone would not notice that a machine has vanished. The kernel answers the
+    # probes, so connections to a process that is stopped stay open.
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 30,
     zmq.TCP_KEEPALIVE_INTVL: 10,
@@ -54,7 +54,7 @@ _OPTIONS = {
 
 
 class Router:
-    """A ZeroMQ ROUTER socket; the constructor binds it.
+    """Socket of a parameter server, of ZeroMQ's type ROUTER. The constructor binds the address.
 
     Args:
         name: Name of the server, for messages.
@@ -63,7 +63,7 @@ class Router:
 
     Attributes:
         socket: The socket.
-        connections: File descriptors of the open connections, including those that have never sent a message.
+        connections: File descriptors of all open connections, even if no message has come through them.
 
     Raises:
         ClusterError: The address cannot be used.
@@ -79,7 +79,7 @@ class Router:
         self._monitor = self.socket.get_monitor_socket(HANDSHAKE_EVENTS | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         if key is not None:
             secure_server(self.socket, key)
-        # On a machine without IPv6 the option changes nothing.
+        # Accept connections over IPv6, too. On a machine without IPv6 the option changes nothing.
         self.socket.setsockopt(zmq.IPV6, 1)
         local = "[::1]" if host == "::1" else "127.0.0.1"
         try:
@@ -117,8 +117,8 @@ class Router:
             except zmq.ZMQError as error:
                 if error.errno != zmq.EAGAIN:
                     return error.errno or zmq.EAGAIN
-            # libzmq may not have noticed yet that messages have left its queue. Reading this option makes it check;
-            # then try once more.
+            # libzmq may not have noticed yet that messages have left its queue. Reading this option makes libzmq look
+            # at the queue. Then try once more.
             self.socket.getsockopt(zmq.EVENTS)
         return zmq.EAGAIN
 
@@ -127,7 +127,7 @@ class Router:
         return self.send(identity, [Header(Kind.OK, 0).pack()]) != zmq.EHOSTUNREACH
 
     def failed_handshakes(self) -> Iterator[Refusal]:
-        """Yield why handshakes have failed since the last call; also bring `connections` up to date."""
+        """Yield the reason of each handshake that has failed since the last call; update `connections`."""
         for event, value in read_events(self._monitor):
             if event == zmq.EVENT_ACCEPTED:
                 self.connections.add(value)
@@ -137,7 +137,7 @@ class Router:
                 yield reason_of_refusal(event, value) or Refusal.GONE
 
     def close(self) -> None:
-        """Release the address."""
+        """Close the socket, so that another process can use its address."""
         self.socket.disable_monitor()
         self._monitor.close()
         self.socket.close()

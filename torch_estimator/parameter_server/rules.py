@@ -22,7 +22,7 @@ Rule = Callable[[np.ndarray, np.ndarray, State, Settings], None]
 
 
 def adagrad(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
-    """Update a parameter as `torch_estimator.optim.Adagrad` does."""
+    """Apply one Adagrad step to a parameter and its accumulator, in place."""
     accumulator = state["accumulator"]
     change = grad * grad
     accumulator += change
@@ -33,7 +33,7 @@ def adagrad(param: np.ndarray, grad: np.ndarray, state: State, settings: Setting
 
 
 def adam(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
-    """Update a parameter as `torch_estimator.optim.Adam` does."""
+    """Apply one Adam step to a parameter and its moments, in place. Epsilon is added before the bias correction."""
     beta1, beta2 = settings["betas"]
     first, second = _bias_corrections(state["step"], beta1, beta2)
     m, v = _update_moments(grad, state, beta1, beta2)
@@ -41,7 +41,7 @@ def adam(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) 
 
 
 def adamw(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
-    """Update a parameter as `torch_estimator.optim.AdamW` does."""
+    """Apply one AdamW step (Adam with decoupled weight decay) to a parameter and its moments, in place."""
     beta1, beta2 = settings["betas"]
     first, second = _bias_corrections(state["step"], beta1, beta2)
     if settings["weight_decay"]:
@@ -51,7 +51,7 @@ def adamw(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings)
 
 
 def ftrl(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
-    """Update a parameter as `torch_estimator.optim.Ftrl` does."""
+    """Apply one FTRL-Proximal step to a parameter, its accumulator and its linear term, in place."""
     lr, l1 = settings["lr"], settings["l1_regularization_strength"]
     shrinkage = settings["l2_shrinkage_regularization_strength"]
     constant = settings["beta"] / lr + 2.0 * settings["l2_regularization_strength"]
@@ -76,12 +76,12 @@ def ftrl(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) 
 
 
 def gradient_descent(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
-    """Update a parameter as `torch_estimator.optim.GradientDescent` does."""
+    """Subtract the gradient, multiplied by the learning rate, from a parameter, in place."""
     param -= grad * settings["lr"]
 
 
 def rmsprop(param: np.ndarray, grad: np.ndarray, state: State, settings: Settings) -> None:
-    """Update a parameter as `torch_estimator.optim.RMSProp` does."""
+    """Apply one RMSProp step with momentum to a parameter and its state, in place."""
     mean_square, momentum = state["mean_square"], state["momentum"]
     mean_square += (grad * grad - mean_square) * (1.0 - settings["decay"])
     momentum *= settings["momentum"]

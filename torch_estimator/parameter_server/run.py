@@ -1,4 +1,4 @@
-"""One training as a parameter server sees it: its parameters, its global step, its workers and their input cursors."""
+"""One training as a parameter server sees it: parameters, global step, workers, and their positions in the input."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ MOST_UNDER_WAY = 2
 
 
 class OtherRunError(ClusterError):
-    """A message belongs to another training than the server's."""
+    """A request belongs to another training than this server holds."""
 
 
 class Run:
-    """One training, from the chief's START on.
+    """State of one training on a server, made when the chief sends START (the parameters that the server must hold).
 
     Args:
         server: Name of the server, for messages.
         run_id: Number of the training.
-        start: What the chief has sent.
+        start: Settings of the training, as the chief has sent them.
         shard: The parameters that the chief has sent.
         clock: Returns monotonic seconds.
 
@@ -37,9 +37,9 @@ class Run:
         plan: The plan of the parameters.
         about: Properties that must be identical in all workers.
         shard: The parameters.
-        step: The global step: that of START, and one more for each push that was applied.
+        step: The global step of START, plus the number of pushes (gradients of one step) applied since.
         members: The workers.
-        staleness: How far the workers are ahead of each other.
+        staleness: Counts how far the workers are ahead of each other.
         stop_requested: Whether a worker has asked all others to stop.
     """
 
@@ -54,26 +54,26 @@ class Run:
         self.members = Membership(server, start.names, start.silence_secs, clock)
         self.staleness = StalenessBound(start.max_staleness)
         self.stop_requested = False
-        # For each worker, the message numbers of the last pushes of its current process that were applied.
+        # By worker, the numbers of the last messages whose gradients were applied; see `exchange`.
         self._applied: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=MOST_UNDER_WAY))
-        # Input cursors by rank, and the number of batches that each rank has trained on since its cursor.
+        # By rank, the input cursor (position in the input), and the number of batches trained on since that cursor.
         self._cursors: dict[str, Any] = dict(start.cursors)
         self._since = {int(rank): cursor.get(SINCE, 0) for rank, cursor in start.cursors.items()}
 
     @property
     def is_over(self) -> bool:
-        """Whether no further push is applied, because the last step is reached or a worker has stopped all others."""
+        """Whether training is over: the last step is reached, or a worker has asked all other workers to stop."""
         return self.stop_requested or (self._last_step is not None and self.step >= self._last_step)
 
     def is_of(self, header: Header) -> bool:
-        """Return whether a message belongs to this training."""
+        """Return whether a message carries the run id of this training."""
         return header.run_id == self.run_id
 
     def check(self, header: Header) -> None:
-        """Check that a message belongs to this training, and that it is from the latest process of its worker.
+        """Raise if a message belongs to another training, or if a newer process has replaced the process that sent it.
 
-        A process that has just started knows neither the run id nor its incarnation. It learns them from the replies to
-        STATUS and HELLO, which are therefore always answered.
+        A process that has just started knows neither the run id nor its incarnation. The replies to STATUS and HELLO
+        contain both, so these two requests are always answered.
 
         Raises:
             OtherRunError: The message belongs to another training.
@@ -90,17 +90,17 @@ class Run:
             self.members.check_incarnation(header.worker, header.incarnation)
 
     def exchange(self, header: Header, push: Push | None, route: Any, *, over: bool) -> Kind | None:
-        """Apply a push, if there is one and it was not applied before; return the kind of the reply.
+        """Apply the gradients in a request (a push), unless they were applied before; return the type of the reply.
 
         A worker sends a push again whenever its connection was lost, since it cannot know whether the push or only the
         reply was lost. To apply every push exactly once, the server remembers the numbers of the last pushes of each
-        worker. Two numbers are enough: a worker never has more than two pushes under way, and after a lost connection
-        it sends only these again, in any order.
+        worker. Two numbers are enough: a worker never has more than two pushes without a reply, and after a lost
+        connection it sends only these two again, in any order.
 
         A process that was started again counts from one, so its first exchange clears the numbers. Pushes of its
         predecessor may still arrive after that; they are refused because of their lower incarnation. A server that was
         started again remembers no numbers. It holds the parameters of a checkpoint, which is usually older than the
-        push, and applies the push to these.
+        push, and applies the push to these parameters.
 
         Args:
             header: The header of the exchange.
@@ -132,12 +132,12 @@ class Run:
         return Kind.OK if self.staleness.allows(worker, reachable) else None
 
     def report_cursor(self, worker: int, cursor: dict[str, Any]) -> None:
-        """Store the input cursor of a worker, for a process that may have to replace it."""
+        """Store a worker's input cursor, from which a process that replaces the worker continues."""
         self._cursors[str(worker)] = cursor
         self._since[worker] = 0
 
     def greeting(self, worker: int) -> dict[str, Any]:
-        """Return the content of the reply to HELLO: `about`, and the cursor and incarnation of the worker."""
+        """Return the reply to a worker's HELLO: the training's properties, and the worker's cursor and incarnation."""
         return {
             **self.about,
             CURSOR: self._cursors.get(str(worker)),
@@ -146,7 +146,7 @@ class Run:
         }
 
     def cursors(self) -> dict[str, Any]:
-        """Return the cursors of all workers, as a checkpoint holds them."""
+        """Return the input cursors of all workers by rank, for a checkpoint."""
         return {rank: {**one, SINCE: self._since.get(int(rank), 0)} for rank, one in self._cursors.items()}
 
     def _apply(self, push: Push, worker: int) -> None:
@@ -154,8 +154,7 @@ class Run:
             # Ignore overflow here: it makes the next loss NaN, which ends the training with a clear error.
             with np.errstate(all="ignore"):
                 self.shard.apply(push)
-        # Settings or state that do not fit an optimizer can raise anything. Both come from the workers, so refuse the
-        # message.
+        # Settings or state that do not fit an optimizer can raise any error. Both come from workers: refuse the push.
         except Exception as error:
             raise ClusterError(
                 f"{self._server} cannot update its parameters as {self.members.name(worker)} asks "

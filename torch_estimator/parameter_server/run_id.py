@@ -21,7 +21,7 @@ _FILE = "parameter_servers.token"
 
 
 class RunIdFile:
-    """The file with the run id.
+    """The file in the model directory that holds the run id of the current training.
 
     Args:
         model_dir: Directory of the job.
@@ -38,14 +38,14 @@ class RunIdFile:
         self._read: str | None = None
 
     def read_if_there(self) -> int | None:
-        """Return the run id; None if there is no file."""
+        """Return the run id in the file; None if the file cannot be read."""
         try:
             return _number(files.read_text(self._path))
         except OSError:
             return None
 
     def read_or_create(self) -> int:
-        """Return the run id of an interrupted training, or draw a new one."""
+        """As the chief, return the run id of an interrupted training, or write a new run id and return it."""
         if files.exists(self._path):
             return _number(files.read_text(self._path))
         text = uuid.uuid4().hex
@@ -54,7 +54,7 @@ class RunIdFile:
         return _number(text)
 
     def read(self) -> int:
-        """Return the run id that the chief has written.
+        """As a worker, return the run id that the chief has written.
 
         Raises:
             ClusterError: This process has another model directory than the chief.
@@ -69,11 +69,11 @@ class RunIdFile:
         return _number(self._read)
 
     def is_training_over(self) -> bool:
-        """Return whether the training of this process has ended: the file is gone, or holds another run id."""
+        """Return whether this process's training is over: its run id is no longer in the file, or `is_over` says so."""
         return (self._read is not None and not self._is_there()) or self._is_over()
 
     def remove(self) -> None:
-        """Remove the file, after the end of the training."""
+        """As the chief, delete the file when the training is over."""
         files.remove_tree(self._path)
 
     def _is_there(self) -> bool:
@@ -87,5 +87,5 @@ class RunIdFile:
 
 
 def _number(text: str) -> int:
-    """Return the 64-bit number, never 0, by which messages identify the training with this text in its file."""
+    """Hash the text in the run id file to the run id in messages: a number of 64 bits, never 0."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1

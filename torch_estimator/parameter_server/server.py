@@ -5,7 +5,7 @@
         _answer            refuse it if it is malformed, of another training, or of a process that was replaced
           _handle          what each kind of request does
       _check_periodically  look for workers that are gone
-      _retry_held_back     reply to requests whose reason to wait has passed
+      _retry_held_back     try again to reply to requests that were held back
 
 A server holds one training at a time, identified by its run id. The chief's START replaces that training by another
 one, and later messages from processes of the replaced one are refused. A server that was restarted holds nothing, and
@@ -57,30 +57,30 @@ logger = logging.getLogger("torch_estimator")
 # If two periodic checks are further apart than this, this process itself was stopped in between.
 _MOST_SECS_BETWEEN_CHECKS = 2.0
 
-# Maximum number of requests of one worker that are held back: twice the number of those under way, since a worker that
-# has lost its connection sends them again.
+# Maximum number of waiting requests per worker. A worker has at most MOST_UNDER_WAY exchanges without a reply. It sends
+# all of these once more if it has lost its connection.
 _MOST_HELD_BACK = 2 * MOST_UNDER_WAY
 
 _WARN_EVERY_SECS = 60.0
 
-# How long the server stays after SIGTERM at most, so that the chief can save its parameters; and how long after the
-# chief has read these, while the chief reads those of other servers that are shutting down, too.
+# After SIGTERM the server keeps serving for at most this long, so that the chief can save the server's parameters.
 _STAY_SECS = 20.0
+# After the chief has read the parameters, stay only this long: the chief may still be reading from other servers.
 _STAY_AFTER_READ_SECS = 5.0
 
-# How long the server stays after END at most, to reply to workers that do not know yet that training is over.
+# After END the server keeps replying for at most this long to workers that do not know yet that training is over.
 _LINGER_SECS = 10.0
 
 
 class ParameterServer:
-    """One server; the constructor binds its address.
+    """A parameter server. The constructor binds its address; `serve` replies to the requests of workers.
 
     Args:
         name: Name of the server in the cluster.
         address: ``host:port``. The server listens on loopback if that is the host, otherwise on all interfaces.
         key: Key that peers must have. None accepts every peer, without encryption.
         wait_secs: How long to wait for the chief's parameters, and for workers to come back.
-        until_told: Whether to wait for another training when one has ended, until `shut_down` is called.
+        serves_until_sigterm: Whether to wait for another training when one has ended, until `shut_down` is called.
         is_over: Returns whether the training had ended before this server started; called while it waits for the chief.
         clock: Returns monotonic seconds.
 
@@ -95,22 +95,22 @@ class ParameterServer:
         key: Key | None = None,
         *,
         wait_secs: float = WAIT_SECS,
-        until_told: bool = False,
+        serves_until_sigterm: bool = False,
         is_over: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
         self._key = key
-        self._until_told = until_told
+        self._serves_until_sigterm = serves_until_sigterm
         self._is_over_before = is_over
         self._clock = clock
         self._router = Router(name, address, key)
-        # The training that the server holds. It is kept after END, for workers that do not know yet that it ended.
+        # The training that the server holds. It is kept after END, to reply to workers that do not know of the end yet.
         self._run: Run | None = None
         self._ended_at: float | None = None
         self._has_served = False
         self._watch = IdleWatch(name, address, wait_secs, clock)
-        # Requests that are held back, by worker; see `_reply`.
+        # By worker, requests whose replies have to wait; see `_reply`.
         self._held_back: dict[int, deque[tuple[Any, list[Any]]]] = defaultdict(lambda: deque(maxlen=_MOST_HELD_BACK))
         self._buffer = ExchangeBuffer()
         self._stop_signal = "SIGTERM"
@@ -120,7 +120,7 @@ class ParameterServer:
         logger.info("%s listens on %s%s.", name, address, f" for peers with the key in {key.path}" if key else "")
 
     def serve(self) -> None:
-        """Reply to requests until training has ended and all workers know that.
+        """Reply to requests until training has ended and all workers have left.
 
         Raises:
             ClusterError: The chief has not connected in time, or all workers have been disconnected for too long.
@@ -136,7 +136,7 @@ class ParameterServer:
                 if self._is_needed() and not is_late and self._stops_at is None:
                     continue
                 logger.info("%s ends: training is over.", self._name)
-                if not self._until_told:
+                if not self._serves_until_sigterm:
                     return
                 self._run, self._ended_at, self._has_served = None, None, True
                 self._held_back.clear()
@@ -146,26 +146,26 @@ class ParameterServer:
                 raise SystemExit(RESTART_ME)
 
     def shut_down(self, stop_signal: str = "SIGTERM") -> None:
-        """Make `serve` end as soon as the chief has saved the parameters, or no worker is left, or the time is up.
+        """Make `serve` end once the chief has saved the parameters or no worker is left, at the latest after 20 s.
 
         Args:
-            stop_signal: Name of the signal that has asked for it, for the log.
+            stop_signal: Name of the signal that has come, for the log.
         """
         self._stop_signal = stop_signal
         self._stops_at = self._clock() + _STAY_SECS
 
     def close(self) -> None:
-        """Release the address."""
+        """Close the server's socket, so that another process can use its address."""
         self._router.close()
 
     def _reply(self, identity: Any, frames: list[Any], *, again: bool = False) -> None:
-        """Reply to a request, or hold it back.
+        """Reply to a request. If the reply has to wait, store the request (hold it back) to try again later.
 
-        A request is held back for one of two reasons: the worker is too far ahead of the slowest one, or it has not
-        read earlier replies, so that ZeroMQ's queue for it is full. For the second reason only exchanges are held back,
-        because they may be pipelined. Workers send other requests one at a time, so a full queue of those is a fault of
-        the peer, and the reply is dropped to limit the server's memory. Requests that are held back are tried again
-        after each message and every half second.
+        A request is held back for one of two reasons: its worker is too far ahead of the slowest worker, or has not
+        read earlier replies, so that ZeroMQ's queue for the worker is full. For the second reason only exchanges are
+        held back, because they may be pipelined. Workers send all other requests one at a time. A full queue is then a
+        fault of the peer, and the reply is dropped to limit the server's memory. Requests that are held back are tried
+        again after each message and every half second.
         """
         reply = self._answer(frames, identity, again=again)
         if reply is None or (self._router.send(identity, reply) == zmq.EAGAIN and _is_exchange(frames, reply)):
@@ -177,13 +177,13 @@ class ParameterServer:
         held_back = [request for requests in self._held_back.values() for request in requests]
         self._held_back.clear()
         for identity, frames in held_back:
-            # A push in the request was applied when it came, and its number is remembered. Only the reply is missing.
+            # Gradients in the request are not applied twice: their number was stored. Only the reply is missing.
             header = Header.unpack(frames[0])
             if self._run.members.keep_waiting(header.worker, header.incarnation):
                 self._reply(identity, frames, again=True)
 
     def _answer(self, frames: list[Any], identity: Any = None, *, again: bool = False) -> list[Any] | None:
-        """Return the reply to a request; None if the request must be held back.
+        """Return the reply to a request; None if the reply must wait until slower workers have caught up.
 
         No request may end the server. If anything goes wrong, the reply is a refusal, and the server goes on.
 
@@ -206,7 +206,7 @@ class ParameterServer:
             return self._refuse(error, **{OTHER_RUN: True})
         except ClusterError as error:
             return self._refuse(error)
-        # Refuse requests that fail in any other way, such as one that asks for more memory than there is.
+        # Refuse requests that fail in any other way, such as a request that needs more memory than there is.
         except Exception as error:
             kind = type(error).__name__
             place = traceback.extract_tb(error.__traceback__)[-1]
@@ -261,8 +261,8 @@ class ParameterServer:
                 return [pack_parameters(reply, *run.shard.parameters(pull))]
             case Kind.STATE if run is not None:
                 if self._stops_at is not None:
-                    # The chief has this server's parameters now. It may still read those of other servers that are
-                    # shutting down, too.
+                    # The chief has this server's parameters now. Stay a little longer: the chief may still be reading
+                    # the parameters of other servers that are shutting down.
                     self._stops_at = min(self._stops_at, self._clock() + _STAY_AFTER_READ_SECS)
                 return pack_arrays(self._header(header, Kind.OK), {"cursors": run.cursors()}, run.shard.snapshot())
             case Kind.CURSOR if run is not None:
@@ -272,7 +272,7 @@ class ParameterServer:
                 run.members.leave(worker)
                 run.stop_requested = run.stop_requested or bool(header.flags & STOP_ALL)
                 return [self._header(header, Kind.OK).pack()]
-        raise ClusterError(f"A process of the cluster has sent an answer, {header.kind.name}, where nobody has asked.")
+        raise ClusterError(f"A process of the cluster has sent a reply, {header.kind.name}, in place of a request.")
 
     def _start(self, run_id: int, frames: list[Any]) -> None:
         start, shard = _unpack_start(frames)
@@ -284,17 +284,16 @@ class ParameterServer:
         logger.info("%s holds %d numbers, from global step %d on.", self._name, shard.size(), start.step)
 
     def _is_needed(self) -> bool:
-        """Return whether a worker that can be reached still trains with this server."""
+        """Return whether any reachable worker still trains with this server."""
         return self._run is not None and bool(self._run.members.reachable())
 
     def _is_over(self) -> bool:
         return self._ended_at is not None or (self._run is not None and self._run.is_over)
 
     def _kind_for(self, worker: int) -> Kind:
-        """Return OK if the server holds parameters that a worker can train with, otherwise EMPTY.
+        """Return the type of a reply to a worker: OK if the server holds parameters to train with, otherwise EMPTY.
 
-        After the last step this is EMPTY for workers. For the chief it is OK until END, because it must still save that
-        step.
+        After the last step, workers get EMPTY. The chief gets OK until END, because it must still save that step.
         """
         is_over = self._is_over() if worker else self._ended_at is not None
         return Kind.EMPTY if self._run is None or is_over else Kind.OK
@@ -307,7 +306,7 @@ class ParameterServer:
         return request._replace(kind=kind, flags=flags, step=step, run_id=self._run.run_id)
 
     def _check_periodically(self) -> None:
-        """Look twice a second for connections and workers that are gone, and for reasons to end."""
+        """Twice a second, log failed handshakes, check time limits, and find silent or disconnected workers."""
         now = self._clock()
         if now <= self._checked_at + WAIT_MS / 1000:
             return
@@ -315,7 +314,7 @@ class ParameterServer:
         self._checked_at = now
         for why in self._router.failed_handshakes():
             if self._warn(why, why.for_server(self._name, self._key)):
-                # ZeroMQ may report the same handshake once more, without the reason. Do not log that.
+                # ZeroMQ may report the same handshake once more, without the reason. Do not log the second report.
                 self._warned_at[Refusal.GONE] = now
         if run is None:
             if self._ended_at is None and self._watch.check_wait_for_chief(
@@ -338,8 +337,7 @@ class ParameterServer:
             )
         gone = run.members.find_silent()
         if self._held_back or self._ended_at is not None or self._stops_at is not None:
-            # Look for closed connections only if something waits for workers: a request that is held back, or the end
-            # of this server.
+            # Look for closed connections only if a held-back request, or the end of this server, waits for workers.
             gone |= run.members.find_disconnected(self._router.is_connected)
         for worker in gone:
             run.staleness.forget(worker)
@@ -355,20 +353,18 @@ class ParameterServer:
 
 
 def _unpack_start(frames: Sequence[Any]) -> tuple[Start, Shard]:
-    """Read START; return its settings, and a shard with its parameters.
+    """Decode the chief's START message; return its settings, and a `Shard` with its parameters.
 
     Raises:
-        ClusterError: It is malformed.
+        ClusterError: The message is malformed.
     """
     content, arrays = unpack_arrays(frames)
     try:
         start = Start.from_json(content)
         return start, Shard(start.plan, arrays)
-    # A malformed START can raise anything. Refuse it; the server keeps what it held before.
+    # A malformed message can raise any error. Refuse the message, and keep the training that the server held before.
     except Exception as error:
-        raise ClusterError(
-            f"What a process of the cluster has given to be held makes no sense ({type(error).__name__})."
-        ) from error
+        raise ClusterError(f"A process of the cluster has sent a malformed START ({type(error).__name__}).") from error
 
 
 def _is_exchange(request: list[Any], reply: list[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""State of the servers: the chief sends it to them, restores it after a server has died, and reads it back."""
+"""State of the servers, seen from a worker: the chief sends it, restores it on restarted servers, and reads it back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STARTS_OVER = "over_when_ended"
 
 
 class PushPullSettings(Protocol):
-    """The settings of `ParameterServerStrategy`."""
+    """The settings of `ParameterServerStrategy` that the steps of a worker need."""
 
     @property
     def pipeline(self) -> bool: ...
@@ -39,10 +39,10 @@ class PushPullSettings(Protocol):
 
 
 class ServerState:
-    """Parameters, optimizer state and input cursors of one training, which the servers hold.
+    """Transfer of parameters, optimizer state and input cursors between this process and the servers.
 
     The chief gives each server its parameters at the beginning. A server that dies and is started again holds nothing;
-    the chief then restores it from the last checkpoint, while the workers wait. Other servers keep what they hold. If
+    the chief then restores it from the last checkpoint, while the workers wait. Other servers keep their state. If
     the first server is restored, the global step and the input cursors go back to the checkpoint, too. Workers that
     still run report their cursors anew. A worker that died together with the first server continues from its cursor in
     the checkpoint.
@@ -86,7 +86,7 @@ class ServerState:
         }
 
     def begin(self, step: int) -> int:
-        """As the chief, give the servers their parameters; as a worker, wait for that; restore the input.
+        """Wait until all servers hold this training, then restore the input. The chief first sends the parameters.
 
         Args:
             step: Global step of the parameters in the model.
@@ -100,15 +100,15 @@ class ServerState:
         """
         replies = self._take_over(step) if self._is_chief else self._wait_for_chief()
         header, about = replies[0]
-        # Choose a higher incarnation than any that a server knows, so that this process replaces the previous one of
-        # its rank even if that one still runs and its machine's clock is ahead; see `Membership`.
+        # Servers accept the process with the highest incarnation, which is taken from the clock. The clock of the
+        # machine of the previous process may be ahead, so exceed any incarnation that a server knows.
         known = max(about.get(INCARNATION, 0) for _, about in replies)
         self._client.incarnation = max(self._client.incarnation, known + 1)
         self._restore_input(about)
         return header.step
 
     def _take_over(self, step: int) -> list[tuple[Header, Mapping[str, Any]]]:
-        """As the chief, keep servers that already hold this training, and give all others their parameters.
+        """As the chief, send parameters to each server that does not hold this training already.
 
         Returns:
             The replies of all servers to HELLO.
@@ -122,7 +122,7 @@ class ServerState:
             else:
                 self._check(index, header, about)
         if held := [header.step for index, (header, _) in enumerate(replies) if index not in others]:
-            # This chief was restarted. The servers and the workers have continued the training meanwhile.
+            # This chief was restarted. The workers have gone on training with these servers.
             logger.info("Parameter servers are at global step %d; going on with them.", max(held))
         self._start(others, step)
         return self._client.request_all(Kind.HELLO)
@@ -147,7 +147,7 @@ class ServerState:
                 raise
 
     def restore(self, servers: Sequence[int]) -> None:
-        """As the chief, restore servers that have lost their state; as a worker, wait until the chief has.
+        """Restore restarted servers from the last checkpoint; as a worker, wait until the chief has done so.
 
         Args:
             servers: Indices of the servers.
@@ -174,7 +174,7 @@ class ServerState:
         self._start(servers, checkpoint.step)
 
     def read_back(self) -> int:
-        """Copy the servers' state into the model and the optimizers; return the global step.
+        """Copy the state of all servers into the model and the optimizers; return the global step.
 
         The state of each server is that of one moment. There is no barrier across servers, so these moments differ.
         """
@@ -222,11 +222,11 @@ class ServerState:
 
     def _about(self, index: int) -> dict[str, Any]:
         about = {LAST_STEP: self._training.last_step, _PLACE: f"{index} of {len(self._client)}"}
-        # The description may be long, so only the first server gets it.
+        # The description of the program may be long, so only the first server gets it.
         return about if index else {**about, _DESCRIPTION: self._description}
 
     def _start(self, servers: Sequence[int], step: int) -> None:
-        """Send servers their part of the parameters and the optimizer state of this process's model.
+        """Send each of these servers its part of this process's parameters and optimizer state.
 
         Args:
             servers: Indices of the servers.
@@ -240,8 +240,8 @@ class ServerState:
                 "step": step,
                 # The global step is that of the first server, so only this server ends the training.
                 "last_step": None if index else self._training.last_step,
-                # A server that holds back replies must know which workers hang. Without bounded staleness no server
-                # does, and it is enough that the first one logs a worker that hangs.
+                # With bounded staleness, every server must detect workers that hang: no reply may wait for them.
+                # Otherwise it is enough that the first server detects them.
                 "silence_secs": self._settings.silence_secs if not index or most is not None else None,
                 "max_staleness": most,
                 "names": self.names,
@@ -250,7 +250,7 @@ class ServerState:
             self._client.start(index, content, self._placement.read_state(index))
 
     def _restore_input(self, about: Mapping[str, Any]) -> None:
-        """Continue the input from the cursor that the previous process of this rank reported, if there is one."""
+        """Continue the input from the cursor that this rank has last reported; without one, from the checkpoint."""
         training, cursor = self._training, about.get(CURSOR)
         if cursor is None:
             training.restore_input(training.saved_state)

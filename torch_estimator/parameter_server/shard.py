@@ -1,8 +1,8 @@
-"""The parameters that one server holds, with their optimizer state, and how a push updates them.
+"""The parameters that one server holds, with their optimizer state, and their update with a worker's gradients.
 
-Dense parameters of one optimizer group lie side by side in one array, so that one call of the rule updates all of them
-(`DenseBlock`). The rows of a table lie beside their optimizer state, so that one gather and one scatter update them
-(`TableShard`).
+Dense parameters of one optimizer group are stored one after the other in one array, so that one call of the update rule
+is enough for all of them (`DenseBlock`). Each row of a table is stored next to its optimizer state, so that one gather
+and one scatter update both (`TableShard`).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ VALUE = "value"
 
 Arrays = Mapping[str, np.ndarray]
 
-# Keys of optimizer state that counts updates. They are listed here because the shape of a counter does not identify it:
-# the other state of a scalar parameter is a single number, too.
+# Keys of optimizer state that counts updates. A counter cannot be recognised by its shape: for a scalar parameter, all
+# optimizer state is a single number.
 _COUNTERS = ("step",)
 
 _FINITE_CHECK_SIZE = 1 << 16
 
 
 class Shard:
-    """All parameters of a plan.
+    """All parameters that this server holds, with their optimizer state.
 
     Args:
-        plan: The plan.
+        plan: Describes the parameters and their optimizers.
         arrays: The parameters (key ``value``) and their optimizer state by ``dense/<index>/<key>`` and
             ``table/<index>/<key>``; of a table, the rows that are on this server.
 
@@ -66,7 +66,7 @@ class Shard:
         ]
 
     def apply(self, push: Push) -> None:
-        """Update the parameters by the gradients of a push."""
+        """Update the parameters with the gradients that a worker has pushed."""
         for (index, key), number in zip(self._changing, push.settings.tolist(), strict=True):
             settings = self._settings[index]
             # A cyclic schedule of momentum changes the first of Adam's betas.
@@ -80,14 +80,14 @@ class Shard:
                 table.update(ids, gradients)
 
     def parameters(self, pull: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return all dense parameters ``[dense_size]``, and for each table the rows asked for ``[n, dim]``."""
+        """Return all dense parameters ``[dense_size]``, and for each table the requested rows ``[n, dim]``."""
         return self._dense, [table.rows(ids) for table, ids in zip(self._tables, pull, strict=True)]
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Return copies of all parameters and of their optimizer state, as the constructor takes them.
+        """Return copies of all parameters and their optimizer state, under the names that the constructor takes.
 
-        They are copies because ZeroMQ reads a large message while it is being sent. Pushes that are applied in the
-        meantime would mix several steps in one checkpoint.
+        ZeroMQ reads the memory of a large message while it sends the message. Without copies, gradients that are
+        applied in the meantime would mix several steps in one checkpoint.
         """
         return {name: np.array(one, order="C") for name, one in self._arrays().items()}
 
@@ -96,7 +96,7 @@ class Shard:
         return sum(one.size for one in self._arrays().values())
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        """Return views of all parameters and of their optimizer state."""
+        """Return views of all parameters and their optimizer state, under the names that the constructor takes."""
         arrays: dict[str, np.ndarray] = {}
         for parameters, _, block in self._blocks:
             for index, state in zip(range(parameters.start, parameters.stop), block.states(), strict=True):
@@ -106,7 +106,7 @@ class Shard:
         return arrays
 
     def _make_blocks(self, plan: ServerPlan, arrays: Arrays) -> Iterator[tuple[slice, slice, DenseBlock]]:
-        """Yield a block for each run of consecutive dense parameters of one group.
+        """Yield a `DenseBlock` for each sequence of consecutive dense parameters that belong to one optimizer group.
 
         Yields:
             The slice of the block's parameters, the slice of their elements in ``[dense_size]``, and the block.
@@ -130,7 +130,7 @@ class Shard:
 
 
 class DenseBlock(ABC):
-    """Dense parameters of one optimizer group that lie side by side in memory.
+    """Dense parameters of one optimizer group, stored one after the other in one array.
 
     Args:
         rule: Name of the optimizer.
@@ -171,7 +171,7 @@ class DenseBlock(ABC):
 
 
 class RuleBlock(DenseBlock):
-    """A block that a rule in numpy updates."""
+    """Dense parameters that are updated with numpy, by one of the functions in `rules`."""
 
     def __init__(
         self,
@@ -191,9 +191,9 @@ class RuleBlock(DenseBlock):
         self._counters = {key: np.array([state[key] for state in states]) for key in counters}
 
     def update(self, gradients: np.ndarray, present: np.ndarray) -> None:
-        # If all parameters have a gradient and were updated equally often, one call of the rule updates the whole
-        # block. Otherwise update each parameter by itself: one that had no gradient in some batch has been updated less
-        # often, and the rule may depend on the number of updates.
+        # If all parameters have a gradient and the same number of updates, one call of the rule updates all of them.
+        # Otherwise update each parameter separately: the rule may depend on the number of updates, which is smaller for
+        # a parameter that had no gradient in some batch.
         if present.all() and all((one == one[0]).all() for one in self._counters.values()):
             self._update(slice(None), 0, gradients)
             for one in self._counters.values():
@@ -221,7 +221,7 @@ class RuleBlock(DenseBlock):
 
 
 class TableShard:
-    """The rows of a table that are on this server.
+    """The rows of an embedding table that are on this server, with their optimizer state.
 
     Args:
         rule: Name of the optimizer.
@@ -236,12 +236,12 @@ class TableShard:
         whole = {key: one for key, one in arrays.items() if one.ndim}
         self._counters = {key: one.copy() for key, one in arrays.items() if not one.ndim}
         self._keys = [VALUE, *(key for key in whole if key != VALUE)]
-        # Array ``[rows, keys, dim]``: a row lies beside its optimizer state, so that one gather reads both and one
-        # scatter writes both.
+        # Array ``[rows, keys, dim]``: a row is stored next to its optimizer state, so that one gather reads both and
+        # one scatter writes both.
         self._store = np.stack([whole[key].reshape(-1, dim) for key in self._keys], axis=1)
 
     def update(self, ids: np.ndarray, gradients: np.ndarray) -> None:
-        """Update rows.
+        """Update rows with their gradients.
 
         Args:
             ids: Ids of the rows, int64 ``[n]``, each once.
@@ -255,12 +255,12 @@ class TableShard:
             counter += 1
 
     def rows(self, ids: np.ndarray) -> np.ndarray:
-        """Return the values of rows, ``[n, dim]``."""
+        """Return the values of the rows with these ids, ``[n, dim]``."""
         values: np.ndarray = self._store[ids, 0]
         return values
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return views of the values and the optimizer state, by the keys that the constructor takes."""
+        """Return views of the rows and their optimizer state, under the keys that the constructor takes."""
         return {**{key: self._store[:, index] for index, key in enumerate(self._keys)}, **self._counters}
 
 
@@ -277,7 +277,7 @@ class NotFiniteGradientError(ClusterError):
 
 
 def check_finite(push: Push, plan: ServerPlan) -> None:
-    """Check that all gradients and settings of a push are finite, before anything of it is applied.
+    """Raise if a gradient or setting that a worker has pushed is NaN or infinite. Called before any is applied.
 
     Raises:
         NotFiniteGradientError: A gradient is NaN or infinite.
@@ -292,8 +292,8 @@ def check_finite(push: Push, plan: ServerPlan) -> None:
         raise ClusterError(
             f"{key} of {rule} came as {number}, but settings of optimizers must be finite; see the schedule of {key}."
         )
-    # Check the whole block first, which takes a few microseconds; nearly all pushes pass. If it fails, check each
-    # variable, because the gradients of absent parameters may hold anything and do not count.
+    # Check all gradients at once first, which takes a few microseconds. If that fails, check each variable: a parameter
+    # without a gradient has space in the array too, whose numbers do not matter.
     if push.gradients is not None and _is_finite(push.gradients):
         return
     for variable, gradient in _by_variable(push, plan):
@@ -302,13 +302,13 @@ def check_finite(push: Push, plan: ServerPlan) -> None:
 
 
 def _is_finite(numbers: np.ndarray) -> bool:
-    """Return whether all numbers are finite; check block by block, so that numpy's mask fits the processor's cache."""
+    """Return whether all numbers are finite. Check them in chunks, so that numpy's mask fits into the CPU cache."""
     size = _FINITE_CHECK_SIZE
     return all(np.isfinite(numbers[at : at + size]).all() for at in range(0, len(numbers), size))
 
 
 def _by_variable(push: Push, plan: ServerPlan) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the names of variables and the gradients that would be applied to them."""
+    """Yield the name and the gradient of each variable that a push updates."""
     at = 0
     for one, present in zip(plan.dense, push.present.tolist(), strict=True):
         if present:
@@ -319,6 +319,6 @@ def _by_variable(push: Push, plan: ServerPlan) -> Iterator[tuple[str, np.ndarray
 
 
 def _with_prefix(arrays: Arrays, prefix: str) -> dict[str, np.ndarray]:
-    """Return the arrays ``<prefix>/<key>`` by key."""
+    """Return the arrays whose names are ``<prefix>/<key>``, by ``<key>``."""
     prefix += "/"
     return {key.removeprefix(prefix): one for key, one in arrays.items() if key.startswith(prefix)}

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 _MOST_SECS = 1e-3
-# One check takes a few microseconds. If it took longer than this, another thread used the core or held Python's lock.
+# One check takes a few microseconds. If it took longer than this, another thread used the core or held the GIL.
 _LONG_CHECK_SECS = 1e-4
 
-# Unlike `os.sched_yield` of Python 3.11, a call through ctypes releases Python's lock.
+# Unlike `os.sched_yield` of Python 3.11, a call through ctypes releases the GIL.
 _yield_core = ctypes.CDLL(None).sched_yield
 
 

@@ -14,7 +14,7 @@ PREFIX = "torch.optim."
 
 
 class TorchBlock(DenseBlock):
-    """A block that torch updates, which takes longer than a rule in numpy."""
+    """Dense parameters of one optimizer group, updated by an optimizer of `torch.optim`."""
 
     def __init__(
         self,
