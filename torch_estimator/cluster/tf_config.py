@@ -69,7 +69,7 @@ def task_from_tf_config(text: str) -> Task:
         cluster=cluster,
         rendezvous=trainers[0],
         # A cluster with a chief has an evaluator, even if TF_CONFIG does not list it. A cluster without a
-        # chief has one only if TF_CONFIG lists it; otherwise worker 0 evaluates.
+        # chief has an evaluator only if TF_CONFIG lists it; otherwise worker 0 evaluates.
         has_evaluator=bool(chiefs) or EVALUATOR in cluster,
     )
 

@@ -27,7 +27,7 @@ _ATTEMPTS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Tasks of a cluster: one chief, and given numbers of workers, parameter servers and evaluators.
+    """Tasks of a cluster: one chief, given numbers of workers and parameter servers, and an evaluator if wanted.
 
     Args:
         worker_count: Number of workers in addition to the chief.
