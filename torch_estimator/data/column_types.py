@@ -18,7 +18,7 @@ _FIRST = {float: "float32", int: "int64", str: "string", bool: "bool_", bytes: "
 
 
 def as_arrow_type(given: Any, column: str) -> pa.DataType:
-    """Convert a type to an Arrow type. It may be a name, a Python type, or a numpy, torch or Arrow type.
+    """Convert the name of a type, a Python type, or a numpy, torch or Arrow type to an Arrow type.
 
     Args:
         given: The type.

@@ -1,4 +1,4 @@
-"""Columns: numpy or Arrow arrays that hold raw data in an input pipeline, and conversions to them.
+"""Columns: the numpy or Arrow arrays that hold raw data in an input pipeline.
 
 A column of numbers is a numpy array of shape ``[rows, ...]``. A column of strings is an Arrow array, often dictionary
 encoded, so that work is done once per distinct string. A column of lists that may differ in length is an Arrow array of
@@ -60,7 +60,7 @@ def as_column(value: Any, name: str | None = None, *, lists: bool = False, incom
         RowError: A number is missing or masked, or an integer is too large.
     """
     if hasattr(value, "isna") and not isinstance(value.dtype, np.dtype) and value.dtype.kind in "iu":
-        # Convert through Arrow, because pandas would turn nullable integers into floats, and missing ones into NaN.
+        # Convert through Arrow, because pandas would turn nullable integers into floats, with NaN for missing values.
         value = pa.array(value, from_pandas=True)
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()
@@ -216,7 +216,7 @@ def _as_array(value: Any, name: str | None) -> Array:
         problem = unequal_rows_problem(value) or str(error).rstrip(".")
         raise InvalidTypeError(f"{_named(name)} cannot be made an array: {problem}.") from error
     if isinstance(value, list | tuple) and array.dtype.kind == "f" and (np.abs(array) >= 2.0**63).any():
-        # The floats may be integers in the list: numpy makes floats of integers that no integer type can hold.
+        # numpy makes floats of integers that no integer type can hold. Raise an error if the list has such integers.
         check_integers(value, name)
     return array
 

@@ -451,7 +451,7 @@ class Dataset:
         return self._then(ClassWeight(weights=weights, column=weight_column))
 
     def prefetch(self, n: int) -> Dataset:
-        """Read batches ahead in a thread; 0 does not read ahead.
+        """Read batches ahead in a thread, while the model computes. With ``n=0``, no batches are read ahead.
 
         `n` batches are read ahead if a user's function or iterable makes them, else two blocks of consecutive batches.
         A torch DataLoader is not read ahead; use its ``num_workers``.

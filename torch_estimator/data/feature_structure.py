@@ -1,4 +1,4 @@
-"""Descriptions of the features that a module reads: dtypes and shapes of a tensor, or of a dict or tuple of tensors.
+"""Descriptions of the features of a torch module: dtypes and shapes of a tensor, or of a dict or tuple of tensors.
 
 Checkpoints store the descriptions as JSON. ``{"dtype": "float32", "shape": [3]}`` describes a tensor of shape ``[N,
 3]``; ``{"dict": {name: …}}`` and ``{"tuple": […]}`` describe several tensors.

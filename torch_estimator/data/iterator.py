@@ -29,7 +29,7 @@ class Batch(NamedTuple):
 
 
 class DatasetIterator:
-    """Iterator over the batches of a Dataset. `Dataset.iterator` makes it.
+    """Iterator over the batches of a Dataset, made by `Dataset.iterator`. Its position can be saved.
 
     Close the iterator, or use it as a context manager, to end its thread (if it prefetches) and free its memory.
 
@@ -219,7 +219,7 @@ class _Block:
 
 
 class _BlockReader:
-    """Callable that reads the next block of a stream. It must not refer to the iterator; see `PrefetchThread`.
+    """Callable that returns a stream's next block. A thread may call it, so it holds no reference to the iterator.
 
     Args:
         stream: Stream of batches.

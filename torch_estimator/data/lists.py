@@ -107,7 +107,7 @@ def as_lists(column: Any) -> Any:
 
 
 def _of_objects(values: Array) -> pa.Array | None:
-    """Convert objects to an Arrow array of numbers or strings, with '' for missing strings. Else return None."""
+    """Convert objects to an Arrow array of numbers or strings, with '' if missing. Return None for other objects."""
     try:
         array = pa.array(values if values.dtype.kind == "O" else values.astype(object), from_pandas=True)
         if pa.types.is_binary(array.type):

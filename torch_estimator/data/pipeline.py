@@ -140,7 +140,7 @@ class _Pipeline:
         )
 
     def _prepare(self, chunk: Chunk) -> Chunk:
-        """Apply class weights to newly read rows, and the transform too unless an operation needs raw columns."""
+        """Apply class weights to newly read rows. Apply the transform, too, unless an operation needs raw columns."""
         for weight in self._weights:
             chunk = weight.apply(chunk)
         if not self._late:
@@ -190,7 +190,7 @@ class _Pipeline:
         return cache.file_stream(stream, [_CACHE_FORMAT, reader.identity(), signature, steps])
 
     def _without_prefetch(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Remove the prefetch operations if the iterator can read ahead instead, and set `prefetch` if so.
+        """Remove the prefetch operations if the iterator can read ahead instead. Set `self.prefetch` accordingly.
 
         If there is a map, the operations stay, because the user's function may take most of the time.
         """
@@ -200,7 +200,7 @@ class _Pipeline:
 
 
 def _pad_like_missing(operation: Operation, transform: Transform | None) -> Operation:
-    """Set the padding of a batching operation to the model's, unless the user gave values or the model has none."""
+    """Return a batching operation with the model's padding values for lists, unless the user gave such values."""
     values = getattr(transform, "list_padding", None)
     if not values or not isinstance(operation, Batching | Bucketing) or operation.padding.values is not None:
         return operation

@@ -33,7 +33,7 @@ class Stream(ABC):
         """Return the next chunk, or None at the end. A chunk has at least one row."""
 
     def next_block(self, max_rows: int, max_chunks: int) -> tuple[Chunk | None, int]:
-        """Return a block: several consecutive chunks as one, if they have equal length and need no copy.
+        """Return several consecutive chunks as one, if they have equal length and joining them needs no copy.
 
         Code that treats rows independently is faster with few large chunks than with many small ones.
 
@@ -51,10 +51,10 @@ class Stream(ABC):
         """Return the position of the next chunk."""
 
     def block_positions(self, count: int) -> Callable[[int], State]:
-        """Return a function that maps a number of chunks of the last block, from 1, to the position after them.
+        """Return a function from a number of used chunks of the last block to the position after these chunks.
 
-        The last block is what `next_block` returned last. The function may be called after the stream has returned
-        further chunks.
+        The last block is what `next_block` returned last. The number is at least 1. The function may be called after
+        the stream has returned further chunks.
 
         Args:
             count: Number of chunks in the block.

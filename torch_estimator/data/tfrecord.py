@@ -34,7 +34,7 @@ def record(data: bytes) -> bytes:
 
 
 def records(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the data of each complete record in a file's content, and its position. Checksums are not verified.
+    """Yield the position and the data of each complete record in a file's content. Checksums are not verified.
 
     An incomplete record at the end, which a running or killed writer leaves behind, is ignored.
     """

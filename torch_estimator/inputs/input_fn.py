@@ -1,4 +1,4 @@
-"""Calling a user's ``input_fn``, and `InputContext`, the argument that says which process reads the input."""
+"""`call_input_fn` calls a user's input function. `InputContext` describes the share of the input of one process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch_estimator.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class InputContext:
-    """Argument ``input_context`` of an ``input_fn``: how many processes read the input, and which of them this one is.
+    """Argument ``input_context`` of an ``input_fn``: the number of processes that read input, and this process's index.
 
-    The estimator passes it only if the ``input_fn`` has this parameter. In a job of one process, the id is 0.
+    The estimator passes it only if the ``input_fn`` has this parameter. In a job of one process, the index is 0.
 
     >>> context = InputContext(num_input_pipelines=4, input_pipeline_id=1, num_replicas_in_sync=4)
     >>> context.get_per_replica_batch_size(256)

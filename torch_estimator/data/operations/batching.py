@@ -101,7 +101,7 @@ class Batching:
         return _BatchStream(upstream, self)
 
     def signature(self) -> str:
-        """Return "batch" without the batch size. A position counts rows, so it stays valid for another size."""
+        """Return "batch" without the batch size. A saved position counts rows, so the size may change."""
         return "batch"
 
 

@@ -115,7 +115,7 @@ class _CacheWriter:
         self._checksums: _ChecksumFile | None = None
 
     def add(self, chunk: Chunk, identity: bytes) -> Chunk:
-        """Write a chunk to the temporary file. Return the chunk with its columns as a reader would return them."""
+        """Write a chunk to the temporary file. Return a chunk with the columns that a reader of the file gets."""
         batch, layout = to_record_batch(chunk, self._layout)
         if self._writer is None:
             self._layout = layout
@@ -128,7 +128,7 @@ class _CacheWriter:
         return kept
 
     def flush(self) -> str:
-        """Flush the temporary file, so that all chunks written so far can be read, and return its name."""
+        """Flush the temporary file, so that the chunks written so far can be read. Return the name of the file."""
         self._file.flush()
         return self._temporary
 

@@ -122,7 +122,7 @@ def _kind(result: Any) -> str:
 
 
 def function_identity(function: Any) -> str:
-    """Return a hash of a function and of everything that the function uses, to compare it between runs.
+    """Return a hash of a function and everything that it uses. Equal hashes in two runs mean equal functions.
 
     The hash covers the code, defaults, closure and global values of the function, and of the functions that these refer
     to. A module is represented by its version, or by its file's time of modification if it has no version.

@@ -81,7 +81,7 @@ class PrefetchStream(Stream):
 
 
 class PrefetchThread(Generic[T]):
-    """Thread that calls a function repeatedly and queues a few results. It ends when this object is deleted.
+    """Thread that calls a function repeatedly and queues the results. Deleting this object ends the thread.
 
     Args:
         read: Returns the next result (None at the end) and the position after it. The function must not refer to the
@@ -108,7 +108,7 @@ class PrefetchThread(Generic[T]):
 
 
 class _Buffer(Generic[T]):
-    """Bounded queue between the reading thread and the consumer. It also passes on the end or an error."""
+    """Bounded queue from the reading thread to the consumer, which also carries the stream's end or an error."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -158,7 +158,7 @@ _running: weakref.WeakKeyDictionary[threading.Thread, _Buffer[Any]] = weakref.We
 
 @atexit.register
 def _stop_all() -> None:
-    """Stop all prefetch threads before the interpreter exits. A thread inside Arrow could crash the process."""
+    """Stop all prefetch threads before the interpreter exits: a thread inside Arrow could then crash the process."""
     running = list(_running.items())
     for _, buffer in running:
         buffer.stop()

@@ -46,7 +46,7 @@ class Shuffle:
         return upstream if self.buffer == 1 else ShuffleStream(upstream, self.shuffling())
 
     def signature(self) -> str:
-        """Return the buffer and the user's seed as text. A drawn seed is left out: the position contains it."""
+        """Return the buffer and the user's seed as text. They must be unchanged when a position is restored."""
         return f"shuffle({self.buffer}, {self.seed})"
 
 

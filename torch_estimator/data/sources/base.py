@@ -49,7 +49,7 @@ class ReadRequest:
     missing: Mapping[str, int] = field(default_factory=dict)
 
     def names(self, available: Sequence[str]) -> list[str] | None:
-        """Return the names of the feature columns to read, even if the source lacks them; None for all columns."""
+        """Return the feature columns to read, also required columns that the source lacks; None for all columns."""
         if self.columns is None:
             return None
         wanted = [name for name in self.columns if name in available or name not in self.optional]
@@ -99,7 +99,7 @@ class Reader(ABC):
         """Return what must be equal when a saved position is restored. ``"source"`` names the kind of source."""
 
     def identity(self) -> Signature:
-        """Return a dict that is equal in two runs only if both read exactly the same values, for file caches.
+        """Return a dict that is equal in two runs only if both runs read the same values. File caches compare it.
 
         JSON can represent the values of the dict.
 

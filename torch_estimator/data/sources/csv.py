@@ -202,7 +202,7 @@ class _CsvReader(Reader):
         return self._request.labelled(chunk)
 
     def check_inferred(self, pieces: Sequence[Piece], sample: bytes) -> None:
-        """Check that the first rows of no column are integers beyond int64, which would be read as inexact floats.
+        """Check that no column of integers was inferred as floats because int64 cannot hold its values.
 
         Args:
             pieces: The first rows.

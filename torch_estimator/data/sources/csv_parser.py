@@ -132,7 +132,7 @@ def infer_types(
     try:
         table = _read(sample, names, _parse_options(form), options)
     except pa.ArrowInvalid:
-        # The lines cannot be parsed. Return any types here: the reader parses the lines again, and its error names one.
+        # The lines cannot be parsed. Return any types: the reader parses the lines again and raises a full error.
         return {name: pa.string() for name in columns}
     return {name: table.schema.field(name).type for name in columns}
 

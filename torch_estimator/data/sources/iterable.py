@@ -43,7 +43,7 @@ class IterableSource:
 
 
 class IterableStream(Stream):
-    """Stream of an iterable's batches. A position is a number of batches; to restore it, so many batches are skipped.
+    """Stream of an iterable's batches. A position is a number of batches, and `restore` skips that many batches.
 
     The batches of a DataLoader also depend on the states of random generators at the beginning of the pass: torch's
     global generator, and the generators given to the DataLoader or its samplers. These states are part of the position.

@@ -92,7 +92,7 @@ class JsonSource:
     def _check_inferred(
         self, types: Mapping[str, pa.DataType], request: ReadRequest, sample: bytes, locator: LineLocator
     ) -> None:
-        """Check that the first rows of no column are integers beyond int64, which would be read as inexact floats."""
+        """Check that no column of integers was inferred as floats because int64 cannot hold its values."""
         declared = {*self.column_types, *(request.columns or ())}
         values = {name: kind.value_type if is_list_type(kind) else kind for name, kind in types.items()}
         floats = [name for name, kind in values.items() if pa.types.is_floating(kind) and name not in declared]

@@ -31,7 +31,7 @@ class Shuffling:
 
 
 class WindowStream(Stream):
-    """Stream that reads a source in windows: several of its ranges, consecutive or (to shuffle) chosen at random.
+    """Stream that reads a source in windows. A window is a group of consecutive or (to shuffle) random ranges.
 
     A shuffled stream permutes all ranges of the source anew in every epoch. It reads the ranges of a window as one
     chunk, prepares it, and permutes its rows. A source that fits into one window is fully shuffled and read only once.
@@ -111,7 +111,7 @@ class WindowStream(Stream):
 
 
 def window_count(reader: Reader, *, buffer: int) -> int:
-    """Return the number of windows into which a source is divided. Their sizes differ by at most one range.
+    """Return the number of windows into which a source is divided. Window sizes differ by at most one range.
 
     Args:
         reader: The open source.
