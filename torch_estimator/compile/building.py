@@ -46,7 +46,7 @@ def build(
     machine_file: Path | None,
     threads: int,
 ) -> None:
-    """Compile a graph into the libraries that `CompiledStep` loads, and describe its inputs in a file beside them.
+    """Compile a graph into the libraries that `CompiledStep` loads, and describe its inputs in a file next to them.
 
     Args:
         graph: A graph of `trace`.

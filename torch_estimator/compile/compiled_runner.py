@@ -18,7 +18,7 @@ from torch_estimator.compile.cache_key import CacheKey
 from torch_estimator.compile.change_detector import ChangeDetector, fixed_settings
 from torch_estimator.compile.compilation import Compilation
 from torch_estimator.compile.compiled_step import CompiledStep
-from torch_estimator.compile.policy import IdleCores, ShapePolicy, is_worth_compiling_beside, missing_core
+from torch_estimator.compile.policy import IdleCores, ShapePolicy, is_worth_compiling_in_background, missing_core
 from torch_estimator.compile.step_compiler import StepCompiler
 from torch_estimator.hooks.hook import RunContext
 from torch_estimator.train.batches import Batches, TensorBatch, batch_size, noting_batch
@@ -76,7 +76,7 @@ class CompiledRunner(StepRunner):
         step: The step to compile.
         compute_key: Returns the cache key of everything that the step depends on at the time of the call.
         when: ``"auto"`` trains in Python until the compiled step is ready, and compiles only if that is worth it
-            (`is_worth_compiling_beside`). True stops training until the step is compiled.
+            (`is_worth_compiling_in_background`). True stops training until the step is compiled.
         before: The `state` in the run before a resume, or None.
         last_step: Global step at which training ends, or None if that is not known.
         cache: Where compiled steps are kept.
@@ -252,7 +252,7 @@ class CompiledRunner(StepRunner):
         # setting that is a constant in the compiled step.
         self.refresh_settings()
         with (
-            sized_threads(module, batch_size(batch.features), beside_input=True),
+            sized_threads(module, batch_size(batch.features), with_input_thread=True),
             noting_batch(module, batch.features, batch.labels),
             observed(context),
         ):
@@ -278,7 +278,7 @@ class CompiledRunner(StepRunner):
             The losses of the steps taken, and whether the step after them failed.
         """
         context.compiled = True
-        with sized_threads(self._step.module, block.rows, beside_input=True):
+        with sized_threads(self._step.module, block.rows, with_input_thread=True):
             if context.observe:
                 self._observe(batches.batch(start), context)
             settings = self._settings_by_step(batches.count - start)
@@ -324,7 +324,7 @@ class CompiledRunner(StepRunner):
         )
 
     def _state_of(self, block: BatchBlock, batches: Batches, number: int, context: RunContext) -> _LayoutState | None:
-        """Return the state of a block's layout, after loading or compiling its step if that is due.
+        """Return what is known of batches like those of `block`. Load or compile their step first if it is time to.
 
         Returns:
             None if batches of this layout are not compiled.
@@ -356,7 +356,7 @@ class CompiledRunner(StepRunner):
         return state
 
     def _new_state(self, rows: int) -> _LayoutState:
-        return _LayoutState(threads_for(self._step.module, rows, beside_input=True))
+        return _LayoutState(threads_for(self._step.module, rows, with_input_thread=True))
 
     def _load_or_compile(
         self, state: _LayoutState, layout: BatchLayout, batch: TensorBatch, context: RunContext
@@ -395,12 +395,12 @@ class CompiledRunner(StepRunner):
             with self._observer.unobserved():
                 state.compilation = self._compiler.start(batch, layout, state.threads, is_background=not self._waits)
             self._context = context
-            meanwhile = "this takes some seconds" if self._waits else "training goes on beside it"
+            consequence = "this takes some seconds" if self._waits else "training goes on during this"
             if state.compilation is not None:
-                logger.info("Compiling %s; %s.", self._name_of(batch), meanwhile)
+                logger.info("Compiling %s; %s.", self._name_of(batch), consequence)
             elif not state.is_compiled_elsewhere:
                 state.is_compiled_elsewhere = True
-                logger.info("Another process is compiling %s; %s.", self._name_of(batch), meanwhile)
+                logger.info("Another process is compiling %s; %s.", self._name_of(batch), consequence)
         if self._waits:
             state.compilation.wait()
         if state.compilation.is_over():
@@ -417,7 +417,7 @@ class CompiledRunner(StepRunner):
         return self._log_name.format(batch_size(batch.features))
 
     def _is_worth_it(self, state: _LayoutState, context: RunContext) -> bool:
-        """Return whether to compile the step of a layout beside the training; one compilation runs at a time."""
+        """Return whether to compile the step of a layout in the background; one compilation runs at a time."""
         if any(other.compilation for other in self._layouts.values()):
             return False
         steps_left = None
@@ -425,4 +425,4 @@ class CompiledRunner(StepRunner):
             # The layout is expected to keep its share of all batches.
             share = state.eager_steps / max(1, sum(other.eager_steps for other in self._layouts.values()))
             steps_left = share * (self._last_step - context.global_step)
-        return is_worth_compiling_beside(state.eager_secs, state.eager_steps, steps_left, self._idle)
+        return is_worth_compiling_in_background(state.eager_secs, state.eager_steps, steps_left, self._idle)

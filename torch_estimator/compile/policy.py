@@ -2,8 +2,8 @@
 
 `ShapePolicy` answers the first question. The second depends on what a compiler costs: 10 to 20 seconds of one core,
 after which a step is three to ten times as fast. A runner that pauses the training for it asks `is_worth_waiting`. A
-runner that compiles in another process asks `is_worth_compiling_beside`, which measures with `IdleCores` whether a core
-is free for that process.
+runner that compiles in another process asks `is_worth_compiling_in_background`, which measures with `IdleCores`
+whether a core is free for that process.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ def is_worth_waiting(eager_secs: float, eager_steps: int, steps_left: float | No
     return eager_secs >= _MEASURE_STEPS_SECS and _secs_left(eager_secs, eager_steps, steps_left) >= _WORTH_SECS
 
 
-def is_worth_compiling_beside(eager_secs: float, eager_steps: int, steps_left: float | None, idle: IdleCores) -> bool:
+def is_worth_compiling_in_background(
+    eager_secs: float, eager_steps: int, steps_left: float | None, idle: IdleCores
+) -> bool:
     """Return whether to compile a step in another process while the training goes on.
 
     On an idle core, compiling costs the training nothing; even if this training ends too soon to gain, the next run of
@@ -136,7 +138,7 @@ def is_worth_compiling_beside(eager_secs: float, eager_steps: int, steps_left: f
 
 
 def missing_core(eager_secs: float, idle: IdleCores) -> str:
-    """Return why a step was not compiled beside the training, if `is_worth_compiling_beside` was False to the end.
+    """Return why a step was not compiled in the background, if `is_worth_compiling_in_background` was False to the end.
 
     Args:
         eager_secs: Seconds for which the step has run in Python.
@@ -147,7 +149,7 @@ def missing_core(eager_secs: float, idle: IdleCores) -> str:
     """
     if eager_secs < _MEASURE_STEPS_SECS:
         return ""
-    return "this process has one core" if idle.cores < 2 else "no core was idle beside the training"
+    return "this process has one core" if idle.cores < 2 else "no core was idle during the training"
 
 
 def _secs_left(eager_secs: float, eager_steps: int, steps_left: float | None) -> float:

@@ -84,7 +84,7 @@ class StepCompiler:
             batch: A batch of the layout to compile for.
             layout: Its layout.
             threads: Number of threads that the step runs with.
-            is_background: Whether training goes on meanwhile, so that the compiler gets a lower priority.
+            is_background: Whether training goes on during the compilation, so that the compiler gets a lower priority.
 
         Returns:
             None if another process is compiling the same step already.

@@ -118,7 +118,7 @@ def _bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimi
     """Return the ``step`` of an optimizer without what torch wraps around it, for profilers and for counting calls.
 
     Raises:
-        CannotBeCompiled: Somebody has replaced ``step`` on this object, and it is not known what that does.
+        CannotBeCompiled: The program has replaced ``step`` on this object, and the replacement may do anything.
     """
     step = _unwrapped(type(optimizer).step)
     if _unwrapped(getattr(optimizer.step, "__func__", optimizer.step)) is not step:

@@ -125,7 +125,7 @@ class EagerRunner(StepRunner):
     def _take(self, batch: TensorBatch, context: RunContext) -> Tensor:
         module = self._step.module
         with (
-            sized_threads(module, batch_size(batch.features), beside_input=True),
+            sized_threads(module, batch_size(batch.features), with_input_thread=True),
             noting_batch(module, batch.features, batch.labels),
             observed(context),
         ):

@@ -130,7 +130,7 @@ def _write_globals(walk: Walk, function: FunctionType, code: CodeFacts) -> None:
 
 
 def _member_of_library(walk: Walk, module: ModuleType, name: str, value: Any) -> Any:
-    """Return what stands for a member of a library's module: its name if it is a function of a library."""
+    """Return what is hashed in place of a member of a library's module: the name of a function, or else the value."""
     walk.visit(module, "")
     if not _is_library_function(value):
         return value

@@ -55,7 +55,10 @@ _INLINE_WRITERS: dict[type, InlineWriter] = {}
 
 
 def writes_section(*kinds: type) -> Callable[[SectionWriter], SectionWriter]:
-    """Register a function that writes objects of some types, and of their subclasses, in sections of their own."""
+    """Return a decorator for a function that writes objects of `kinds`, or of subclasses, into the hashed text.
+
+    Such objects get a section of the text each. Every other mention of the object is a reference to its section.
+    """
 
     def register(function: SectionWriter) -> SectionWriter:
         _SECTION_WRITERS.update(dict.fromkeys(kinds, function))
@@ -65,9 +68,9 @@ def writes_section(*kinds: type) -> Callable[[SectionWriter], SectionWriter]:
 
 
 def writes_inline(*kinds: type) -> Callable[[InlineWriter], InlineWriter]:
-    """Register a function that returns the token of an object of some types, or of their subclasses.
+    """Return a decorator for a function that writes objects of `kinds`, or of subclasses, in place, as one token.
 
-    It returns None for objects that need a section of their own.
+    The function returns the token, or None for an object that needs a section of the text (see `writes_section`).
     """
 
     def register(function: InlineWriter) -> InlineWriter:
