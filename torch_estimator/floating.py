@@ -85,8 +85,8 @@ def check_fits(
     largest = torch.finfo(dtype).max
     if values.dtype.kind != "f" or not values.size or float(np.finfo(values.dtype).max) <= largest:
         return
-    # For data in range, the maximum and the minimum are the only cost. This comparison is False for an array that
-    # contains NaN, because its maximum is NaN. The slower check below handles such an array.
+    # For data in range, computing the maximum and the minimum is the only cost.
+    # The comparison is False for an array that contains NaN, so the slower check below handles this array.
     if values.max() <= largest and values.min() >= -largest:
         return
     lost = torch.from_numpy(values.astype(np.float64)).to(dtype).isinf().numpy() & np.isfinite(values)

@@ -90,8 +90,8 @@ def find_layer(module: nn.Module, name: str) -> Layer:
         InvalidValueError: The module has no such layer; the message lists similar names.
     """
     paths = list(inner_modules(module))
-    # Try the name also with the prefix that the model sets. A user's module after feature columns is an attribute of
-    # the model, but users name the layers of their module without that attribute.
+    # Try the name also with the prefix that the model sets, which is the attribute that holds the user's module.
+    # Users name the layers of their module without that attribute.
     for path in (name, getattr(module, "layer_prefix", "") + name):
         if path in paths:
             return Layer(path=path)
@@ -108,7 +108,7 @@ def find_layer(module: nn.Module, name: str) -> Layer:
 
 
 def inner_modules(module: nn.Module) -> dict[str, nn.Module]:
-    """Return all submodules of `module` by dotted path. Add the layers of a wrapped Keras model by name."""
+    """Return all submodules of `module` by dotted path, and the layers of a wrapped Keras model by name."""
     found = {path: inner for path, inner in module.named_modules() if path}
     waiting = list(getattr(getattr(module, "unwrapped", None), "layers", ()))
     while waiting:

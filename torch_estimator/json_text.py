@@ -14,8 +14,8 @@ MOST_DEPTH = 100
 
 _MOST_SHOWN = 200
 
-# Match each string as one token, so that brackets inside strings do not count. An unterminated string extends to the
-# end of the text, so that the search takes linear time.
+# Match each string as one token, so that brackets inside strings do not count.
+# An unterminated string extends to the end of the text, so that the search takes linear time.
 _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
 
 

@@ -170,14 +170,14 @@ class Dense(nn.Module):
 
     def forward(self, inputs: Tensor, activation: Activation | None = None) -> Tensor:
         """Map float32 ``[N, inputs]`` to ``[N, outputs]``, and apply the activation function."""
-        # The activation is an argument and not an attribute, because all hidden layers share it. In checkpoints, the
-        # parameters of an attribute would be named after this layer.
+        # The activation is an argument and not an attribute, because all hidden layers share it.
+        # In checkpoints, the parameters of an attribute would be named after this layer.
         precise = not self.training and self.kernel.shape[1] == 1
         outputs = (precise_column if precise else torch.addmm)(self.bias, inputs, self.kernel)
         is_relu = activation is torch.relu or activation is nn.functional.relu
         if is_relu and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-            # Apply ReLU in place, because nothing else refers to the outputs. A new tensor would take a third of the
-            # layer's time.
+            # Apply ReLU in place, because nothing else refers to the outputs.
+            # Allocating a new tensor would take a third of the layer's time.
             return outputs.relu_()
         return outputs if activation is None else activation(outputs)
 

@@ -85,8 +85,8 @@ def split_rows(structure: Any, parts: int) -> Sequence[Any]:
         return [_like(structure, row) for row in zip(*(split_rows(value, parts) for value in structure), strict=True)]
     size = len(structure) // parts
     if hasattr(structure, "unsafe_split"):
-        # Use `unsafe_split`, because a module may change its batch in place. Autograd forbids such changes of the
-        # tensors that `split` returns, because these are several views of one tensor.
+        # Use `unsafe_split`, because a module may change its batch in place.
+        # Autograd forbids such changes of the tensors that `split` returns, which are several views of one tensor.
         return structure.unsafe_split(size)  # type: ignore[no-any-return]
     return [structure[start : start + size] for start in range(0, parts * size, size)]
 

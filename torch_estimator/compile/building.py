@@ -32,8 +32,8 @@ FORMAT = 1
 
 _LOOP_SOURCE = Path(__file__).with_name("run_steps.c")
 
-# Inductor compiles these operators to atomic additions. With several threads, the order of the additions and thus the
-# rounding would differ from run to run. So a step with such operators is compiled for one thread.
+# Inductor compiles these operators to atomic additions, so steps that contain them are compiled for one thread.
+# With several threads, the order of the additions and thus the rounding would differ from run to run.
 _ATOMIC_ADDITIONS = ("index_put", "index_add", "scatter_add", "scatter_reduce", "embedding_dense_backward")
 
 
@@ -64,9 +64,9 @@ def build(
     from torch._inductor import config
     from torch._inductor.cpp_builder import get_cpp_compiler
 
-    # Inductor compiles a test program for each instruction set of the processor, which takes 15 seconds. This setting
-    # skips most of them: if every compiler supports a set, the report of the processor is enough. The function below
-    # tries the other sets once per machine.
+    # Inductor compiles a test program for each instruction set of the processor, which takes 15 seconds in all.
+    # With this setting, Inductor skips most of these programs.
+    # The function below keeps the results of the remaining programs in a file.
     config.cpp.vec_isa_ok = True
     with contextlib.suppress(Exception):
         _find_instruction_sets(machine_file)
@@ -95,7 +95,7 @@ def build(
 def _find_instruction_sets(machine_file: Path | None) -> None:
     """Make Inductor test which instruction sets it can use, except those with results of earlier runs in a file.
 
-    Inductor has a cache of its own, but that keeps the compiled test programs and loads them again, so they would have
+    Inductor also has a cache, but its cache keeps the compiled test programs and loads them again, so they would have
     to be protected as compiled steps are. The file only contains whether each test succeeded.
     """
     from torch._inductor.cpu_vec_isa import VecISA, valid_vec_isa_list

@@ -78,7 +78,7 @@ class ChangeDetector:
         return self._code_ran and not all(group.is_of(optimizer) for optimizer, group in self._step.owned_groups)
 
     def has_changed(self) -> bool:
-        """Return whether the step has changed. Changes of globals may be detected only some steps later."""
+        """Return whether the step computes something else than at first. Changes of globals may be detected later."""
         code_ran, self._code_ran = self._code_ran, False
         self._is_key_unsure |= code_ran
         same_settings = not self.settings_may_differ or fixed_settings(self._step) == self._fixed

@@ -104,13 +104,13 @@ class Compilation:
             build(graph, inputs, folder, work=work, machine_file=machine_file, threads=threads)
             return folder if keep is None else keep(folder)
 
-        # Collect the exit status of earlier compilations that were left running. An ended child stays in the process
-        # table until its parent asks for its status.
+        # Collect the exit status of earlier compilations that were left running.
+        # An ended child stays in the process table until its parent asks for its status.
         _left_running[:] = [one for one in _left_running if not one.is_over()]
         parent = os.getpid()
         with warnings.catch_warnings():
-            # Python warns about forks in programs with several threads. This fork is safe, because the child neither
-            # starts threads nor waits for any.
+            # Python warns about forks in programs with several threads.
+            # This fork is safe, because the child neither starts threads nor waits for any.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = os.fork()
         if self._process == 0:
@@ -138,7 +138,7 @@ class Compilation:
 
     def leave(self) -> None:
         """Let the compiling process go on alone if later runs can use the step; kill the process otherwise."""
-        # Create the file before checking whether the process runs. A process that ends later sees it and cleans up.
+        # Create the file before checking whether the process runs. A process that ends later finds it and cleans up.
         (self._work / _LEFT).touch()
         if not self._is_kept or self.is_over():
             self.stop()
@@ -149,8 +149,8 @@ class Compilation:
     def stop(self) -> None:
         """Kill the compiling process if it is running, and remove its files."""
         if self._status is None:
-            # Kill the child's process group, which includes the C++ compiler. Kill also the child by its process id,
-            # because the group does not exist yet just after the fork.
+            # Kill the child's process group, which includes the C++ compiler.
+            # Kill also the child by its process id, because the group does not exist yet just after the fork.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
@@ -212,8 +212,8 @@ def _build_and_exit(parent: int, folder: Path, work: Path, reserved: BinaryIO, b
         traceback.print_exc()
     finally:
         if os.getppid() != parent or (work / _LEFT).exists():
-            # Remove the files here, because the parent has ended or no longer waits for this process. A finished step
-            # has already been moved to the cache.
+            # Remove the files here, because the parent has ended or no longer waits for this process.
+            # A finished step has already been moved to the cache.
             shutil.rmtree(work, ignore_errors=True)
             shutil.rmtree(folder, ignore_errors=True)
         # Exit without running exit handlers and flushing buffers, because both are copies from the parent.

@@ -29,13 +29,13 @@ from torch_estimator.train.threads import sized_threads, threads_for
 
 logger = logging.getLogger("torch_estimator")
 
-# Each call of machine code should take this long. Between two calls, Python handles Ctrl-C, SIGTERM and hooks that run
-# at time intervals.
+# Each call of machine code should take this long.
+# Between two calls, Python handles Ctrl-C, SIGTERM and hooks that run at time intervals.
 _SECS_PER_CALL = 0.05
 _MAX_STEPS_PER_CALL = 128
 
-# After this many changes of the model, training stays in Python. Further changes are likely, and compiling after each
-# change would never save time.
+# After this many changes of the model, training stays in Python.
+# Further changes are likely, and compiling after each change would never save time.
 _MOST_CHANGES = 4
 
 # Seconds between two searches of the cache for a step that another process may have compiled.
@@ -131,8 +131,8 @@ class CompiledRunner(StepRunner):
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
-        # If the training failed or was asked to stop, kill the compiler. After any other end, the compilation goes on,
-        # so that the next run finds the compiled step.
+        # If the training failed or was asked to stop, kill the compiler.
+        # After any other end, the compilation goes on, so that the next run finds the compiled step.
         is_cut_short = kind is not None or (self._context is not None and self._context.preempted)
         tried = any(state.compiled or state.compilation or state.failed for state in self._layouts.values())
         if self._skipped is not None and not tried and not is_cut_short:
@@ -239,7 +239,7 @@ class CompiledRunner(StepRunner):
         self._layouts, self._compiler, self._detector = {}, None, None
 
     def _give_up(self, reason: str) -> None:
-        """Take all further steps in Python, and log `reason`, which fits after "because"."""
+        """Take all further steps in Python, and log why: `reason` is a text that fits after "because"."""
         if not self._has_given_up:
             self._has_given_up = True
             self._drop()
@@ -248,8 +248,8 @@ class CompiledRunner(StepRunner):
     def _take_in_python(self, batch: TensorBatch, state: _LayoutState | None, context: RunContext) -> float:
         module, started = self._step.module, time.perf_counter()
         context.compiled = False
-        # This step in Python advances schedules. A schedule can change a setting that is a constant in the compiled
-        # step, so compare the settings before the next compiled step.
+        # Compare the settings before the next compiled step, because this step in Python advances schedules.
+        # A schedule can change a setting that is a constant in the compiled step.
         self.refresh_settings()
         with (
             sized_threads(module, batch_size(batch.features), beside_input=True),
@@ -323,7 +323,9 @@ class CompiledRunner(StepRunner):
             f"The compiled training step failed after global step {global_step}; run with RunConfig(compile=False)."
         )
 
-    def _layout_state(self, block: BatchBlock, batches: Batches, number: int, context: RunContext) -> _LayoutState | None:
+    def _layout_state(
+        self, block: BatchBlock, batches: Batches, number: int, context: RunContext
+    ) -> _LayoutState | None:
         """Return the compilation state for the layout of these batches.
 
         If the layout has no compiled step yet, first try to load the step from the cache or start to compile it.
@@ -341,8 +343,8 @@ class CompiledRunner(StepRunner):
             return None
         if state is None:
             state = self._layouts[layout] = self._new_state(rows)
-        # With optimizers of `torch.optim`, take the very first step in Python, because these optimizers create their
-        # state in the first step, and tracing needs all tensors of the step.
+        # With optimizers of `torch.optim`, take the very first step in Python.
+        # These optimizers create their state in the first step, and tracing needs all tensors of the step.
         if state.compiled is None and not state.failed and (context.global_step or not self._step.other_optimizers):
             self._load_or_compile(state, layout, batches.batch(number), context)
         return state
@@ -368,8 +370,8 @@ class CompiledRunner(StepRunner):
         If a compilation has ended since the last call, load its result.
         """
         if self._step.schedules and any(group.holds_tensors() for group in self._step.groups):
-            # The settings of all steps of a call are read before the first step runs. A setting that is a tensor would
-            # then have the value of the last step in all steps.
+            # The settings of all steps of a call are read before the first step runs.
+            # A setting that is a tensor would then have the value of the last step in all steps.
             self._give_up("a schedule moves a setting of an optimizer that is a tensor instead of a number")
             return
         if self._compiler is None:

@@ -168,7 +168,7 @@ def _layout_in_c(layout: TensorLayout) -> _LayoutInC:
 
 
 def _described_inputs(folder: Path) -> list[Any]:
-    """Read from a compiled step's description which layouts of inputs it was built for."""
+    """Return the layouts of the inputs that a compiled step was built for, from the description file in its folder."""
     try:
         description = parse_json((folder / DESCRIPTION).read_text())
         if description["format"] != FORMAT:

@@ -24,7 +24,7 @@ _ROWS = "rows"
 _SHAPES = "shapes"
 _SMALLER = "smaller"
 
-# Compiling takes many seconds for each shape, so batches of any further shape run in Python.
+# At most this number of shapes is compiled, because each takes many seconds. Batches of other shapes run in Python.
 _MAX_SHAPES = 8
 
 # A smaller shape is compiled after this number of batches. Most trainings have fewer partial last batches.
@@ -137,7 +137,7 @@ def is_worth_compiling_in_background(
 
 
 def missing_core(eager_secs: float, idle: IdleCores) -> str:
-    """Return why a step was never compiled in the background, for a log line: no core was idle, or there is only one.
+    """Return for a log line why no step was compiled in the background: no core was idle, or the process has one core.
 
     Args:
         eager_secs: Seconds for which the step has run in Python.

@@ -54,8 +54,8 @@ def make_runner(
     if model.device.type != "cpu" or not SUPPORTED:
         return TorchCompileRunner(step, when=config.compile, before=before, last_step=last_step, watched=watched)
 
-    # The values of these settings are inputs of the compiled step, so they are not part of its cache key. A step that
-    # only computes gradients never reads the state of optimizers.
+    # The values of these settings are inputs of the compiled step, so they are not part of its cache key.
+    # A step that only computes gradients never reads the state of optimizers.
     left_out = (*LiveGroup.MOVING, "state") if part == GRADIENTS else LiveGroup.MOVING
 
     def compute_key() -> CacheKey:

@@ -66,8 +66,8 @@ class TorchCompileRunner(StepRunner):
         self._compiles = when is True
         self._has_given_up = False
         self._eager_secs, self._eager_steps = 0.0, 0
-        # Dynamo limits the recompilations of each code object in a process. Each training gets a copy of the code
-        # object, and thus a separate limit.
+        # Dynamo limits the recompilations of each code object in a process.
+        # Each training gets a copy of the code object, and thus a separate limit.
         compute = TrainStep.compute
         copied = FunctionType(compute.__code__.replace(), compute.__globals__, closure=compute.__closure__)
         self._on_gpu = any(parameter.is_cuda for parameter in step.module.parameters())
@@ -138,7 +138,7 @@ class TorchCompileRunner(StepRunner):
                 return self._step.finish(loss.clone() if self._on_gpu else loss, left)
 
     def _give_up(self, reason: str) -> None:
-        """Take all further steps in Python, and log `reason`, which fits after "because"."""
+        """Take all further steps in Python, and log why: `reason` is a text that fits after "because"."""
         self._has_given_up = True
         logger.warning("The training step is not compiled, because %s; training goes on without.", reason)
 

@@ -121,8 +121,8 @@ def refusing_reads() -> Iterator[None]:
     run = vars(torch.autograd)["_engine_run_backward"]
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        # Enter the mode again for the backward pass. torch disables the mode inside its own functions, but the backward
-        # pass calls code of the user: hooks of tensors, and ``backward`` of autograd functions.
+        # Enter the mode again for the backward pass, because torch disables the mode inside its own functions.
+        # The backward pass calls code of the user: hooks of tensors, and ``backward`` of autograd functions.
         with _RefuseReads():
             return run(*args, **kwargs)
 
@@ -131,7 +131,7 @@ def refusing_reads() -> Iterator[None]:
 
 
 class _RefuseReads(TorchFunctionMode):
-    """Mode that checks every call of a torch function, and refuses calls that read the numbers of a tensor."""
+    """Torch function mode that raises CannotBeCompiled if a call reads the numbers of a tensor in Python."""
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -141,8 +141,8 @@ class _RefuseReads(TorchFunctionMode):
             raise CannotBeCompiled(
                 f"it makes a tensor of a list of tensors by {name}(); torch.stack keeps them tensors"
             )
-        # Usually the tracer refuses conversions to Python numbers. But while torch reads the elements of a list, as in
-        # torch.FloatTensor([x]), the tracer's dispatch key is excluded. So refuse these conversions here.
+        # The tracer refuses conversions to Python numbers, except while its dispatch key is excluded.
+        # This is so while torch reads the elements of a list, as in torch.FloatTensor([x]).
         if name in _NUMBERS and torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python):
             raise CannotBeCompiled(_READ_AS_NUMBER)
         return func(*args, **kwargs)
@@ -224,7 +224,7 @@ def _are_equal(graph: GraphModule, other: GraphModule) -> bool:
 
 
 def _unused_draws(graph: Graph) -> list[Node]:
-    """Return the nodes of a graph that draw random numbers which no other node uses.
+    """Return the nodes of a graph that draw random numbers which the graph does not use.
 
     A compiler leaves them out, so that all later operators would draw other numbers than in Python.
     """

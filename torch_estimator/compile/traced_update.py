@@ -52,7 +52,7 @@ def update_traced(step: TrainStep, gradients: Sequence[Tensor | None], settings:
 
 
 class TensorSettings(TorchFunctionMode):
-    """Mode in which optimizers accept tensors for settings that their code expects to be Python numbers.
+    """Torch function mode in which optimizers accept tensors as settings, although their code expects Python numbers.
 
     In the body, factors such as ``alpha=`` may be tensors, and comparing a setting with a number, as in
     ``if weight_decay != 0``, has the result that it had when the step was traced. It is the same in later steps,
@@ -180,8 +180,8 @@ def put_back(step: TrainStep, before: Places) -> None:
     pairs = [(old, new) for _, _, old, new in replaced if isinstance(old, Tensor)]
     old_addresses = {old.data_ptr() for old, _ in pairs}
     with torch.no_grad():
-        # Clone a new value that is in the memory of an old tensor. If a step has swapped two tensors, writing to the
-        # first tensor would otherwise overwrite the second value before it is read.
+        # Clone a new value that is in the memory of an old tensor, because a step may have swapped two tensors.
+        # Then writing to the first tensor would otherwise overwrite the second value before it is read.
         values = [new.clone() if new.data_ptr() in old_addresses else new for _, new in pairs]
         for (old, _), value in zip(pairs, values, strict=True):
             old.copy_(value)

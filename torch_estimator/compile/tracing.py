@@ -59,8 +59,8 @@ def trace(
     if batch_tensors is None:
         raise CannotBeCompiled("a batch holds something other than tensors, such as strings")
     trace_checks.check_optimizer_hooks(step)
-    # Compiled steps do not check the loss, not even in a later training that loads the step from the cache. So check
-    # the loss here, even if this training has already checked its first loss.
+    # Check the loss here, even if this training has already checked its first loss.
+    # Compiled steps do not check the loss, not even in a later training that loads the step from the cache.
     step.check_again()
     random_state = torch.get_rng_state()
     drawn = trace_checks.check_repeats(
@@ -75,8 +75,8 @@ def trace(
     inputs = [*state, *setting_tensors, *batch_tensors]
 
     def take_step(*tensors: Tensor) -> tuple[Tensor]:
-        # The tracer recognizes the tensors of the module and the optimizers by identity, so the arguments for them are
-        # not used. Only the batch is built from the arguments.
+        # The tracer recognizes the tensors of the module and the optimizers by identity.
+        # So the function builds only the batch from its arguments and ignores the arguments for all other tensors.
         before = replaceable(step)
         with trace_checks.refusing_reads():
             loss, left = step.compute(*unflatten(inputs_of_step, iter(tensors[len(tensors) - len(batch_tensors) :])))

@@ -90,8 +90,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
             )
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
-        # Skip the subclass's __init__, because the settings have been checked already. Clone settings that are tensors,
-        # because the two optimizers must not share a tensor.
+        # Skip the subclass's __init__, because the settings have been checked already.
+        # Clone settings that are tensors, because the two optimizers must not share a tensor.
         settings = {key: value.clone() if isinstance(value, Tensor) else value for key, value in self.defaults.items()}
         Optimizer.__init__(bound, params, settings)
         return bound

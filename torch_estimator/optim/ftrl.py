@@ -86,8 +86,8 @@ class Ftrl(Optimizer):
         shrunk = grad + 2.0 * shrinkage * param if shrinkage else grad
         linear.add_(shrunk - (new_power - old_power) / lr * param)
         quadratic = (new_power + group["beta"]) / lr + 2.0 * group["l2_regularization_strength"]
-        # Divide by 1 instead of 0, so that the weight is 0 instead of NaN. An accumulator that starts at zero stays
-        # zero until the first gradient.
+        # Divide by 1 instead of 0, so that the weight is 0 instead of NaN.
+        # An accumulator that starts at zero stays zero until the first gradient.
         quadratic = torch.where(quadratic == 0.0, 1.0, quadratic)
         param.copy_((linear.clamp(-l1, l1) - linear) / quadratic)
 
