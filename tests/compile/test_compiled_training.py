@@ -138,7 +138,7 @@ def test_auto_trains_in_python_until_the_step_is_compiled(
     auto = job(tmp_path / "auto", "auto").train(lambda: data().repeat(), steps=100)
     messages = [message for message in caplog.messages if "training step" in message]
     assert messages == [
-        "Compiling the training step for batches of 4; training goes on during this.",
+        "Compiling the training step for batches of 4; training goes on in Python.",
         "Compiled the training step for batches of 4.",
     ]
     assert len(asked) == 20
@@ -405,7 +405,7 @@ def test_a_compilation_ends_with_the_training_if_nothing_can_be_kept(
     assert logged == [
         "Compiled steps are not kept for later runs: Not a directory (/dev/null/steps); TORCH_ESTIMATOR_CACHE_DIR may "
         "name another directory.",
-        "Compiling the training step for batches of 4; training goes on during this.",
+        "Compiling the training step for batches of 4; training goes on in Python.",
     ]
 
 
