@@ -55,7 +55,7 @@ class StepRunner:
         """Stop a compilation that is running, or let it go on for later runs."""
 
     def state(self) -> Any:
-        """Return the state, as JSON, that a resumed run needs to decide for each batch as this run does: Python or not.
+        """Return the state (values for JSON) that a resumed run needs to decide for each batch as this run does: Python or not.
 
         Equal decisions make the results of a resumed run equal bit for bit.
         """
