@@ -55,7 +55,7 @@ class StepRunner:
         """Stop a compilation that is running, or let it go on for later runs."""
 
     def state(self) -> Any:
-        """Return the state (values for JSON) that a resumed run needs to decide for each batch as this run does: Python or not.
+        """Return values for JSON from which a resumed run decides for each batch as this run does: compiled or in Python.
 
         Equal decisions make the results of a resumed run equal bit for bit.
         """
